@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Every target prepares what it needs; `make setup` alone leaves .venv with Atoll installed.
+# Every target prepares what it needs; `make setup` alone creates .venv with Atoll installed.
 PYTHON ?= python3
 VENV := .venv/bin/python
 

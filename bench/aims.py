@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures are to be, and how each is found in a result file."""
+"""The aims for all figures, and how each figure is found in a result file."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Aim:
         return f"{value:.2f}x" if self.unit == "x" else f"{value:.1f} {self.unit}".removesuffix(".0 ").rstrip()
 
     def spread(self, found: Found) -> str:
-        """The value, and from where to where it went if that is known."""
+        """The value, with its range if that is known."""
         value, low, high = (self.text(each) for each in (found.value, found.low, found.high))
         return value if value == low == high else f"{value} ({low} to {high})"
 
@@ -61,7 +61,7 @@ def _rows(document: Document, operation: str, ranks: int, first: int = 0, last: 
 
 
 def ratios(operation: str, ranks: int, peers: tuple[str, ...], first: int = 0, last: int = 1 << 40) -> Any:
-    """How many times as long the better of `peers` takes, by size."""
+    """Returns by size how many times as long the better of `peers` takes."""
 
     def measure(document: Document) -> list[Found]:
         found = []
@@ -158,12 +158,12 @@ def added(library: str) -> Any:
 
 
 def _in_time(rows: Iterable[Any]) -> list[Any]:
-    """Those whose modelled times this machine could keep."""
+    """The rows whose modelled times this machine could keep."""
     return [row for row in rows if not row["oversubscribed"]]
 
 
 def step_ratio(width: bool) -> Any:
-    """In percent: half the width of the ratio's interval, or how far 1.00 is outside of it."""
+    """Returns half the width of the ratio's interval, or how far 1.00 is outside it, in percent."""
 
     def measure(document: Document) -> list[Found]:
         found = []
@@ -225,7 +225,7 @@ def plans(document: Document) -> list[Found]:
 
 
 def accuracy_lost(document: Document) -> list[Found]:
-    """With weights and batch statistics over all ranks: how far 0 is outside of the difference's interval."""
+    """Returns how far 0 is outside the difference's interval, with weights and batch statistics over all ranks."""
     of = parity.differences(document["rows"], "weighted, sync")
     value = max(of["low"], -of["high"], 0.0)
     return [Found(value, of["low"], of["high"], "weighted, statistics over all ranks")]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""BalanceNet's experiment: equal, random and its own batches on four devices, which are equal in the paper, and on one
-fast and three slow ones."""
+"""BalanceNet's experiment: equal, random and its own batches on four equal devices, as in the paper, and on one fast
+and three slow ones."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -12,8 +12,8 @@ from contenders import TorchRanks
 from results import Settings, say, table
 
 TITLE = "BalanceNet's policies against equal, random and minmax"
-UPDATES = 2400  # of the paper
-FRACTION = 0.05  # of them, unless the command says otherwise
+UPDATES = 2400  # the paper's number
+FRACTION = 0.05  # the share of them that is run unless the command says otherwise
 AVERAGED = 20  # updates; the paper averages 100
 BASELINE = 64  # the paper's B, of one device: all other policies have four times that for all devices
 LAYOUTS = {"1:1:1:1": (1, 1, 1, 1), "4:1:1:1": (4, 1, 1, 1)}
@@ -23,7 +23,7 @@ ACCURACY = {"digits": 0.9, "text": 0.2}
 @dataclass(frozen=True)
 class Model:
     name: str
-    speed: float  # of the slow devices; the slower, the more time has this machine to keep it
+    speed: float  # of the slow devices; the slower they are, the more easily this machine keeps their times
     data: str = "digits"
     rate: float = 0.05
 
@@ -40,8 +40,8 @@ class Contender:
     title: str
     policy: str
     form: str = "normalised"
-    is_live: bool = False  # planned anew in every interval
-    theirs: int = -1  # the place of its figure among the paper's
+    is_live: bool = False  # planned again in every interval
+    theirs: int = -1  # the index of its figure in THEIRS
 
 
 CONTENDERS = (
@@ -79,7 +79,7 @@ def _baseline(settings: Settings) -> int:
 def _measure(settings: Settings, model: Model, layout: str) -> list[dict[str, Any]]:
     waiting = list(CONTENDERS[-3:] if settings.quick else CONTENDERS)
     rows = []
-    while waiting:  # a contender that ends its ranks leaves new ones to the others
+    while waiting:  # after a contender whose ranks ended, the others get new ranks
         with TorchRanks(uneven.places(_devices(settings, model, layout)), ["atoll"]) as ranks:
             while waiting:
                 row = _row(settings, ranks, model, layout, waiting.pop(0))
@@ -114,18 +114,18 @@ def _row(settings: Settings, ranks: TorchRanks, model: Model, layout: str, conte
 
 
 def averages(seconds: list[float], every: int) -> list[float]:
-    """Of so many updates each, as the paper has them."""
+    """Returns averages over `every` updates, which is how the paper states them."""
     return [sum(seconds[at : at + every]) / every for at in range(0, len(seconds) - every + 1, every)]
 
 
 def mean_update(row: dict[str, Any]) -> dict[str, float]:
-    """Of all averages but the first, which holds the beginning."""
+    """Summarises all averages except the first, which includes the start."""
     of = row["averages_s"][1:] or row["averages_s"]
     return {"mean": sum(of) / len(of), "low": min(of), "high": max(of), "median": quantile(of, 0.5)}
 
 
 def over_others(rows: list[dict[str, Any]], model: str, layout: str) -> float | None:
-    """minmax's samples per second by the best of all other policies."""
+    """Returns minmax's samples per second divided by those of the best other policy."""
     found = {
         row["contender"]: row
         for row in rows
@@ -138,7 +138,7 @@ def over_others(rows: list[dict[str, Any]], model: str, layout: str) -> float | 
 
 
 def work_done(row: dict[str, Any], baseline: int) -> float:
-    """Samples of an update, as a share of those of equal batches of the baseline."""
+    """Returns the samples of an update as a share of those of equal batches of the baseline."""
     return float(sum(row["batches"]) / (baseline * len(row["batches"])))
 
 

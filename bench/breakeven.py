@@ -18,10 +18,10 @@ from tcp_stream import payload_rate
 
 TITLE = "where a second island stops paying"
 RATES = tuple(10**6 * rate for rate in (20, 50, 100, 200, 1000))
-PARAMETERS = (1 << 16, 1 << 18, 1 << 20)  # of the square layer; all sizes take as many operations for a sample
+PARAMETERS = (1 << 16, 1 << 18, 1 << 20)  # of the square layer; all sizes take the same number of operations per sample
 WORK = 1 << 20  # parameters times passes
 SPEED = 0.05
-CLOSE = 0.05  # with both as long as alone, to that share: either advice is right
+CLOSE = 0.05  # if both take as long as one alone, within that share, either advice is right
 LATENCY = 0.5e-3
 
 
@@ -79,8 +79,8 @@ def _row(
 def advised(
     profiles: list[dict[str, Any]], batch: int, gradient_bytes: int, bytes_per_second: float
 ) -> dict[str, Any]:  # fmt: skip
-    """What the planner says of two ranks that are an island each, whose gradients are one bucket: nothing of their way
-    hides behind the backward pass."""
+    """Asks the planner about two ranks, each an island of its own, whose gradients are one bucket: none of the
+    communication overlaps the backward pass."""
     costs = [_C.fit_cost([(at["batch"], at["seconds"]) for at in profile["sizes"]])[0] for profile in profiles]
     ranks = [{"name": name, "cost": json.loads(cost.to_json())} for name, cost in zip("AB", costs, strict=True)]
     network = {"gradient_bytes": gradient_bytes, "islands": [0, 1], "inside_bytes_per_second": [1e10, 1e10],
@@ -89,7 +89,7 @@ def advised(
 
 
 def ratio(row: dict[str, Any]) -> float:
-    """The step with both islands by that of one alone: below 1 the second one pays."""
+    """Returns the step time of both islands divided by that of one alone: below 1 the second one pays."""
     return float(row["both"]["median"] / row["alone"]["median"])
 
 

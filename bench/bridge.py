@@ -39,7 +39,7 @@ def _measure_link(settings: Settings, link: ShapedLink, ranks: TorchRanks, layou
         streams.append(payload_rate(link.prefix(1), ADDRESSES[1], link.prefix(0), seconds))
 
     contenders: dict[str, Contender] = {name: ranks.contender(name) for name in settings.backends}
-    # Blocks long enough that a shaper's full bucket at their start means little.
+    # The blocks are so long that the shaper's bucket, which is full at their start, makes little difference.
     row = compare(
         contenders, Problem("all_reduce", size), settings.rounds(5), block_seconds=0.5, before_round=measure_stream
     )

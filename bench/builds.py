@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Two builds of Atoll side by side, call by call in turn: has a change made collectives slower?
+"""Compares two builds of Atoll, alternating call by call: has a change made collectives slower?
 
     bench/builds.py SITE [--layout AABB] [--device sim] [--sizes 4,64K,1M,32M] [--environment NAME=VALUE ...]
 
@@ -31,7 +31,7 @@ def places(options: argparse.Namespace, site: Path | None) -> list[Place]:
 
 
 def switches(pids: list[int]) -> int:
-    """Of all threads of these processes, from thread to thread, since they began."""
+    """Returns the context switches of all threads of these processes since they started."""
     lines = [
         line
         for pid in pids
@@ -89,10 +89,10 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=11)
     options = parser.parse_args()
     if not (options.site / "atoll/__init__.py").is_file():
-        parser.error(f"{options.site} holds no package atoll")
+        parser.error(f"{options.site} does not hold the package atoll")
     busy = machine.cores_used_by_others()
     if busy > machine.BUSY_CORES:
-        say(f"not measured: others use {busy:.2f} cores of this machine")
+        say(f"not measured: other processes use {busy:.2f} cores of this machine")
         return 4
     columns = [
         "size",

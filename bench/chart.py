@@ -10,7 +10,7 @@ COLOURS = ("#00897b", "#d81b60", "#5e6ad2", "#b8860b")
 
 
 def log_log(title: str, x_name: str, y_name: str, lines: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """Both axes logarithmic: x to base 2, y to base 10. All values must be above 0."""
+    """A chart with two logarithmic axes: x to base 2, y to base 10. All values must be above 0."""
     points = [point for line in lines.values() for point in line]
     x_low, x_high = (math.log2(pick(x for x, _ in points)) for pick in (min, max))
     y_low = math.floor(math.log10(min(y for _, y in points)))
@@ -44,7 +44,7 @@ def label(x: float, y: float, text: str, anchor: str, colour: str = "#333333", s
 
 
 def opening(title: str, x_name: str, y_name: str) -> list[str]:
-    """An empty chart with its title and the names of its axes; what is drawn follows, then "</svg>"."""
+    """The start of a chart: its title and the names of its axes. The caller adds what is drawn, then "</svg>"."""
     return [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif">',
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',

@@ -17,7 +17,7 @@ def spread(samples: Sequence[float]) -> dict[str, float]:
 
 
 def warm_up(contender: Contender, problem: Problem, target_seconds: float) -> int:
-    """Some calls, and how many of them a block should have."""
+    """Makes some calls; returns how many of them a block should have."""
     contender.block(problem, 1, False)
     contender.block(problem, 3, False)
     result = contender.block(problem, 3, False)
@@ -25,7 +25,7 @@ def warm_up(contender: Contender, problem: Problem, target_seconds: float) -> in
 
 
 def fastest(candidates: Mapping[str, Contender], problem: Problem) -> str:
-    """The name of the candidate with the best single block of a few."""
+    """Returns the name of the candidate whose fastest block is the fastest of all."""
     calls = {name: warm_up(candidate, problem, BLOCK_SECONDS) for name, candidate in candidates.items()}
     best = dict.fromkeys(candidates, float("inf"))
     for _ in range(PROBE_ROUNDS):

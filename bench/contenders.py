@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Those who are compared: groups of processes that live for a whole run and sleep while others are measured."""
+"""The contenders: groups of processes that live for a whole run and sleep while others are measured."""
 
 import json
 import os
@@ -72,12 +72,12 @@ class TorchRanks:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes, by rank."""
+        """The process ids, by rank."""
         return [process.pid for process in self._processes]
 
     def ask(self, do: str, **arguments: Any) -> list[dict[str, Any]]:
         """Sends one command to all ranks; returns their answers. Raises RuntimeError naming a rank that has ended or
-        met an error, after which it ends."""
+        failed; a rank ends after its first error."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
@@ -149,7 +149,7 @@ class MpiRanks:
             for rank in range(ranks):
                 path = f"{folder}/{rank}"
                 os.mkfifo(path)
-                # Open for both directions: neither this nor a rank's open() then waits for the other side.
+                # Opened for both directions, so that neither this open() nor a rank's waits for the other side.
                 self._fifos.append(stack.enter_context(os.fdopen(os.open(path, os.O_RDWR), "wb", buffering=0)))
             command = [*launch, "-np", str(ranks), str(program), folder]
             self._process = subprocess.Popen(
@@ -176,7 +176,8 @@ class MpiRanks:
         return Result(float(words[0]), int(words[1]), [], most, problem.bytes)
 
     def _end(self) -> None:
-        """Ranks whose commands end finish in order and mpirun waits for them, so their time counts as this bench's."""
+        """Closes the ranks' commands, so that the ranks end in order and mpirun waits for them: their processor time
+        then counts as this benchmark's."""
         for fifo in self._fifos:
             fifo.close()
         try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DDP over a shaped link: how much of the communication a step does not hide. Needs root."""
+"""DDP over a shaped link: how much communication a step exposes. Needs root."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ TITLE = "exposed communication of DDP over a shaped link"
 LINKS = ((200_000_000, "AB"), (1_000_000_000, "AB"), (200_000_000, "AABB"))
 LAYERS, WIDTH = 24, 1024
 BACKWARD_TO_BRIDGE = 1.5
-AIM = 1.7  # what the batch is chosen for, so that noise does not take the backward below the above
+AIM = 1.7  # the batch is chosen for this ratio, so that noise does not bring it below the one above
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -28,13 +28,13 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def _step(ranks: TorchRanks, backend: str, batch: int, communicate: bool) -> tuple[float, float]:
-    """Seconds of the slowest rank: step, backward."""
+    """Returns the seconds of the slowest rank for a step and for its backward pass."""
     answers = ranks.ask("ddp_step", backend=backend, batch=batch, communicate=communicate)
     return max(answer["step_s"] for answer in answers), max(answer["backward_s"] for answer in answers)
 
 
 def _choose_batch(ranks: TorchRanks, backend: str, seconds: float) -> int:
-    """The batch whose backward takes `seconds`, by what a small one and then the first guess take."""
+    """Returns the batch whose backward takes `seconds`, found by measuring a small one and then a first guess."""
     batch = 64
     for _ in range(3):
         _step(ranks, backend, batch, False)
@@ -44,8 +44,8 @@ def _choose_batch(ranks: TorchRanks, backend: str, seconds: float) -> int:
 
 
 def least_exposed(buckets: Sequence[int], backward_s: float, bandwidth: float) -> float:
-    """Seconds after the backward that any backend needs for these buckets: each becomes ready when its share of the
-    backward is over, and they cross the link one after another at its full rate."""
+    """Returns the seconds after the backward pass that any backend needs for these buckets: each becomes ready when its
+    share of the backward pass is over, and they cross the link one after another at its full rate."""
     total, ready, free = sum(buckets), 0.0, 0.0
     for size in buckets:
         ready += size / total * backward_s

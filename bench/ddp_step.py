@@ -25,7 +25,7 @@ class DdpSteps:
         self.parameter_bytes = 4 * layers * width * width
 
     def step(self, backend: str, batch: int, communicate: bool) -> dict[str, float]:
-        """Forward and backward on the slowest rank's clock are up to the caller: these are this rank's seconds."""
+        """Returns this rank's seconds; the caller takes the slowest rank's."""
         model = self.models[backend]
         data = torch.ones(batch, self.width)
         model.zero_grad(set_to_none=False)
@@ -39,7 +39,7 @@ class DdpSteps:
         return {"step_s": end - begin, "backward_s": end - middle}
 
     def bucket_bytes(self, backend: str) -> list[int]:
-        """In the order in which they become ready, as DDP rebuilt them after its first step."""
+        """Returns the sizes in the order in which buckets become ready, as DDP rebuilt them after its first step."""
         facts = self.models[backend]._get_ddp_logging_data()
         sizes = facts.get("rebuilt_bucket_sizes") or facts["bucket_sizes"]
         return [int(size) for size in sizes.split(",")]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device and a CPU as two stages of a LLaMA configuration: what was predicted, simulated and measured; and messages
-between the two through the ring of chunks against memory that is registered itself. Prints rows for docs/hardware.md.
+"""Runs a device and a CPU as two stages of a LLaMA configuration, and shows what was predicted, simulated and measured.
+Also compares messages between the two through the ring of chunks with messages from registered memory. Prints rows for
+docs/hardware.md.
 
 ATOLL_TRANSPORT=ucx atoll run --island gpu:1,device=cuda --island cpu:1,device=cpu bench/device_pair.py
 ATOLL_TRANSPORT=ucx atoll run --island gpu:1,device=sim --island cpu:1,device=cpu bench/device_pair.py --quick"""
@@ -29,9 +30,9 @@ CASE = Case(blocks=8, vocabulary=1024, width=512, micro=8)
 QUICK = Case(blocks=2, vocabulary=300, width=32, micro=4)
 SIZES = (256 << 10, 1 << 20, 8 << 20, 64 << 20)
 TIMEOUT = timedelta(seconds=120)
-FIRST_NUMBER = 1 << 62  # of direct messages: far from those that the group counts
+FIRST_NUMBER = 1 << 62  # the first number of direct messages, far from those that the group uses
 
-# There and back once; a tensor to send and one to receive.
+# One round trip, with a tensor to send and one to receive.
 Way = Callable[[torch.Tensor, torch.Tensor], None]
 
 
@@ -46,14 +47,14 @@ def options() -> argparse.Namespace:
 
 
 def slowest(value: float) -> float:
-    """Of both ranks."""
+    """Returns the larger value of both ranks."""
     found = torch.tensor([value], dtype=torch.float64)
     dist.all_reduce(found, dist.ReduceOp.MAX)
     return float(found)
 
 
 def stages(case: Case, steps: int, device: torch.device) -> str:
-    """The row of a step's passes."""
+    """Returns the row for the passes of a step."""
     training = PipelineTraining(device)
     made = training.make("pair", case)
     training.block("pair", 2)
@@ -67,7 +68,7 @@ def stages(case: Case, steps: int, device: torch.device) -> str:
 
 
 def by_ring(mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """As all messages of a group go."""
+    """Sends and receives as any message of a group does."""
     if dist.get_rank() == 0:
         dist.send(mine, 1)
         dist.recv(theirs, 1)
@@ -77,7 +78,7 @@ def by_ring(mine: torch.Tensor, theirs: torch.Tensor) -> None:
 
 
 class Registered:
-    """Memory that the network reads and writes itself."""
+    """Sends and receives in memory that is registered with the network."""
 
     def __init__(self, each_time: bool) -> None:
         self._backend, self._peer, self._number = backend_of(), 1 - dist.get_rank(), FIRST_NUMBER
@@ -92,7 +93,7 @@ class Registered:
             _C.forget_direct(self._backend, self._peer, tensor)
 
     def __call__(self, mine: torch.Tensor, theirs: torch.Tensor) -> None:
-        """Each of two messages has a number, the same on both ends."""
+        """Sends one message and receives another; each has a number that is the same on both ends."""
         for sender in (0, 1):
             sends = sender == dist.get_rank()
             tensor = mine if sends else theirs
@@ -105,7 +106,7 @@ class Registered:
 
 
 def seconds_of(way: Way, size: int, rounds: int, device: torch.device) -> float:
-    """The median of a message one way, of which every byte is checked."""
+    """Returns the median seconds of a message in one direction; every byte is checked."""
     mine = torch.full((size,), 3 + dist.get_rank(), dtype=torch.uint8, device=device)
     theirs = torch.zeros_like(mine)
     once = isinstance(way, Registered) and not way.each_time
@@ -128,7 +129,7 @@ def seconds_of(way: Way, size: int, rounds: int, device: torch.device) -> float:
 
 
 def why_not_registered(device: torch.device) -> str:
-    """An empty text where memory of both ranks can be."""
+    """Returns why memory cannot be registered; empty if both ranks can register theirs."""
     trial = torch.zeros(1 << 20, dtype=torch.uint8, device=device)
     why = ""
     try:

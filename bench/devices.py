@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Islands of devices and their libraries: what Atoll adds to a call inside one, and what it reaches between them. Needs
-root."""
+"""Islands of devices and their libraries: what Atoll adds to a call inside an island, and how fast it is between
+islands. Needs root."""
 
 from typing import Any
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 on simulated devices: how much of the communication a step does not hide."""
+"""FSDP2 on simulated devices: how much communication a step exposes."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from intervals import median_interval
 from library import STEPS, late_text, model_of, oversubscribed, paired_blocks
 from results import Settings, say, table
 
-# A tenth of the speed and rates of a device that this machine could just play: a step has many small operators.
+# A tenth of the speed and rates that this machine could just simulate, because a step has many small operators.
 MODELLED = {
     "ATOLL_SIM_SPEED": "0.1",
     "ATOLL_SIM_MODEL": "even",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Atoll adds to the library that does the work: both over the same ranks, paired in the same processes."""
+"""The time that Atoll adds to the library that does the work: both over the same ranks, paired in the same
+processes."""
 
 from typing import Any
 
@@ -15,7 +16,7 @@ SIZES = parse_sizes("4,256,4K,64K,1M,4M,16M,64M")
 
 
 def places(device: str, settings: dict[str, str], layout: str = "AA") -> list[Place]:
-    """One rank per letter: its island."""
+    """One rank per letter, which names its island."""
     return [
         Place(environment=(("ATOLL_DEVICE", device), ("ATOLL_ISLAND", island), *settings.items())) for island in layout
     ]

@@ -17,14 +17,14 @@ from results import Settings, microseconds, ratio_text, say, table
 
 SIZE = 64 << 20
 DEVICES = (("cpu", "sim"), ("sim", "sim"))
-LINK = 500_000_000  # bits per second: slow enough that this machine can play the copies beside it
+LINK = 500_000_000  # bits per second: slow enough for this machine to simulate the copies as well
 LINK_BYTES = LINK // 8
 
 
 @dataclass(frozen=True)
 class Case:
-    """Modelled copies of `copy_bytes` a second, per direction, over a link shaped to `rate` bits a second; 0: shared
-    memory. PCIe 4 x16 copies 25 GB/s: 20 times what 10 Gbit/s Ethernet carries, 8 times what 25 Gbit/s does, and as
+    """Copies modelled at `copy_bytes` a second per direction, and a link shaped to `rate` bits a second (0: shared
+    memory). PCIe 4 x16 copies 25 GB/s: 20 times what 10 Gbit/s Ethernet carries, 8 times what 25 Gbit/s does, and as
     much as 200 Gbit/s InfiniBand."""
 
     name: str
@@ -76,7 +76,7 @@ def _on(device: str, case: Case, place: Place) -> Place:
 
 
 def of_slowest(row: dict[str, Any]) -> dict[str, Any]:
-    """Round by round: the time of the slowest stage alone, as a share of Atoll's time for all of them."""
+    """Returns, round by round, the time of the slowest stage alone as a share of Atoll's time for all stages."""
     copy_us = row["bytes"] / row["copy_bytes_s"] * 1e6
     times = row["us"]
     pairs = zip(times["atoll"]["rounds"], times["bridge"]["rounds"], strict=True)

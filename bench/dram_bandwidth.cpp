@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// In-place read and write traffic of all cores with main memory: every core's process adds a constant to its own array, all at
-// once, in several kinds of access.
+// Measures in-place read and write traffic of all cores with main memory: one process per core adds a constant to its
+// own array, all at once, with several kinds of access.
 //   dram_bandwidth [MiB per core = 256] [seconds per kind = 0.4]
 // Prints JSON with GB/s (bytes read plus bytes written, all cores) per kind, and the best.
 #include <sched.h>
@@ -127,7 +127,7 @@ void work(Shared& shared, int index, const std::vector<int>& cores, std::size_t 
   CPU_ZERO(&set);
   CPU_SET(cores[static_cast<std::size_t>(index)], &set);
   sched_setaffinity(0, sizeof set, &set);
-  // One page more than is swept: the prefetch looks ahead.
+  // One page more than is swept, because the prefetch looks ahead.
   auto* data = static_cast<float*>(map_memory(bytes + 8192, MAP_PRIVATE));
   madvise(data, bytes, MADV_HUGEPAGE);
   const std::size_t count = bytes / sizeof(float);
@@ -145,7 +145,7 @@ void work(Shared& shared, int index, const std::vector<int>& cores, std::size_t 
       ++sweeps;
       elapsed = Clock::now() - begin;
     } while (elapsed.count() < seconds);
-    // Each process counts its own rate over its own time: nobody runs alone for longer than one sweep.
+    // Each process counts its own rate over its own time: none runs alone for longer than one sweep.
     shared.sweeps[index] =
         static_cast<long>(2.0 * static_cast<double>(bytes) * static_cast<double>(sweeps) / elapsed.count());
     meet(shared, total, ++phase);
@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
   const double seconds = argc > 2 ? std::strtod(argv[2], nullptr) : 0.4;
   const std::vector<int> cores = own_cores();
   if (bytes == 0 || cores.size() > 1024) {
-    std::fprintf(stderr, "dram_bandwidth: at least 1 MiB and at most 1024 cores\n");
+    std::fprintf(stderr, "dram_bandwidth: expected at least 1 MiB per core and at most 1024 cores\n");
     return 2;
   }
   auto* shared = new (map_memory(sizeof(Shared), MAP_SHARED)) Shared;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tables of plans for 64 rates: of published profiles, and of a made-up residual network of 600 operators or so.
+// Tables of plans for 64 rates: of published profiles, and of a made-up residual network of about 600 operators.
 //   atoll_bench --benchmark_filter=table
-// "whole" searches to the end, "limited" as long as it usually may; "bound" is the fluid bound at one rate.
-#include "atoll/plan/envelope.h"
+// "whole" searches to the end, "limited" for as long as is usually allowed; "bound" is the fluid bound at one rate.
+#include "atoll/plan/operators/envelope.h"
 
 #include <benchmark/benchmark.h>
 
@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "atoll/core/region.h"
-#include "atoll/plan/fluid_bound.h"
-#include "atoll/plan/published_profile.h"
+#include "atoll/plan/operators/fluid_bound.h"
+#include "atoll/plan/operators/published_profile.h"
 
 namespace {
 
@@ -42,8 +42,7 @@ Operand window(int producer, std::int64_t rows, std::int64_t kernel, std::int64_
           }};
 }
 
-// Blocks of three convolutions, each with an element-by-element operator behind it, and a sum; 224 rows, halved four
-// times.
+// Blocks of three convolutions, each followed by an element-by-element operator, and a sum; 224 rows, halved 4 times.
 OperatorGraph residual(int blocks) {
   OperatorGraph graph;
   std::int64_t rows = 224;

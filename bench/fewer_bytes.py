@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients and boundaries of pipelines as packed blocks: bytes on the wire, and what it does to the
-loss. Needs root."""
+"""Gradients and boundaries of pipelines as packed blocks: bytes on the wire, and the effect on the loss. Needs root."""
 
 import math
 import statistics
@@ -13,7 +12,7 @@ from netns import ShapedLink
 from results import Settings, say, table
 
 TITLE = "fewer bytes: losses of a byte model with packed gradients and boundaries"
-UNTIMED = True  # so a busy machine does not matter
+UNTIMED = True  # so a busy machine makes no difference
 RATE = 5_000_000_000
 SEEDS = 5
 STEPS = 400
@@ -31,7 +30,7 @@ BYTES_LIMIT, LOSS_LIMIT = 0.55, 1.01
 
 @dataclass(frozen=True)
 class Run:
-    """One training of two ranks: as replicas (gradients) or as two stages (boundary); or of four, as two pipelines of
+    """One training: two ranks as replicas (gradients) or as two stages (boundary), or four ranks as two pipelines of
     two stages (both)."""
 
     kind: str
@@ -75,7 +74,8 @@ def loss_text(rows: list[dict[str, Any]]) -> str:
 
 
 def bytes_ratio(document: Document, kind: str, packing: str) -> float:
-    """Of what both sides put on the wire, to bfloat16; where that was not run, to half of float32."""
+    """Returns the bytes that both sides put on the wire divided by those of bfloat16, or by half of float32's where
+    bfloat16 was not run."""
 
     def sent(packing: str) -> float:
         return sum(sum(row["bytes"]) for row in of(document, kind, packing))
@@ -84,7 +84,8 @@ def bytes_ratio(document: Document, kind: str, packing: str) -> float:
 
 
 def loss_ratio(document: Document, kind: str, packing: str) -> dict[str, float]:
-    """To float32 with the same seed and order of samples: the mean and its 95 % interval (Student's t)."""
+    """Returns the loss divided by float32's with the same seed and order of samples: the mean and its 95 % interval
+    (Student's t)."""
     exact = {row["seed"]: row["loss"] for row in of(document, kind, EXACT)}
     found = [row["loss"] / exact[row["seed"]] for row in of(document, kind, packing)]
     wide = STUDENT.get(len(found) - 1, 2.0) * statistics.stdev(found) / math.sqrt(len(found)) if len(found) > 1 else 0.0

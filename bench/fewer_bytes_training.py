@@ -46,7 +46,7 @@ def order(count: int, run: Run) -> Iterator[torch.Tensor]:
 
 
 def sent_bytes() -> int:
-    """By the interface between the namespaces, since it exists."""
+    """The bytes that the interface between the namespaces has sent since it was created."""
     for line in Path("/proc/self/net/dev").read_text().splitlines():
         name, _, figures = line.partition(":")
         if name.strip() == "bridge0":
@@ -64,7 +64,7 @@ def mean_loss(found: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 class Replica:
-    """One of two that hold the model."""
+    """One of two ranks that hold the whole model."""
 
     def __init__(self, run: Run) -> None:
         self._half = slice(dist.get_rank() * run.batch, (dist.get_rank() + 1) * run.batch)
@@ -92,7 +92,7 @@ class Replica:
 
 
 def bfloat16_hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """PyTorch's own, which DDP refuses under its own name where there is no GPU."""
+    """PyTorch's own hook, which DDP refuses under its own name on machines without a GPU."""
     return default_hooks.bf16_compress_hook(None, bucket)
 
 
@@ -112,7 +112,7 @@ class Half(nn.Module):
 
 
 class Stage:
-    """One of two in a row."""
+    """One of two consecutive stages."""
 
     def __init__(self, run: Run) -> None:
         self._rank, self._batch = dist.get_rank(), 2 * run.batch
@@ -135,7 +135,7 @@ class Stage:
         self._optimizer.step()
 
     def loss(self, inputs: torch.Tensor, targets: torch.Tensor) -> float:
-        """In batches of the training's size, because stages keep their shapes."""
+        """Evaluates in batches of the training's size, because stages keep their shapes."""
         found: list[torch.Tensor] = []
         for part, expected in zip(inputs.split(self._batch), targets.split(self._batch), strict=True):
             losses: list[torch.Tensor] = []
@@ -157,7 +157,7 @@ class Stage:
 
 
 class Start(nn.Module):
-    """What stands before the layers."""
+    """The embedding before the layers."""
 
     def __init__(self, whole: models.ByteModel) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Start(nn.Module):
 
 
 class Pipelines:
-    """One of four in two pipelines of two stages."""
+    """One of four ranks in two pipelines of two stages."""
 
     def __init__(self, run: Run) -> None:
         whole = byte_model(run)

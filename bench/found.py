@@ -9,7 +9,7 @@ Document = dict[str, Any]
 
 @dataclass
 class Found:
-    """The figure that counts: the worst of the cases an aim speaks of, with its spread over rounds."""
+    """The figure that is judged: the worst of an aim's cases, with its spread over rounds."""
 
     value: float
     low: float
@@ -18,5 +18,5 @@ class Found:
 
 
 def one(value: float | None, case: str) -> list[Found]:
-    """A figure without a spread; none where there is none."""
+    """A figure without a spread; an empty list for None."""
     return [] if value is None else [Found(value, value, value, case)]

@@ -15,7 +15,7 @@ from results import Settings, microseconds, ratio_text, say, table
 
 TITLE = "one host against Gloo, Open MPI and the memory bound"
 SIZES = parse_sizes("4,64,1K,4K,16K,64K,256K,1M,4M,16M,25M,64M,128M,256M")
-MEMORY_BOUND_FROM = 64 << 20  # smaller buffers live in caches
+MEMORY_BOUND_FROM = 64 << 20  # smaller buffers stay in the caches
 NAMES = {"atoll": "Atoll", "gloo": "Gloo", "ompi4": "Open MPI 4.1", "ompi5": "Open MPI 5.0"}
 
 
@@ -63,7 +63,7 @@ def _all_reduce(
 
 
 def _start_variants(stack: ExitStack, mpi: peers.OpenMpi, ranks: int) -> dict[str, Contender]:
-    """The candidates that start and give right results here. Raises RuntimeError when there is none."""
+    """Returns the candidates that start and give right results here. Raises RuntimeError if none does."""
     running: dict[str, Contender] = {}
     for name, settings in mpi.candidates().items():
         contender = MpiRanks(mpi.program, mpi.launch(settings, ranks), ranks, {})
@@ -81,7 +81,8 @@ def _start_variants(stack: ExitStack, mpi: peers.OpenMpi, ranks: int) -> dict[st
 
 
 def _bound(bandwidths: list[dict[str, Any]], ranks: int, size: int, us: float) -> dict[str, Any]:
-    """Every rank reads and writes its buffer once: algorithm bandwidth is at most BW_dram / (2 ranks)."""
+    """Returns the bound: every rank reads and writes its buffer once, so algorithm bandwidth is at most BW_dram / (2
+    ranks)."""
     best = spread([sample["best"] for sample in bandwidths])
     bound = best["median"] / (2 * ranks)
     reached = size / us * 1e-3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank costs that waits for a late one."""
+"""The processor time of a rank that waits for a late one."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         with TorchRanks(places, settings.backends) as ranks:
             for backend in settings.backends:
                 if backend != settings.backends[0] and transport == "shm":
-                    continue  # the setting is Atoll's: others are measured once
+                    continue  # the setting is Atoll's own, so other backends are measured once
                 waiting = ranks.ask("late_barrier", backend=backend, late_seconds=late)[:-1]
                 share = max(answer["cpu_s"] / answer["wall_s"] for answer in waiting)
                 link = transport if backend == settings.backends[0] else "-"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What paired samples say about their median, whatever their distribution."""
+"""Confidence intervals of the median of paired samples, for any distribution."""
 
 import math
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ CONFIDENCE = 0.95
 
 
 def median_interval(samples: Sequence[float]) -> dict[str, float]:
-    """The median, and `low` to `high` that hold the true one with at least 95 % (order statistics; with fewer than six
-    samples the smallest and largest). Raises ValueError without samples."""
+    """Returns the median, and `low` and `high` between which the true one lies with a probability of at least 95 %
+    (order statistics; with fewer than six samples the smallest and the largest). Raises ValueError without samples."""
     ordered, count = sorted(samples), len(samples)
     rank, tail = 0, 0.5**count
     while rank < count // 2 and tail <= (1 - CONFIDENCE) / 2:

@@ -57,7 +57,7 @@ def _measure(name: str, run: uneven.Run, faster: float) -> list[dict[str, Any]]:
 
 
 def _plots(rows: list[dict[str, Any]]) -> dict[str, str]:
-    """As the paper's figures 2 (times and accuracies) and 4."""
+    """Plots like the paper's figures 2 (times and accuracies) and 4."""
     times, accuracies, alone = {}, {}, {}
     for row in uneven.counted(rows):
         name, backend = row["configuration"], row["backend"]
@@ -74,14 +74,14 @@ def _plots(rows: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def best(rows: list[dict[str, Any]], name: str, policy: str = "minmax") -> dict[str, Any] | None:
-    """Atoll's training of these devices by that policy; equal shares where all are of one kind."""
+    """Returns Atoll's training on these devices by that policy, or by equal shares if all are of one kind."""
     found = [row for row in uneven.counted(rows) if (row["configuration"], row["backend"]) == (name, "atoll")]
     chosen = [row for row in found if row["policy"] == policy] or (found if len(found) == 1 else [])
     return chosen[0] if chosen else None
 
 
 def of_ideal(rows: list[dict[str, Any]], name: str, policy: str = "minmax") -> float | None:
-    """Samples per second as a share of what these devices have in pairs of one kind."""
+    """Returns samples per second as a share of what these devices reach in pairs of one kind."""
     pairs = {kind: best(rows, f"2{kind}") for kind in DEVICES}
     row = best(rows, name, policy)
     if row is None or None in pairs.values():
@@ -92,20 +92,21 @@ def of_ideal(rows: list[dict[str, Any]], name: str, policy: str = "minmax") -> f
 
 
 def saved(rows: list[dict[str, Any]], against: str, policy: str = "minmax") -> float | None:
-    """How much less time 2G+2M takes than `against`."""
+    """Returns the share of the time of `against` that 2G+2M saves."""
     ours, other = best(rows, "2G+2M", policy), best(rows, against)
     return 1 - ours["total_s"] / other["total_s"] if ours and other else None
 
 
 def gain_over_subsets(rows: list[dict[str, Any]], name: str) -> float | None:
-    """Its time by that of the fastest set with fewer of its devices, minus 1: below 0 the additional one helps."""
+    """Returns the time divided by that of the fastest set with fewer of its devices, minus 1: below 0 the additional
+    device helps."""
     row = best(rows, name)
     others = [other["total_s"] for other in (best(rows, subset) for subset in SUBSETS[name]) if other]
     return row["total_s"] / min(others) - 1 if row and others else None
 
 
 def overhead(rows: list[dict[str, Any]], name: str) -> float | None:
-    """How much longer the training over Atoll takes than over the island's library alone."""
+    """Returns the additional time of the training over Atoll as a share of that over the island's library alone."""
     totals = {row["backend"]: row["total_s"] for row in uneven.counted(rows) if row["configuration"] == name}
     return totals["atoll"] / totals["inner"] - 1 if len(totals) == len(BACKENDS) else None
 

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages of 128 blocks with embedding, norm and head on 16 devices of 4 classes.
 //   atoll_bench --benchmark_filter=layers
-// The argument is the number of micro-batches: with few the sum of the stages counts as much as the longest.
+// The argument is the number of micro-batches: with few, the sum of the stages counts as much as the longest one.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
 #include <string>
 
-#include "atoll/plan/layer_pipeline.h"
-#include "atoll/plan/layer_search.h"
-#include "atoll/plan/layers.h"
+#include "atoll/plan/layers/layers.h"
+#include "atoll/plan/layers/pipeline.h"
+#include "atoll/plan/layers/search.h"
 
 namespace {
 

@@ -58,7 +58,7 @@ def model_of(layers: int, width: int, batch: int) -> dict[str, int]:
 
 
 def paired_blocks(ranks: TorchRanks, names: tuple[str, ...], rounds: int) -> dict[str, list[float]]:
-    """Seconds of the slowest rank per block, by name; who begins changes with every round."""
+    """Returns the slowest rank's seconds per block, by name; the order alternates from round to round."""
 
     def block(name: str) -> float:
         return max(float(answer["seconds"]) for answer in ranks.ask("training_block", name=name, steps=STEPS))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One link of each kind between two endpoints of this process: half a round trip of a small frame, and large messages in one
-// direction, cut into frames as collectives cut theirs. UCX is left out where it is absent.
+// One link of each kind between two endpoints of this process: half a round trip of a small frame, and large messages
+// in one direction, cut into frames as collectives cut theirs. UCX is left out if it is absent.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -36,7 +36,7 @@ EndpointOptions options_of(TransportChoice transport, const std::string& name) {
   return options;
 }
 
-/// One end with its channel, and how it waits.
+/// One end of the link with its channel and its way to wait.
 struct End {
   End(TransportChoice transport, const char* name) : endpoint(options_of(transport, name), observer) {}
   void open(const End& other) { channel = &endpoint.link(other.endpoint.address()).channel({.group = 1}); }
@@ -73,7 +73,7 @@ struct Pair {
   End there;
 };
 
-/// nullopt where the kind is absent, which the benchmark then says.
+/// Returns nullopt if the kind is absent, which the benchmark then reports.
 std::optional<TransportChoice> prepare(benchmark::State& state, const std::string& kind, const char* ucx_transports) {
   if (kind == "shm") return TransportChoice::kShm;
   if (kind == "tcp") return TransportChoice::kTcp;
@@ -128,7 +128,7 @@ void large_messages(benchmark::State& state, const std::string& kind, const char
     for (std::size_t at = 0; at < kMessage; at += frame) {
       pair.here.send(std::span(message).subspan(at, std::min(frame, kMessage - at)));
     }
-    pair.here.receive();  // all of it is there
+    pair.here.receive();  // until all of it has arrived
   }
   ends.store(true);
   pair.here.send({});

@@ -12,7 +12,7 @@ from results import Settings, say, table
 
 TITLE = "links of every kind on one host: UCX beside our own"
 ROUNDS = 7
-# A kind of link in link_bench.cpp, what it is, and with which of our own it is compared.
+# Each kind of link in link_bench.cpp, what it is, and the one of our own that it is compared with.
 KINDS = {
     "LinkShm": ("shared memory", "LinkShm"),
     "LinkUcxMemory": ("UCX: posix, sysv, cma", "LinkShm"),
@@ -30,7 +30,7 @@ WHY = (
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """Every round runs all kinds in turn, in a new process."""
+    """Runs all kinds in turn in every round, in a new process."""
     program = peers.cxx_program("atoll_bench")
     rounds = [_run(program, "0.01" if settings.quick else "0.4") for _ in range(settings.rounds(ROUNDS))]
     rows = [_row(kind, rounds) for kind in KINDS]
@@ -40,7 +40,8 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def _run(program: Path, seconds: str) -> dict[str, float]:
-    """Microseconds one way of a small frame, and GB/s of large messages: "LinkShm small" and so on."""
+    """Returns the microseconds of a small frame in one direction and the GB/s of large messages, by names such as
+    "LinkShm small"."""
     command = [program, "--benchmark_filter=/Link", f"--benchmark_min_time={seconds}", "--benchmark_format=json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The networks that are trained: those of the papers, narrower where a processor plays the devices, and small ones."""
+"""The networks that are trained: those of the papers, narrower where a processor simulates the devices, and small
+ones."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +21,7 @@ def _conv(before: int, after: int, kernel: int = 3, stride: int = 1, groups: int
 
 
 class Residual(nn.Module):
-    """Adds its input to what `body` makes of it."""
+    """Adds its input to the output of `body`."""
 
     def __init__(self, body: nn.Module, shortcut: nn.Module | None = None) -> None:
         super().__init__()
@@ -32,7 +33,7 @@ class Residual(nn.Module):
 
 
 class Mean(nn.Module):
-    """Over the image."""
+    """Averages over the image."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mean((2, 3))
@@ -70,7 +71,7 @@ def small_cnn(width: int = 8) -> nn.Module:
 
 
 def batch_normed(width: int = 8) -> nn.Module:
-    """Small, with three layers of batch normalisation."""
+    """A small network with three layers of batch normalisation."""
     return nn.Sequential(
         *_conv(3, width, 3, 2), nn.ReLU(), *_conv(width, 2 * width, 3, 2), nn.ReLU(),
         *_conv(2 * width, 4 * width, 3, 2), nn.ReLU(), Mean(), nn.Linear(4 * width, CLASSES),
@@ -103,7 +104,7 @@ def vgg(width: int = 4) -> nn.Module:
 
 
 def resnet(width: int = 4) -> nn.Module:
-    """ResNet50's bottlenecks (He et al., 2015), 3, 4, 6 and 3 of them."""
+    """ResNet50's bottlenecks (He et al., 2015): 3, 4, 6 and 3 of them."""
     layers: list[nn.Module] = [*_conv(3, width, 3, 2), nn.ReLU()]
     before = width
     for stage, repeats in enumerate((3, 4, 6, 3)):
@@ -121,7 +122,7 @@ def resnet(width: int = 4) -> nn.Module:
 
 
 class Attention(nn.Module):
-    """Causal, of one head."""
+    """Causal attention with one head."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -155,7 +156,8 @@ class ByteModel(nn.Module):
 
 
 def wide_layers(parameters: int = 1 << 16, passes: int = 1) -> nn.Module:
-    """About so many parameters in one square layer, used `passes` times: gradient bytes and work apart."""
+    """One square layer of about `parameters` parameters that is used `passes` times, so that gradient bytes and work
+    can be chosen separately."""
     side = max(1, round(parameters**0.5))
     layer = nn.Linear(side, side, bias=False)
     inner = [part for _ in range(passes) for part in (layer, nn.ReLU())]
@@ -175,7 +177,7 @@ def make(name: str, seed: int, **options: Any) -> nn.Module:
 
 
 def loss_of(model: nn.Module, batch: Any) -> torch.Tensor:
-    """The mean over the samples: of classes, and of next bytes too, because all samples have equally many."""
+    """The mean over the samples, for classes and for next bytes, of which all samples have the same number."""
     inputs, targets = batch
     found = model(inputs)
     return nn.functional.cross_entropy(found.reshape(-1, found.size(-1)), targets.reshape(-1))

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of an in-place float32 sum MPI_Allreduce, as the other side of comparisons.
+// One rank of an in-place float32 sum with MPI_Allreduce, for comparisons.
 //   mpirun -np N mpi_all_reduce FOLDER
-// Each rank reads commands "BYTES CALLS\n" from the fifo FOLDER/RANK (so that it sleeps between commands, where MPI itself
-// would spin) until end-of-file. Per command: fill, barrier, CALLS calls timed together, check of every element. Rank 0 then
-// prints "SECONDS WRONG": the slowest rank's time, the sum of all ranks' wrong elements.
+// Each rank reads commands "BYTES CALLS\n" from the fifo FOLDER/RANK (so that it sleeps between commands, where MPI
+// itself would spin) until end-of-file. Per command: fill, barrier, CALLS calls timed together, check of every element.
+// Rank 0 then prints "SECONDS WRONG": the slowest rank's time, the sum of all ranks' wrong elements.
 #include <math.h>
 #include <mpi.h>
 #include <stdio.h>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank that calls MPI_Allreduce until something happens to it, as reliability_rank.py does.
+// A rank that calls MPI_Allreduce until a fault happens to it, like reliability_rank.py.
 //   mpirun -np N mpi_faults FOLDER FAULT VICTIM HOW
-// It appends what it meets to FOLDER/rank-R, a JSON object per line, with the monotonic clock. The rank VICTIM does FAULT
+// It appends events to FOLDER/rank-R, a JSON object per line, with the monotonic clock. The rank VICTIM causes FAULT
 // once FOLDER/fault exists. HOW: "abort" leaves errors to MPI's default, which ends the job; "return" lets calls return
-// them, and where MPI has the means makes a communicator of those that are left.
+// them, and if MPI supports it makes a communicator of the surviving ranks.
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

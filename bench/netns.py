@@ -12,12 +12,12 @@ from contenders import Place
 BURST_BYTES = 256 << 10  # below that a busy machine's shaper does not reach 1 Gbit/s
 BURST = f"{BURST_BYTES}b"
 ADDRESSES = ("10.97.0.1", "10.97.0.2")  # of the first link
-STORE_PORT = 29500  # of the namespace's own, where nobody else listens
+STORE_PORT = 29500  # inside the namespace, where nothing else listens
 _PREFIX = "atollbench"
 
 
 def addresses(rail: int) -> tuple[str, str]:
-    """Of both ends of a link."""
+    """Returns the addresses of both ends of a link."""
     return f"10.97.{rail}.1", f"10.97.{rail}.2"
 
 
@@ -32,7 +32,7 @@ def _delete(name: str) -> None:
 
 
 def remove_stale() -> None:
-    """Namespaces of runs that were killed."""
+    """Removes the namespaces of runs that were killed."""
     for path in Path("/run/netns").glob(f"{_PREFIX}-*"):
         if not Path("/proc", path.name.split("-")[1]).exists():
             _delete(path.name)
@@ -43,8 +43,8 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 class ShapedLink:
-    """A context manager: the namespaces exist inside the `with` block. `rails`: so many links beside each other, each
-    with that rate; the first carries the store, too. `burst`: what passes at once after a pause."""
+    """A context manager: the namespaces exist inside the `with` block. `rails`: the number of parallel links, each with
+    that rate; the first one carries the store, too. `burst`: the bytes that pass at once after a pause."""
 
     def __init__(self, bits_per_second: int, rails: int = 1, burst: str = BURST) -> None:
         self.rate = bits_per_second
@@ -86,7 +86,7 @@ class ShapedLink:
         subprocess.run([*words, "burst", self.burst, "latency", "50ms"], check=True)
 
     def set_rate(self, bits_per_second: int) -> None:
-        """Of all links, from now on."""
+        """Sets the rate of all links from now on."""
         self.rate = bits_per_second
         for name in self.names:
             for rail in range(self.rails):
@@ -97,7 +97,7 @@ class ShapedLink:
         _ip("-n", self.names[0], "link", "set", f"bridge{rail}", "up" if up else "down")
 
     def lose_what_is_sent(self, side: int) -> None:
-        """What one side sends over the first link goes to nobody; what is sent to it arrives."""
+        """Drops what one side sends over the first link; what is sent to that side still arrives."""
         words = ["neigh", "replace", ADDRESSES[1 - side], "lladdr", "02:00:00:00:00:01", "dev", "bridge0"]
         _ip("-n", self.names[side], *words, "nud", "permanent")
 

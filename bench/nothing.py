@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A backend without communication: what a rank would receive it copies from its own memory, and nobody waits."""
+"""A backend without communication: a rank copies what it would receive from its own memory, and never waits."""
 
 from typing import Any
 

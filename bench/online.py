@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device that becomes slower in the middle of a training: the first plan kept, plans that follow, and the plan of one
-that knew."""
+"""A device becomes slower in the middle of a training: with the first plan kept, with plans that follow, and with a
+plan that knew of it from the start."""
 
 from typing import Any
 
@@ -47,7 +47,8 @@ def window(row: dict[str, Any], first: int, last: int) -> float:
 
 
 def recovered(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """By turn: the steps of the three trainings, and how much of what was lost the following one got back."""
+    """Returns, by turn, the steps of the three trainings and the share of the lost time that the following one
+    recovered."""
     found = []
     change, after, last = document["change"], document["after"], document["last"]
     for turn in sorted({row["turn"] for row in document["rows"]}):

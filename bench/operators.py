@@ -16,7 +16,7 @@ sys.path.append(str(ROOT / "tests/python/infer"))  # the networks that the tests
 from networks import NETWORKS, Network
 
 TITLE = "local and global operators of published networks"
-UNTIMED = True  # so a busy machine does not matter
+UNTIMED = True  # so a busy machine makes no difference
 PROFILES = ROOT / "tests/data/intradp/profiles"
 ROWS = 2  # the dimension of an image that is divided
 BASE = {"depths": (3, 3, 27, 3), "widths": (128, 256, 512, 1024)}
@@ -24,11 +24,11 @@ BASE = {"depths": (3, 3, 27, 3), "widths": (128, 256, 512, 1024)}
 
 @dataclass(frozen=True)
 class Case:
-    model: str  # as the authors' programs call it
+    model: str  # the name in the authors' programs
     network: str
     paper: tuple[int, int]  # local and global layers
-    log: str  # of the authors' own run of it
-    full: dict[str, Any] | None = None  # other arguments than the published network's
+    log: str  # in the authors' own log
+    full: dict[str, Any] | None = None  # not the published network's arguments
 
 
 CASES = (
@@ -65,7 +65,7 @@ def _row(case: Case, quick: bool) -> dict[str, Any]:
 
 
 def _of_log(path: Path) -> dict[str, int]:
-    """Operators for which the authors' program knows a dimension to divide them by, and others."""
+    """Returns the numbers of operators that the authors' program can divide along some dimension, and of others."""
     layers = json.loads(path.read_text())["layers"]
     divided = [layer["local_dim"] is not None for layer in layers if not layer["op"].startswith("_")]
     return {"local": sum(divided), "global": len(divided) - sum(divided)}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Importing this goes on in the checkout's .venv, so that bench/run.py works as it is typed."""
+"""Importing this module restarts the program in the checkout's .venv, so that bench/run.py works with any Python."""
 
 import os
 import sys

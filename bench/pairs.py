@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two contenders call by call in the same processes: for differences far smaller than what a call varies from one
-moment to the next."""
+"""Two contenders, alternating call by call in the same processes: for differences that are far smaller than the
+variation from one call to the next."""
 
 import gc
 import time
@@ -17,9 +17,9 @@ from intervals import median_interval
 
 
 def run_pairs(operations: Sequence[Operation], pairs: int) -> dict[str, Any]:
-    """Both operations in turn, `pairs` times, who begins changing with every pair. A rank's part of it: nanoseconds of
-    each call (on an accelerator until the device is done), one list per operation, and wrong elements. Both work in
-    place on one buffer, so that its place in memory makes no difference."""
+    """Runs both operations in turn, `pairs` times, alternating the order. Returns this rank's part: the nanoseconds of
+    each call (on an accelerator until the device is done), one list per operation, and the number of wrong elements.
+    Both work in place on one buffer, so that its place in memory makes no difference."""
     first = operations[0]
     first.fill()
     for operation in operations:
@@ -42,8 +42,8 @@ def run_pairs(operations: Sequence[Operation], pairs: int) -> dict[str, Any]:
 
 
 def compare_pairs(ranks: TorchRanks, names: tuple[str, str], problem: Problem, seconds: float) -> dict[str, Any]:
-    """Times of both in microseconds per call, and what the first takes more: the median over all pairs of the mean over
-    the ranks. `seconds`: how long to measure, about. Raises RuntimeError on a wrong element."""
+    """Returns both times in microseconds per call, and the additional time of the first: the median over all pairs of
+    the mean over the ranks. `seconds`: roughly how long to measure. Raises RuntimeError on a wrong element."""
 
     def mean_us(of_ranks: Sequence[tuple[int, int]]) -> tuple[float, float]:
         first, second = (sum(times) / len(times) * 1e-3 for times in zip(*of_ranks, strict=True))
@@ -68,8 +68,9 @@ def compare_pairs(ranks: TorchRanks, names: tuple[str, str], problem: Problem, s
 
 
 def over_launches(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """One row of what the same comparison gave in several launches of the ranks: medians, with the 95 % interval of
-    what the first takes more. Where the kernel puts the threads of a launch favours one or the other until its end."""
+    """Combines the results of the same comparison in several launches of the ranks into one row: medians, with the 95 %
+    interval of the first one's additional time. Where the kernel puts the threads of a launch favours one or the other
+    until its end."""
     times = {name: quantile([row["us"][name] for row in rows], 0.5) for name in rows[0]["us"]}
     added = [row["added_us"] for row in rows]
     return {"bytes": rows[0]["bytes"], "pairs": sum(row["pairs"] for row in rows), "us": times,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What docs/results holds beside the papers' figures and tables: short texts, computed from the JSON files."""
+"""Atoll's results for the papers' figures and tables: short texts, computed from the JSON files of docs/results."""
 
 import json
 from functools import cache
@@ -20,7 +20,7 @@ MISSING = "not measured yet"
 
 
 class MissingError(LookupError):
-    """There is no such result file."""
+    """The result file does not exist."""
 
 
 @cache
@@ -92,13 +92,14 @@ def pipeline_throughput() -> str:
 
 
 def _of_mixed(rows: list[Document], layout: str) -> str:
-    """The mixed pipeline by this one, both as the planner divides them, round by round."""
+    """Returns, round by round, the rate of the mixed pipeline divided by this one's, both as the planner divides
+    them."""
     ratio = by(row_of(rows, MIXED, PLANNER), row_of(rows, layout, PLANNER))
     return percent(None if ratio is None else ratio["median"])
 
 
 def _tokens(rows: list[Document], transport: str) -> str:
-    """Of the mixed pipeline as the planner divides it."""
+    """The rate of the mixed pipeline as the planner divides it."""
     row = row_of(rows, MIXED, PLANNER, transport)
     return MISSING if row is None else f"{row['tokens_s']['median']:.0f}"
 
@@ -192,7 +193,7 @@ def sensitivity() -> str:
 
 
 def latencies(*profiles: str) -> str:
-    """Of Atoll's own policy, indoors and outdoors, beside local inference."""
+    """Latencies of Atoll's own policy, indoors and outdoors, beside local inference."""
     return "`auto`: " + "; ".join(_beside_local(profile, "seconds", 1e3, "ms") for profile in profiles)
 
 

@@ -55,7 +55,7 @@ def _line(row: Row) -> list[str]:
 
 
 def cells(paper: str, key: str) -> str:
-    """Every mean of the tables that compare systems, beside the simulated one."""
+    """Returns every mean of the tables that compare systems, beside the simulated one."""
     scale, column = (1e3, "latency_mean_ms") if key == "seconds" else (1, "energy_J_mean")
     lines = []
     for model, environment in _compared(paper):

@@ -12,9 +12,9 @@ PATH = Path(__file__).with_name("papers.toml")
 class Row:
     what: str  # "figure 2"
     shows: str
-    why: str  # what is different here
+    why: str  # what differs here
     paper: str = ""  # its numbers
-    command: str = ""  # that measures the same
+    command: str = ""  # the command that measures the same
     ours: str = ""  # a function of papers_found and its arguments
 
 

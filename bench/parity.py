@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy with uneven batches: weighted and unweighted gradients, and three ways of batch normalisation, against one
+"""Accuracy with uneven batches: weighted and unweighted gradients, and three kinds of batch normalisation, against one
 process with the whole batch."""
 
 import math
@@ -43,7 +43,8 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def differences(rows: list[dict[str, Any]], case: str) -> dict[str, float]:
-    """To one process with the same seed, in percentage points: the mean and its 95 % interval (Student's t)."""
+    """Returns the differences to one process with the same seed, in percentage points: the mean and its 95 % interval
+    (Student's t)."""
     alone = {row["seed"]: row["accuracy"] for row in rows if row["case"] == "one process"}
     of = [100 * (row["accuracy"] - alone[row["seed"]]) for row in rows if row["case"] == case]
     wide = STUDENT.get(len(of) - 1, 2.0) * statistics.stdev(of) / math.sqrt(len(of)) if len(of) > 1 else math.inf

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gets and builds what Atoll is compared with, and the C++ programs of this folder, in build/."""
+"""Fetches and builds what Atoll is compared with, and the C++ programs of this folder, in build/."""
 
 import json
 import os
@@ -18,7 +18,7 @@ OPEN_MPI_5 = "5.0.11"
 
 
 def run(command: Sequence[str | Path], log: str) -> None:
-    """Runs `command` with its output in build/peers/LOG; raises RuntimeError with the end of it on failure."""
+    """Runs `command` with its output in build/peers/LOG; on failure raises RuntimeError with the end of that log."""
     PEERS.mkdir(parents=True, exist_ok=True)
     path = PEERS / log
     with path.open("w") as output:
@@ -29,9 +29,9 @@ def run(command: Sequence[str | Path], log: str) -> None:
 
 
 def cxx_program(name: str) -> Path:
-    """The release build of one of this folder's programs."""
+    """Returns the release build of one of this folder's programs, built if necessary."""
     folder = BUILD / "bench"
-    tools = Path(sys.executable).parent  # cmake and ninja of the same environment
+    tools = Path(sys.executable).parent  # cmake and ninja come from the same environment
     cmake = shutil.which("cmake", path=f"{tools}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     if cmake is None:
         raise RuntimeError("cmake is missing: make setup")
@@ -65,13 +65,13 @@ class OpenMpi:
         self.version = text.splitlines()[0].split()[-1]
 
     def compiled(self, program: str) -> Path:
-        """One of this folder's C programs."""
+        """Compiles one of this folder's C programs."""
         path = PEERS / f"{program}.{self.name}"
         run([self._compiler, "-O3", "-march=native", BENCH / f"{program}.c", "-o", path, "-lm"], f"{self.name}.log")
         return path
 
     def candidates(self) -> dict[str, list[str]]:
-        """Documented settings for one host; the fastest one is taken at each size."""
+        """Returns documented settings for one host; the fastest is used at each size."""
         ob1 = ["--mca", "pml", "ob1"]
         tuned = [*ob1, "--mca", "coll_tuned_use_dynamic_rules", "1", "--mca", "coll_tuned_allreduce_algorithm"]
         segments = ["--mca", "coll_tuned_allreduce_algorithm_segmentsize"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The AMD and NVIDIA paper's experiment: a pipeline of two stages over two fast devices, two slow ones, and one of
+"""The AMD and NVIDIA paper's experiment: a pipeline of two stages over two fast devices, two slow devices, and one of
 each, by transport and by split. Needs root."""
 
 from dataclasses import asdict, replace
@@ -88,12 +88,12 @@ def _few(settings: Settings, steps: int) -> int:
 
 
 def made(sets: Sets, layout: str, transport: str, of: str, split: str, case: Case) -> Contender:
-    """`of`: the name of its ranks."""
+    """`of`: the name of the set of ranks."""
     return Contender(layout, transport, split, sets.ranks[of], case).make(f"{layout}, {transport}, {split}")
 
 
 def _mixed(pair: Pair, sets: Sets, plan: Document) -> list[Contender]:
-    """All but the planner's own over DCBS."""
+    """All mixed contenders except the planner's own split over DCBS."""
     found = []
     for transport in TRANSPORTS:
         if transport not in sets.ranks:
@@ -110,7 +110,7 @@ def _mixed(pair: Pair, sets: Sets, plan: Document) -> list[Contender]:
 
 
 def _row(contender: Contender, planned: dict[str, Contender], pair: Pair) -> Document:
-    """With the bound of its layout, and what was predicted of it where its links were measured."""
+    """Adds the bound of its layout, and the prediction where its links were measured."""
     row = contender.row(pair.case().samples * samples.LENGTH)
     first = planned[contender.layout]
     row["bound_s"] = first.plan["answer"]["bound"]
@@ -135,14 +135,14 @@ def _measure_float64(settings: Settings, pair: Pair, sets: Sets, plan: Document)
 
 
 def alone(sets: Sets, of: str, case: Case, steps: int) -> list[float]:
-    """The losses of one process."""
+    """Returns the losses of one process."""
     answer = sets.ranks[of].ask("pipeline_alone", case=asdict(replace(case, plan="auto")), steps=steps)[0]
     losses: list[float] = answer["losses"]
     return losses
 
 
 def _apart(sets: Sets, of: str, case: Case, expected: list[float]) -> float:
-    """The largest difference of losses to those of one process, relative."""
+    """Returns the largest relative difference of losses to those of one process."""
     contender = Contender(MIXED, of, "", sets.ranks[of], case).make("float64")
     own = contender.block(len(expected))["losses"]
     contender.ranks.ask("pipeline_drop", names=["float64"])
@@ -152,7 +152,7 @@ def _apart(sets: Sets, of: str, case: Case, expected: list[float]) -> float:
 
 
 def _measure_slow_link(settings: Settings, pair: Pair, faster: float, part: Document) -> list[Document]:
-    """The transports alone, with the plan that was found over the fast link."""
+    """Measures the transports alone, with the plan that was found over the fast link."""
     row = next(row for row in part["rows"] if (row["layout"], row["split"]) == (MIXED, PLANNER))
     wanted = [(name, "fast slow", name) for name in (TRANSPORTS[:2] if settings.quick else TRANSPORTS)]
     with Sets(SLOW_RATE, speeds_of(pair, faster), wanted) as sets:
@@ -164,7 +164,7 @@ def _measure_slow_link(settings: Settings, pair: Pair, faster: float, part: Docu
 
 
 def _measure_square(settings: Settings, faster: float) -> Document:
-    """Four ranks, two of each kind: two pipelines, in the planner's places and in both ways by hand."""
+    """Measures two pipelines on four ranks, two of each kind: placed by the planner, and in both ways by hand."""
     pair = QUICK_SQUARE if settings.quick else SQUARE
     speeds = {
         kind: speed / 2 for kind, speed in speeds_of(pair, faster).items()
@@ -187,5 +187,5 @@ def _measure_square(settings: Settings, faster: float) -> Document:
 
 
 def _whole(contender: Contender, case: Case) -> Document:
-    """Rates of all pipelines."""
+    """Returns the rates of all pipelines together."""
     return {"tokens_s": contender.row(case.samples * samples.LENGTH)["tokens_s"]}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What pipelines.py trains: the paper's two models, scaled down, and how they are divided."""
+"""The models that pipelines.py trains, which are the paper's two scaled down, and how they are divided."""
 
 from dataclasses import dataclass
 from typing import Any
 
-SPEED = 0.5  # of the fast device, 1: 10 Gflop/s. A step must leave half of each core free to play it
+SPEED = 0.5  # of the fast device, 1: 10 Gflop/s. A step must leave half of each core free to simulate it
 COPIES = "1G"  # bytes per second between a device and its host: as PCIe 4 x16 beside 25 Gbit/s Ethernet
 RATE, SLOW_RATE = 1_000_000_000, 50_000_000  # bits per second of each of two rails
-BURST = "8kb"  # below the bytes of a boundary, so that all of them are shaped
+BURST = "8kb"  # less than the bytes of a boundary, so that all boundaries are shaped
 RAILS = 2
 PLANNER, EQUAL, PAPER, TURNED, REPLICAS = "the planner's", "equal", "the paper's", "the paper's, turned", "replicas"
 FIFTEEN = "15-13"
@@ -30,18 +30,19 @@ class Case:
 
     @property
     def samples(self) -> int:
-        """Of a step."""
+        """The samples of a step."""
         return self.micro * self.micro_batches * self.replicas
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One of the paper's two pairs of devices with the model it trained there. Splits are blocks on the first and on
-    the second of two stages; the first is on the fast device, norm and head are with the second."""
+    """One of the paper's two pairs of devices, with the model that it trained there. A split is the number of blocks on
+    the first and on the second of two stages; the first stage is on the fast device, norm and head belong to the
+    second."""
 
     name: str
     blocks: int
-    vocabulary: int  # so large that the head weighs as many blocks as in the model
+    vocabulary: int  # so large that the head weighs as many blocks as in the paper's model
     slower: float  # how many times as long the slow device takes
     split: tuple[int, int]  # the paper's over unlike devices
     alike: tuple[int, int]  # the paper's over equal ones
@@ -56,7 +57,7 @@ class Pair:
         return self.blocks // 2, self.blocks - self.blocks // 2
 
     def splits(self) -> dict[str, tuple[int, int]]:
-        """Over unlike devices."""
+        """Returns the splits over unlike devices."""
         found = {EQUAL: self.equal}
         if self.alike != self.equal:
             found[f"{self.alike[0]}-{self.alike[1]}"] = self.alike
@@ -75,12 +76,12 @@ QUICK_SQUARE = Pair("2 x 2", 4, 300, 1.083, (2, 2), (2, 2), 0.0, 0.0)
 
 
 def items(blocks: int) -> int:
-    """Of the model: embedding, blocks, norm, head."""
+    """Returns the number of items of the model: embedding, blocks, norm, head."""
     return blocks + 3
 
 
 def cut_plan(lines: list[list[int]], cut: int, blocks: int, micro_batches: int) -> dict[str, Any]:
-    """Pipelines of two stages each, on these ranks, of which the second begins with item `cut`."""
+    """Returns a plan of pipelines with two stages each on these ranks; the second stage begins with item `cut`."""
     return {
         "pipes": [
             {"stages": [_stage(0, cut, first), _stage(cut, items(blocks), second)], "micro_batches": micro_batches}
@@ -94,7 +95,7 @@ def _stage(first: int, last: int, rank: int) -> dict[str, Any]:
 
 
 def blocks_text(plan: dict[str, Any], blocks: int) -> str:
-    """Blocks by stage, and the rank that has them: 17 on 1 + 15 on 0; pipelines one after the other."""
+    """Returns the blocks of each stage and its rank, such as 17 on 1 + 15 on 0, for one pipeline after the other."""
 
     def of(stage: dict[str, Any]) -> int:
         return max(0, min(stage["last"], blocks + 1) - max(stage["first"], 1))

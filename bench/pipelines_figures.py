@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that follow from the rows of pipelines.json. None where this machine could not keep the modelled times."""
+"""Figures computed from the rows of pipelines.json. They are None where this machine could not keep the modelled
+times."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,43 +21,43 @@ def row_of(rows: Sequence[Row], layout: str, split: str, transport: str = DCBS) 
 
 
 def by(one: Row | None, other: Row | None) -> dict[str, float] | None:
-    """Tokens per second of one by those of the other, round by round."""
+    """Returns the tokens per second of one row divided by those of the other, round by round."""
     if one is None or other is None:
         return None
     return spread([a / b for a, b in zip(one["tokens_s"]["rounds"], other["tokens_s"]["rounds"], strict=True)])
 
 
 def of_seconds(row: Row, key: str) -> dict[str, float]:
-    """A predicted time by the passes' of each round: 1 is as fast as that."""
+    """Returns a predicted time divided by that of the measured passes, round by round."""
     return spread([row[key] / seconds for seconds in row["passes_s"]["rounds"]])
 
 
 def apart(row: Row) -> float:
-    """How far the simulated step is from the measured one, as a share of that."""
+    """Returns the difference of the simulated step from the measured one, as a share of the measured one."""
     return float(abs(row["simulated_s"] / row["passes_s"]["median"] - 1))
 
 
 def windows(losses: Sequence[float]) -> list[float]:
-    """Means of whole windows; of everything where there is no whole one."""
+    """Returns the means of whole windows, or the mean of everything if there is no whole window."""
     size = min(WINDOW, len(losses))
     return [sum(losses[first : first + size]) / size for first in range(0, len(losses) - size + 1, size)]
 
 
 def loss_apart(losses: Sequence[float], alone: Sequence[float]) -> float:
-    """The largest difference between windows, relative."""
+    """Returns the largest relative difference between windows."""
     pairs = zip(windows(losses), windows(alone), strict=True)
     return max(abs(own - other) / other for own, other in pairs)
 
 
 def settled(row: Row, chunk: int) -> dict[str, float]:
-    """The spread of the rates of a long run, without its first chunk and the first step of each, which others' blocks
-    precede."""
+    """Returns the spread of the rates of a long run, without its first chunk and without the first step of each chunk,
+    which follows the blocks of others."""
     rates = [rate for step, rate in enumerate(row["tokens_s"]) if step >= chunk and step % chunk]
     return spread(rates or row["tokens_s"])
 
 
 def width(of: dict[str, float]) -> float:
-    """Of 80 % of the steps, by the median."""
+    """Returns the spread of 80 % of the steps divided by the median."""
     return (of["p90"] - of["p10"]) / of["median"]
 
 
@@ -68,7 +69,7 @@ def _found(of: dict[str, float], case: str) -> Found:
 
 
 def mixed_of(key: str) -> Callable[[Document], list[Found]]:
-    """The planner's mixed pipeline, in percent: a predicted time by the measured one."""
+    """Measures the planner's mixed pipeline: a predicted time in percent of the measured one."""
 
     def measure(document: Document) -> list[Found]:
         found = []
@@ -83,7 +84,8 @@ def mixed_of(key: str) -> Callable[[Document], list[Found]]:
 
 
 def beyond_paper(against: str) -> Callable[[Document], list[Found]]:
-    """In points: mixed by homogeneous, both as the planner divides them, less what the paper reached."""
+    """Measures how many points the planner's mixed pipeline by the planner's homogeneous one exceeds what the paper
+    reached."""
 
     def measure(document: Document) -> list[Found]:
         found = []
@@ -100,7 +102,8 @@ def beyond_paper(against: str) -> Callable[[Document], list[Found]]:
 
 
 def bad_split(document: Document) -> list[Found]:
-    """The paper's split the wrong way round, by two slow devices as the paper divides them."""
+    """Returns the rate of the paper's split the wrong way round, divided by that of two slow devices as the paper
+    divides them."""
     found = []
     for part in document["parts"]:
         ratio = by(row_of(part["rows"], MIXED, TURNED), row_of(part["rows"], SLOW, PAPER))
@@ -110,7 +113,7 @@ def bad_split(document: Document) -> list[Found]:
 
 
 def simulated(document: Document) -> list[Found]:
-    """In percent, of all rows with a prediction."""
+    """Returns the deviation of the simulated step in percent, over all rows with a prediction."""
     named = [(part["pair"]["name"], part["rows"]) for part in document["parts"]]
     named.append((document["square"]["pair"]["name"], document["square"]["rows"]))
     found = []
@@ -123,7 +126,8 @@ def simulated(document: Document) -> list[Found]:
 
 
 def steadiness(document: Document) -> list[Found]:
-    """In points: the spread of 500 iterations over unlike devices beyond the wider one over equal devices."""
+    """Returns by how many points the spread of 500 iterations over unlike devices exceeds the wider one over equal
+    devices."""
     found = []
     for part in document["parts"]:
         rows = {row["layout"]: row for row in part["long"]["rows"]}
@@ -136,7 +140,7 @@ def steadiness(document: Document) -> list[Found]:
 
 
 def losses(document: Document) -> list[Found]:
-    """In percent: how far losses of 500 iterations are from those of one process."""
+    """Returns how far losses of 500 iterations are from those of one process, in percent."""
     found = []
     for part in document["parts"]:
         for row in part["long"]["rows"]:
@@ -146,7 +150,7 @@ def losses(document: Document) -> list[Found]:
 
 
 def exactness(document: Document) -> list[Found]:
-    """In 1e-10."""
+    """Returns the relative difference of losses in float64 to those of one process, in units of 1e-10."""
     rows = {
         f"{part['pair']['name']}, {row['transport']}, {row['split']}": row["relative"]
         for part in document["parts"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""500 iterations of the pipelines of pipelines.py, as the planner divides them: whether throughput stays steady, and
-losses those of one process. Needs root."""
+"""500 iterations of the pipelines of pipelines.py, as the planner divides them: does throughput stay steady, and are
+losses those of one process? Needs root."""
 
 from dataclasses import asdict
 from typing import Any
@@ -13,7 +13,7 @@ from pipelines_sets import DCBS, MIXED, Document, Sets
 from results import Settings, say
 
 TITLE = "pipelines over unlike devices: 500 iterations"
-STEPS, CHUNK = 500, 10  # iterations, and how many of them in a row
+STEPS, CHUNK = 500, 10  # iterations, and how many of them form one turn
 
 report = pipelines_long_tables.report
 
@@ -31,7 +31,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def _measure_pair(settings: Settings, pair: Pair, sets: Sets) -> Document:
-    """In turns, and one process beside them."""
+    """Trains the pipelines in turns, and one process for comparison."""
     steps, chunk = (4, 2) if settings.quick else (STEPS, CHUNK)
     names = {layout: layout for layout, _, _ in LAYOUTS} | {MIXED: DCBS}
     contenders = [made(sets, layout, DCBS, ranks, PLANNER, pair.case()) for layout, ranks in names.items()]

@@ -11,7 +11,7 @@ from pipelines_tables import plain, rate
 from results import table
 
 Document = dict[str, Any]
-SHOWN = 10  # steps in a point of a plot
+SHOWN = 10  # steps per point of a plot
 
 
 def report(document: Document) -> str:
@@ -43,7 +43,7 @@ def _part(part: Document) -> str:
 
 
 def plots_of(parts: list[Document]) -> dict[str, str]:
-    """By name."""
+    """Returns the plots by name."""
     drawn = {}
     for part in parts:
         name = plain(part["pair"]["name"])

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the planner and the simulator say of plans, from what one layout's ranks measured of their devices and links."""
+"""Predictions of plans by the planner and the simulator, from what the ranks of one layout measured of their devices
+and links."""
 
 import json
 from collections.abc import Sequence
@@ -13,8 +14,8 @@ Document = dict[str, Any]
 
 
 def predict(request: Document, plan: Document) -> dict[str, float]:
-    """Seconds of the passes of one step, by the planner's formula and by the simulator. Raises RuntimeError for a plan
-    that does not fit."""
+    """Returns the seconds of the passes of one step, by the planner's formula and by the simulator. Raises RuntimeError
+    for a plan that does not fit."""
     answer = _priced(request, plan)
     simulated = json.loads(_C.simulate(json.dumps(plan_of(request, answer))))
     return {"planned_s": answer["seconds"], "simulated_s": simulated["step_seconds"]}
@@ -28,12 +29,12 @@ def _priced(request: Document, plan: Document) -> Document:
 
 
 def stages_of(request: Document, plan: Document) -> list[Document]:
-    """Of all pipelines, with the planner's seconds of a micro-batch."""
+    """Returns the stages of all pipelines, with the planner's seconds per micro-batch."""
     return [stage for pipe in _priced(request, plan)["pipelines"] for stage in pipe["stages"]]
 
 
 def as_asked(request: Document, plan: Document) -> Document:
-    """A pipeline's plan as `price_layers` reads it."""
+    """Converts a pipeline's plan to what `price_layers` reads."""
     classes = {rank: device["name"] for device in request["devices"] for rank in device["ranks"]}
     pipelines = [
         {
@@ -52,13 +53,14 @@ def as_asked(request: Document, plan: Document) -> Document:
 
 
 def best_cut(request: Document, lines: list[list[int]], blocks: int, micro_batches: int) -> Document:
-    """Pipelines of two stages on these ranks, all cut at the place that the planner finds the fastest."""
+    """Returns a plan of pipelines with two stages on these ranks, all cut where the planner predicts the shortest
+    step."""
     plans = [cut_plan(lines, cut, blocks, micro_batches) for cut in range(1, items(blocks))]
     return min(plans, key=lambda plan: predict(request, plan)["planned_s"])
 
 
 def head_blocks(request: Document) -> float:
-    """The weight of norm and head, in blocks."""
+    """Returns the weight of norm and head, in blocks."""
     (name, *_) = request["items"][0]["times"]
 
     def seconds(of: Sequence[Document]) -> float:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks of pipelines.py: devices of two kinds in two network namespaces, once for each transport between them, all
-alive at once."""
+"""The ranks of pipelines.py: devices of two kinds in two network namespaces, one set for each transport between them,
+all running at once."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -25,15 +25,15 @@ ENVIRONMENT = {
     GLOO: _ONE_RAIL,
     DCBS: _ONE_RAIL,
     MPDT: (("ATOLL_RAILS", ",".join(f"bridge{rail}" for rail in range(RAILS))), _ONE_RAIL[1]),
-    # UCX by itself would find the one host's shared memory and leave the link alone.
+    # UCX by itself would use shared memory, because both sides are on one host, and would not use the link.
     DIRECT: (*_ONE_RAIL, ("ATOLL_TRANSPORT", "ucx"), ("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "bridge0")),
 }
 Document = dict[str, Any]
 
 
 class Sets:
-    """A context manager. `wanted`: name of a set, its devices in order as "fast" and "slow", and its transport. One
-    over UCX that does not start is left out, and `missing` says why."""
+    """A context manager. `wanted`: the name of each set, its devices in order as "fast" and "slow", and its transport.
+    A set over UCX that does not start is left out, and `missing` says why."""
 
     def __init__(self, rate: int, speeds: dict[str, float], wanted: Sequence[tuple[str, str, str]]) -> None:
         self._link = ShapedLink(rate, RAILS, BURST)
@@ -57,7 +57,8 @@ class Sets:
         return self
 
     def _started(self, number: int, kinds: list[str], transport: str) -> TorchRanks:
-        """The fast devices are in the first namespace. Each set has a store of its own, on the side of its rank 0."""
+        """Starts the ranks of a set, with the fast devices in the first namespace. Each set has a store of its own, on
+        the side of its rank 0."""
         places = []
         for kind in kinds:
             environment = uneven.on_device(uneven.Device(kind, self._speeds[kind]))
@@ -77,7 +78,7 @@ def _side(kind: str) -> int:
 
 @dataclass
 class Contender:
-    """One way to train, on ranks that are there. Blocks of steps are collected."""
+    """One way to train on ranks that are running. Collects blocks of steps."""
 
     layout: str
     transport: str
@@ -95,7 +96,7 @@ class Contender:
         return self
 
     def block(self, steps: int) -> Document:
-        """Seconds are those of the slowest rank."""
+        """Trains some steps. Seconds are those of the slowest rank."""
         answers = self.ranks.ask("pipeline_block", name=self.name, steps=steps)
         return {
             "seconds": [max(times) for times in zip(*(answer["seconds"] for answer in answers), strict=True)],
@@ -109,13 +110,14 @@ class Contender:
         self.blocks.append(self.block(steps))
 
     def late(self) -> list[int]:
-        """Ranks whose modelled times this machine could not keep: more than one task in twenty was late."""
+        """Returns the ranks whose modelled times this machine could not keep: more than one task in twenty was late."""
         tasks = [sum(each) for each in zip(*(block["tasks"] for block in self.blocks), strict=True)]
         late = [sum(each) for each in zip(*(block["late"] for block in self.blocks), strict=True)]
         return [rank for rank, (few, all_of) in enumerate(zip(late, tasks, strict=True)) if 20 * few > all_of]
 
     def row(self, tokens: int) -> Document:
-        """`tokens`: of a step. Rates are by round, of whole iterations; passes leave the optimizer out."""
+        """Returns the row of a result. `tokens`: per step. Rates are of whole iterations, round by round; passes
+        exclude the optimizer."""
         rates = [tokens * len(block["seconds"]) / sum(block["seconds"]) for block in self.blocks]
         passes = [sum(block["passes"]) / len(block["passes"]) for block in self.blocks]
         return {
@@ -129,9 +131,9 @@ class Contender:
 
 
 def interleave(contenders: Sequence[Contender], rounds: int, steps: int) -> None:
-    """A block of each in turn, every other round in reverse order."""
+    """Measures a block of each contender in turn, in reverse order in every other round."""
     for contender in contenders:
-        contender.block(1)  # the first step makes buffers and greets neighbours
+        contender.block(1)  # the first step creates buffers and opens links to neighbours
     for turn in range(rounds):
         for contender in contenders[::-1] if turn % 2 else contenders:
             contender.measure(steps)

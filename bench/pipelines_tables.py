@@ -152,7 +152,7 @@ def _rest(document: Document) -> str:
 
 
 def plots_of(document: Document) -> dict[str, str]:
-    """By name."""
+    """Returns the plots by name."""
     drawn = {}
     for part in document["parts"]:
         name = plain(part["pair"]["name"])
@@ -161,7 +161,7 @@ def plots_of(document: Document) -> dict[str, str]:
 
 
 def _bars(part: Document) -> str:
-    """As the paper's figure 3: a group per set of devices and transport, a bar per split."""
+    """Draws bars as in the paper's figure 3: a group per set of devices and transport, a bar per split."""
     groups: dict[str, dict[str, float]] = {}
     for row in part["rows"]:
         if not row["late"]:

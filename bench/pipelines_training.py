@@ -37,18 +37,18 @@ def text() -> torch.Tensor:
 
 
 def rows_of(case: Case, step: int) -> torch.Tensor:
-    """The samples of a step, of all pipelines; the same in whatever way they are computed."""
+    """Returns the samples of a step for all pipelines; they do not depend on how they are computed."""
     chance = torch.Generator().manual_seed(1_000_000 * case.seed + step)
     return text()[torch.randint(len(text()), (case.samples,), generator=chance)]
 
 
 def optimizer_of(parameters: Any, case: Case) -> torch.optim.Optimizer:
-    """One variant on all devices."""
+    """Returns the optimizer, in the same variant on all devices."""
     return torch.optim.AdamW(parameters, lr=case.rate, foreach=False)
 
 
 def alone(case: Case, steps: int) -> list[float]:
-    """The losses of one process with the whole model, on the CPU."""
+    """Returns the losses of one process with the whole model, on the CPU."""
     net = initialise(model_of(case), case.seed)
     optimizer = optimizer_of(net.parameters(), case)
     losses = []
@@ -63,20 +63,20 @@ def alone(case: Case, steps: int) -> list[float]:
 
 
 class Held:
-    """A pipeline, and how far it has come."""
+    """A pipeline and the number of steps it has done."""
 
     def __init__(self, case: Case, pipe: Pipeline) -> None:
         self.case, self.pipe, self.done = case, pipe, 0
         self.optimizer = optimizer_of(pipe.parameters(), case)
 
     def rows(self) -> torch.Tensor:
-        """This rank's pipeline's part of the next step."""
+        """Returns the samples of the next step that belong to this rank's pipeline."""
         shares = self.pipe.plan.shares
         first = self.case.micro * sum(shares[: self.pipe.place])
         return rows_of(self.case, self.done)[first : first + self.case.micro * shares[self.pipe.place]]
 
     def step(self) -> tuple[float, float, torch.Tensor]:
-        """Seconds of it all, of forward and backward passes, and the loss."""
+        """Returns the seconds of the whole step, those of its forward and backward passes, and the loss."""
         rows = self.rows()
         begin = time.perf_counter()
         loss = self.pipe.step(rows, rows)
@@ -89,14 +89,14 @@ class Held:
 
 
 class PipelineTraining:
-    """All of one rank. Every rank of the job calls alike."""
+    """All pipelines of one rank. Every rank of the job must make the same calls."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._held: dict[str, Held] = {}
 
     def make(self, name: str, case: Case) -> dict[str, Any]:
-        """The plan, and what the planner was asked; None where it was not."""
+        """Makes a pipeline; returns its plan and the request to the planner, or None if there was none."""
         pipe = Pipeline(
             lambda: model_of(case), rows_of(case, 0), micro_batches=case.micro_batches, plan=case.plan,
             replicas=case.replicas, seed=case.seed, device=self._device, settings=Settings(reuse=False),
@@ -105,7 +105,7 @@ class PipelineTraining:
         return {"plan": pipe.plan.to_json(), "request": pipe.profile}
 
     def block(self, name: str, steps: int) -> dict[str, Any]:
-        """Steps that all ranks begin together."""
+        """Trains some steps, which all ranks start together."""
         held = self._held[name]
         synchronize(self._device)
         tasks, late = self._punctuality()
@@ -125,7 +125,7 @@ class PipelineTraining:
             del self._held[name]
 
     def links(self) -> dict[str, str]:
-        """How this rank reaches the others, where Atoll knows."""
+        """Returns how this rank reaches the others, where Atoll knows."""
         try:
             return {str(peer): kind for peer, kind in atoll.links().items()}
         except (ValueError, RuntimeError):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The part of pipelines.py in which transfers weigh: how much of them each transport leaves exposed."""
+"""The part of pipelines.py in which transfers take a large share of a step: how much of them each transport leaves
+exposed."""
 
 from typing import Any
 
@@ -15,12 +16,13 @@ RATE = 20_000_000  # bits per second of each of two rails
 PAIR = Pair("transfers", 8, 1536, 1.0275, (4, 4), (4, 4), 0.0, 0.0)
 MICRO = 64  # samples of a micro-batch: a boundary of 256 KiB
 ROUNDS, STEPS = 5, 2
-WARM_UP = 10  # steps: each rail's rate takes eight messages to be known
-LEAST = 0.3  # of a stage's computing, that its transfers take
+WARM_UP = 10  # steps: a rail's rate is known after eight messages
+LEAST = 0.3  # the smallest share of a stage's computing that its transfers must take
 
 
 def measure(settings: Settings, speeds: dict[str, float]) -> Document:
-    """All transports with one plan, beside the same over shared memory, where transfers take next to no time."""
+    """Measures all transports with one plan, and the same plan over shared memory, where transfers take almost no
+    time."""
     names = (HERE, DCBS, MPDT) if settings.quick else (HERE, *TRANSPORTS)
     blocks, micro = (4, 8) if settings.quick else (PAIR.blocks, MICRO)
     with Sets(RATE, speeds, [(name, "fast slow", name) for name in names]) as sets:
@@ -48,13 +50,15 @@ def _contender(sets: Sets, transport: str, case: Any) -> Contender:
 
 
 def weight(request: Document, plan: Document) -> float:
-    """What a stage's transfers take of its computing, by the measured link; the least of the stages."""
+    """Returns the transfer time of a stage as a share of its computing, by the measured link; the smallest of all
+    stages."""
     stages = stages_of(request, plan)
     return float(min(stage["send"] / (stage["forward"] + stage["backward"]) for stage in stages if stage["send"]))
 
 
 def exposed(row: Document, rows: list[Document]) -> dict[str, float] | None:
-    """Seconds of the passes beyond those without transfers, round by round. None where devices were late."""
+    """Returns the seconds by which the passes exceed those without transfers, round by round. None where devices were
+    late."""
     (alone,) = [each for each in rows if each["transport"] == HERE]
     if row["late"] or alone["late"]:
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long plans take to find and to simulate, from JSON to JSON as `atoll plan layers` and `atoll simulate` do it."""
+"""The time it takes to find and to simulate plans, from JSON to JSON as in `atoll plan layers` and `atoll simulate`."""
 
 import json
 import time
@@ -22,7 +22,8 @@ STEP_BATCHES = 32  # micro-batches of a simulated pipeline: twice its stages
 
 
 def layers_request(batch: int, tied: bool) -> Document:
-    """Embedding, blocks, norm and head over 16 devices of 4 classes in 4 islands, one micro-batch for each sample."""
+    """Returns a request for embedding, blocks, norm and head over 16 devices of 4 classes in 4 islands, with one
+    micro-batch per sample."""
 
     def item(name: str, kind: str, units: float, weight: float, **more: Any) -> Document:
         times = {device: [[1, 0.01 * units / speed, 0.02 * units / speed]] for device, speed in SPEEDS.items()}
@@ -51,8 +52,8 @@ def layers_request(batch: int, tied: bool) -> Document:
 
 
 def simulated_plan(islands: int, per_island: int) -> Document:
-    """Pipelines with a stage in each island, side by side as many as an island has ranks; gradients are reduced inside
-    the islands, boundaries go between them over a card of each rank."""
+    """Returns a plan of as many pipelines as an island has ranks, with a stage in each island; gradients are reduced
+    inside islands, boundaries travel between them over a network card of each rank."""
     pipelines = [
         {"ranks": [island * per_island + number for island in range(islands)], "micro_batches": STEP_BATCHES}
         for number in range(per_island)
@@ -79,7 +80,7 @@ def simulated_plan(islands: int, per_island: int) -> Document:
 
 
 def measure(settings: Settings) -> Document:
-    """Rounds in which each instance is asked once."""
+    """Measures rounds in which each request is made once."""
     planned = {
         (count, tied): json.dumps(layers_request(count, tied))
         for count in (MICRO_BATCHES[:1] if settings.quick else MICRO_BATCHES) for tied in (False, True)
@@ -144,7 +145,7 @@ def _text(seconds: dict[str, float]) -> str:
 
 
 def longest(part: str) -> Any:
-    """Milliseconds of each row of "plans" or "simulations"."""
+    """Measures the milliseconds of each row of "plans" or "simulations"."""
 
     def measure(document: Document) -> list[Found]:
         found = []

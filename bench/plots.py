@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small plots as SVG: lines on linear axes with marks, and bars in groups. Without data they say so."""
+"""Small plots as SVG: lines with marks on linear axes, and bars in groups. A plot without data says so."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,7 @@ Points = Sequence[tuple[float, float]]
 def lines(
     title: str, x_name: str, y_name: str, of: Mapping[str, Points], marks: Mapping[str, Points] | None = None
 ) -> str:  # fmt: skip
-    """`marks`: points with a name beside each, in the colour of the line of the same place."""
+    """`marks`: points with a name beside each, in the colour of the line with the same index."""
     marks = marks or {}
     points = [point for line in [*of.values(), *marks.values()] for point in line]
     if not points:
@@ -43,7 +43,7 @@ def lines(
 
 
 def bars(title: str, y_name: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """A group per name, a bar per name in it; equal names have equal colours."""
+    """Draws one group per name with one bar per entry; equal names have equal colours."""
     if not groups:
         return nothing(title)
     names = list(dict.fromkeys(name for group in groups.values() for name in group))

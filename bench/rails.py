@@ -24,7 +24,7 @@ RAILS = (1, 2, 4)
 RATES = (200_000_000, 1_000_000_000)
 LARGE, BOUNDARY = 64 << 20, 8 << 20
 ON_DEVICE = 2  # rails, at the highest rate
-_CUT_SECONDS = 3.0  # longer than a rail may stand still before it is given up
+_CUT_SECONDS = 3.0  # longer than the time after which a stalled rail is given up
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -54,8 +54,9 @@ def _on_device(place: Place) -> Place:
 def _measure_rails(
     settings: Settings, link: ShapedLink, ranks: TorchRanks, large: int, device: str = "cpu"
 ) -> dict[str, Any]:
-    """Every round measures the plain streams, one rail after the other, and then the link. What a shaper lets pass at
-    once does not count as carried: each message finds every rail's bucket full, as it follows one the other way."""
+    """Measures, in every round, the plain streams, one rail after the other, and then the link. The burst that a shaper
+    lets pass does not count as carried: each message finds every rail's bucket full, because it follows one in the
+    other direction."""
 
     def shaped(size: int) -> float:
         return 1 - link.rails * BURST_BYTES / size
@@ -87,7 +88,7 @@ def _measure_rails(
 
 
 def _plain_both_ways(link: ShapedLink, seconds: float) -> float:
-    """Of a plain stream in each direction over every rail, all at once."""
+    """Returns the rate of plain streams in both directions over every rail, all at once."""
 
     def rate(of: tuple[int, int]) -> float:
         rail, to = of
@@ -99,7 +100,7 @@ def _plain_both_ways(link: ShapedLink, seconds: float) -> float:
 
 
 def _bytes_per_second(ranks: TorchRanks, problem: Problem, calls: int) -> float:
-    """A call of "send" is two messages, one after the other."""
+    """Returns the rate; a call of "send" is two messages, one after the other."""
     contender = ranks.contender("atoll", problem.device)
     contender.block(problem, 1, False)
     result = contender.block(problem, calls, False)
@@ -130,7 +131,7 @@ def _cut(settings: Settings, link: ShapedLink, ranks: TorchRanks, large: int) ->
     begin = time.monotonic()
     while f"over {link.rails} of {link.rails} rails" not in _link_text(ranks):
         if time.monotonic() - begin > 60:
-            raise RuntimeError(f"the rail did not come back: {_link_text(ranks)}")
+            raise RuntimeError(f"the rail was not used again: {_link_text(ranks)}")
         _bytes_per_second(ranks, Problem("send", 1 << 20), 1)
     back = time.monotonic() - begin
     after = _bytes_per_second(ranks, problem, 2)

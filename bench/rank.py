@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that obeys commands: a JSON object per line on standard input, an answer per line on standard output.
+"""A rank that executes commands: a JSON object per line on standard input, an answer per line on standard output.
 
-Between commands it sleeps in read(), so that it takes nothing from whoever is measured meanwhile."""
+Between commands it sleeps in read(), so that it takes no processor time from what is being measured."""
 
 import json
 import os
@@ -38,7 +38,7 @@ TIMEOUT = timedelta(seconds=180)
 class Rank:
     def __init__(self, backends: list[str]) -> None:
         torch.set_num_threads(1)
-        warnings.filterwarnings("ignore", message=r"barrier\(\)")  # it uses the current device, as it should
+        warnings.filterwarnings("ignore", message=r"barrier\(\)")  # the library uses the current device
         self.device = take_device("")
         nothing.register(self.device.type)
         staged.register(self.device.type)
@@ -66,7 +66,7 @@ class Rank:
         return {"calls": self.operation(backend, problem).most_calls}
 
     def operation(self, backend: str, problem: dict[str, Any]) -> Operation:
-        """Kept until another problem comes."""
+        """Returns the operation of this problem, which is kept until another problem is given."""
         device = str(self.device) if problem["device"] == "own" else "cpu"
         key = (backend, Problem(**{**problem, "device": device}))
         if any(known.bytes != key[1].bytes or known.operation != key[1].operation for _, known in self.operations):
@@ -80,11 +80,11 @@ class Rank:
         return {"kinds": {str(peer): kind for peer, kind in view.kinds.items()}}
 
     def do_link_texts(self, backend: str) -> dict[str, Any]:
-        """What atoll.links says of each link."""
+        """Returns what atoll.links reports for each link."""
         return {"texts": {str(peer): text for peer, text in atoll.links(self.groups[backend]).items()}}
 
     def do_late_barrier(self, backend: str, late_seconds: float) -> dict[str, Any]:
-        """The last rank comes late; the answer says what waiting for it costs."""
+        """Enters a barrier that the last rank enters late; returns the processor time of waiting for it."""
         group = self.groups[backend]
         for _ in range(3):
             dist.barrier(group=group)
@@ -139,7 +139,7 @@ class Rank:
         return {"links": self.pipelines.links()}
 
     def do_pipeline_alone(self, case: dict[str, Any], steps: int) -> dict[str, Any]:
-        """The first rank alone, with the whole model."""
+        """Trains the whole model on the first rank alone."""
         return {"losses": alone(Case(**case), steps) if dist.get_rank() == 0 else []}
 
     def do_oversubscribed(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class Rank:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not look like an answer
+    os.dup2(2, 1)  # anything that libraries print must not look like an answer
     rank = Rank(sys.argv[1].split(","))
     print(json.dumps({"ready": True}), file=answers, flush=True)
     for line in sys.stdin:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a user waits before the first result: `import atoll`, and the first sum of a job of four ranks."""
+"""The time before a user's first result: `import atoll`, and the first sum of a job of four ranks."""
 
 import os
 import re
@@ -27,12 +27,12 @@ IMPORTS = {
     "import torch": ("import torch", "0"),
     "import torch, atoll": ("import torch, atoll", "1"),
 }
-# Alone, in a process that has PyTorch already: the difference of two processes is lost in how much each of them varies.
+# Measured in a process that has PyTorch already: the difference between two processes would be lost in their variation.
 AFTER = "import atoll, after import torch"
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    """In turns, each in new processes. The first round warms up the page cache and does not count."""
+    """Measures all rows in turn, each in new processes. The first round warms up the page cache and does not count."""
     imports: dict[str, list[float]] = {name: [] for name in IMPORTS}
     jobs: dict[str, list[float]] = {name: [] for name in JOBS}
     after: list[float] = []
@@ -59,7 +59,7 @@ def _rows(samples: dict[str, list[float]], reference: str) -> list[dict[str, Any
 
 
 def _import_seconds(code: str, autoload: str, before: str = "") -> float:
-    """As the new process itself sees it. `before` is done first and not timed."""
+    """Returns the seconds that the new process itself measures. `before` runs first and is not timed."""
     source = f"{before}\nimport time\nbegin = time.perf_counter()\n{code}\nprint(time.perf_counter() - begin)"
     environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload}
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True, env=environment)
@@ -67,19 +67,19 @@ def _import_seconds(code: str, autoload: str, before: str = "") -> float:
 
 
 def _job_seconds(backend: str, launcher: tuple[str, ...]) -> float:
-    """From the command until the last rank has the sum."""
+    """Returns the seconds from the command until the last rank has the sum."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     begin = time.time()
     command = [sys.executable, *launcher, str(PROGRAM), backend]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-    ready = [float(seconds) for seconds in re.findall(r"ready at ([0-9.]+);", done.stdout)]  # ranks share lines
+    ready = [float(seconds) for seconds in re.findall(r"ready at ([0-9.]+);", done.stdout)]  # ranks may share a line
     if len(ready) != RANKS:
         raise RuntimeError(f"{Path(PROGRAM).name} {backend}: {done.stdout}{done.stderr}")
     return max(ready) - begin
 
 
 def _after(document: Document) -> str:
-    """The same import alone, without a difference of processes."""
+    """Returns the sentence about the import that was timed inside one process."""
     return "".join(
         f"In one process, `import atoll` after `import torch`, which does not import Atoll itself there: "
         f"{found.value:.1f} ms ({found.low:.1f} to {found.high:.1f}).\n\n"
@@ -96,7 +96,7 @@ def more_than_gloo(name: str) -> Any:
 
 
 def after_torch(document: Document) -> list[Found]:
-    if "after" not in document:  # of an older measurement
+    if "after" not in document:  # the document is of an older version
         return []
     seconds = document["after"]["seconds"]
     return [Found(1e3 * seconds["median"], 1e3 * seconds["p10"], 1e3 * seconds["p90"], AFTER)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job that is ready when it has its first sum, and says when that was. Started by ready.py under a launcher."""
+"""A job that reports the time of its first sum. Started by ready.py under a launcher."""
 
 import sys
 import time

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Folds by instruction set, dtype, operation, number of sources and bytes of each source.
 //   atoll_bench --benchmark_filter=fold/avx512/float32
-// "bytes_per_second" counts what is read and written. "copy" is the yardstick: memcpy between the same buffers.
+// "bytes_per_second" counts bytes read and written. "copy" is the reference: memcpy between the same buffers.
 #include <benchmark/benchmark.h>
 
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/reduce.h"
-#include "atoll/collectives/reduce_kernels.h"
+#include "atoll/collectives/reduce/reduce.h"
+#include "atoll/collectives/reduce/reduce_kernels.h"
 
 namespace {
 
@@ -36,7 +36,7 @@ class Arrays {
   std::byte* start_;
 };
 
-/// Does `simd` compute what plain code does? On arbitrary bytes and a length that leaves a rest.
+/// Returns whether `simd` gives the results of plain code, for arbitrary bytes and a length that leaves a remainder.
 bool is_right(Simd simd, const Fold& how, std::size_t source_count) {
   constexpr std::size_t kCount = 1021;
   const std::size_t bytes = kCount * size_of(how.dtype);
@@ -52,7 +52,7 @@ bool is_right(Simd simd, const Fold& how, std::size_t source_count) {
   return memory[source_count] == memory[source_count + 1];
 }
 
-/// Into the first source, as a reducing rank does. The arrays stay zero, so that the values do not run away.
+/// Folds into the first source, as a reducing rank does. The arrays stay zero, so that the values do not grow.
 void run_fold(benchmark::State& state, Simd simd, const Fold& how, std::size_t source_count, std::size_t bytes,
               std::size_t shift) {
   if (!is_right(simd, how, source_count)) {

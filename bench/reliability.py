@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same faults for Atoll, Gloo and Open MPI: when those that are left know of it, what they are told, and whether
-they can go on."""
+"""The same faults for Atoll, Gloo and Open MPI: when the surviving ranks learn of a fault, what their errors say, and
+whether they can go on."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from reliability_faults import FAULTS, LIMIT_S, RANKS, VICTIM, Fault, summarise
 from reliability_trials import QUIET_S, SHORT_S, Job, MpiJob, Quiet, TorchJob, quiet_trial, trial
 from results import Settings, say, table
 
-QUIET_STARTS = True  # trials wait for the machine themselves
+QUIET_STARTS = True  # trials themselves wait until the machine is quiet
 TITLE = "the same faults for Atoll, Gloo and Open MPI"
 QUICK_LIMIT_S = 3.0
 QUICK = ("kill", "shape")
@@ -26,7 +26,7 @@ Make = Callable[[Fault, Path, ShapedLink | None], Job]
 
 
 def contenders(settings: Settings) -> tuple[dict[str, Make], dict[str, str]]:
-    """Who takes part, by name, and why others do not."""
+    """Returns the contenders that take part, by name, and why others do not."""
     found: dict[str, Make] = {}
     for backend in settings.backends:
         found[backend] = lambda fault, folder, link, backend=backend: TorchJob(backend, fault, folder, link)
@@ -47,7 +47,7 @@ def contenders(settings: Settings) -> tuple[dict[str, Make], dict[str, str]]:
 
 def _add_mpi(found: dict[str, Make], left_out: dict[str, str], name: str, mpi: peers.OpenMpi, options: list[str],
              how: str) -> None:  # fmt: skip
-    """If it starts here."""
+    """Adds Open MPI if it starts here."""
 
     def make(fault: Fault, folder: Path, _link: ShapedLink | None) -> Job:
         return MpiJob(mpi, options, how, fault, folder)
@@ -111,7 +111,7 @@ def kinds_text(summary: dict[str, Any]) -> str:
 
 
 def message_text(text: str) -> str:
-    """On one line of a table."""
+    """Returns the message as one line of a table."""
     line = " ".join(text.split()).replace("|", "/").replace("`", "'")
     return f"`{line[:SHOWN].rstrip()}{' ...' if len(line) > SHOWN else ''}`" if line else ""
 
@@ -166,7 +166,7 @@ def _recovery(document: dict[str, Any]) -> str:
         "may revoke its communicator and make a smaller one.\n"
         "- The network faults are not given to Open MPI: mpirun's own processes would have to cross the same link.\n"
     )
-    if "remeasured" in document:  # a part that was measured apart from the rest
+    if "remeasured" in document:  # a part that was measured separately
         apart = document["remeasured"]
         who = " and ".join(NAMES[name] for name in apart["contenders"])
         text += (

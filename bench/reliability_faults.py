@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The faults that reliability.py gives to everybody, and what a rank's fate is called."""
+"""The faults that reliability.py gives to every contender, and the names of a rank's fates."""
 
 import re
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ ENTRY_LIMIT_S = 10.0  # the group's timeout where a rank never enters
 
 @dataclass(frozen=True)
 class Fault:
-    """`by`: "signal" sends `number` to the victim; "victim": its program does it; "link": something happens to the
-    victim's network; "store": to where ranks meet. `mpi`: whether Open MPI can be given the same."""
+    """`by`: what causes the fault. "signal": `signal` is sent to the victim; "victim": its program does it; "link": its
+    network fails; "store": the process that ranks meet through fails. `mpi`: whether Open MPI can be given the same
+    fault."""
 
     name: str
     text: str
@@ -25,8 +26,8 @@ class Fault:
     rounds: int = 2
     limit_s: float = LIMIT_S
     group_timeout_s: float | None = None
-    all_suffer: bool = False  # the victim is alive and to be told, too
-    harmless: bool = False  # nobody is to notice
+    all_suffer: bool = False  # the victim is alive and must learn of the fault, too
+    harmless: bool = False  # no rank must notice
     mpi: bool = True
 
 
@@ -46,16 +47,16 @@ FAULTS = [
 
 
 def names_rank(text: str, rank: int) -> bool:
-    """Whether an error names this rank: as rank 1, among ranks 0, 1, or as Open MPI's [[7,1],1]. The rank that
-    it was met on, which a message names first, does not count."""
+    """Returns whether an error names this rank: as rank 1, among ranks 0, 1, or as Open MPI's [[7,1],1]. The rank that
+    raised it, which a message names first, does not count."""
     said = re.sub(r"\bon rank \d+", "", text, count=1)
     lists = re.findall(r"\branks? ((?:\d+(?:, | and )?)+)", said) + re.findall(r"\[\[\d+,\d+\],(\d+)\]", said)
     return any(int(number) == rank for each in lists for number in re.findall(r"\d+", each))
 
 
 def fate(events: list[dict[str, Any]], at: float, ended: float | None, words: str) -> dict[str, Any]:
-    """What became of a rank, given what it told (times of one clock), when its process ended, and what its launcher
-    printed: "error", "wrong values", "ended", "went on" or "silent"."""
+    """Returns what became of a rank: "error", "wrong values", "ended", "went on" or "silent". It follows from what the
+    rank recorded (with times of one clock), when its process ended, and what its launcher printed."""
     told = next((event for event in events if event["event"] in ("error", "wrong") and event["at"] >= at), None)
     if told is not None:
         found = {
@@ -76,8 +77,8 @@ def fate(events: list[dict[str, Any]], at: float, ended: float | None, words: st
 
 
 def summarise(fates: list[dict[str, Any]], victim: int) -> dict[str, Any]:
-    """Over all rounds and ranks of one fault and contender. Times met while others used the machine count only where
-    there are no others."""
+    """Summarises all rounds and ranks of one fault and contender. Times that were measured while other processes used
+    the machine count only if there are no better ones."""
     kinds: dict[str, int] = {}
     for each in fates:
         kinds[each["kind"]] = kinds.get(each["kind"], 0) + 1

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank that calls all_reduce until something happens to it, or until it does what it is told; and the store that
-the ranks meet at. It appends what it meets to a file, a JSON object per line, with time.monotonic()."""
+"""A rank that calls all_reduce until a fault happens to it or until it causes one, and the store that the ranks meet
+through. The rank appends events to a file, a JSON object per line, with time.monotonic()."""
 
 import json
 import os
@@ -92,7 +92,7 @@ class Rank:
             dist.broadcast(torch.ones(COUNT), src=0)
 
     def again(self) -> None:
-        """Whether those that are left can form a group in these processes."""
+        """Records whether the surviving ranks can form a group in the same processes."""
         try:
             limit = timedelta(seconds=AGAIN_S)
             group = dist.new_group(self.goes_on, timeout=limit, use_local_synchronization=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that a rank is taken from, as one rank of a launcher: reliability_training.py FOLDER WAY.
+"""One rank of a training that loses a rank, run by a launcher: reliability_training.py FOLDER WAY.
 
 Each step takes the mean gradient of all ranks, which is one everywhere, from 25,000 weights: after n steps each is -n.
-WAY: "shrink", with atoll.Recovering, or a backend, with a checkpoint after each step. What a rank does is in a file of
-its own, a JSON object per line, with time.monotonic()."""
+WAY: "shrink", with atoll.ElasticTrainer, or a backend, with a checkpoint after each step. Each rank records what it
+does in a file of its own, a JSON object per line, with time.monotonic()."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from torch.utils.data import TensorDataset
 
 COUNT = 25_000
 BATCH = 12
-PAUSE_S = 0.02  # in place of what a step computes
+PAUSE_S = 0.02  # stands for the computation of a step
 EPOCHS = 10_000
 
 
@@ -52,11 +52,13 @@ def shrink(record: Record) -> None:
     model = Weights()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     data = TensorDataset(torch.ones(BATCH * 100, 1))
-    job = atoll.Recovering(model, optimizer, lambda model: atoll.DataLoader(data, BATCH, model=model, policy="equal"))
-    for step in job.steps(EPOCHS):
+    trainer = atoll.ElasticTrainer(
+        model, optimizer, lambda model: atoll.DataLoader(data, BATCH, model=model, policy="equal")
+    )
+    for step in trainer.steps(EPOCHS):
         with step as (inputs,):
             optimizer.zero_grad()
-            job.model(inputs).mean(0).sum().backward()
+            trainer.model(inputs).mean(0).sum().backward()
             optimizer.step()
         if step.is_done:
             record.step(step.number + 1, model.weights.detach())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job that a fault is given to: its processes, what each tells, and how long it takes until all know."""
+"""A trial is a job that a fault is given to: its processes, what each of them records, and how long it takes until all
+know of the fault."""
 
 import contextlib
 import json
@@ -26,10 +27,10 @@ QUIET_S = 240.0
 QUIET_PART_S = 8.0
 SHORT_S = 5.0
 LAST_WORDS_S = 5
-MOST_WORDS = 4000  # characters: mpirun explains at length, and names the rank before that
+MAX_CHARACTERS = 4000  # characters: mpirun prints a long explanation after it has named the rank
 AGAIN_S = 30
 LINK_RATE = 1_000_000_000
-LAYOUT = "ABA"  # the victim is alone behind the link
+LAYOUT = "ABA"  # the victim is alone on its side of the link
 
 
 def is_running(pid: int) -> bool:
@@ -47,11 +48,11 @@ class Job(Protocol):
 
     @property
     def meeting_place(self) -> int:
-        """The process that ranks meet through."""
+        """The id of the process that ranks meet through."""
         ...
 
     def words(self, rank: int) -> str:
-        """What was printed on behalf of a rank."""
+        """What was printed for a rank, by itself or by its launcher."""
         ...
 
     def close(self) -> None: ...
@@ -97,7 +98,7 @@ class TorchJob:
         return self._store.pid
 
     def words(self, rank: int) -> str:
-        return (self.folder / f"rank-{rank}.log").read_text(errors="replace").strip()[-MOST_WORDS:]
+        return (self.folder / f"rank-{rank}.log").read_text(errors="replace").strip()[-MAX_CHARACTERS:]
 
     def close(self) -> None:
         for process in (*self._processes, self._store):
@@ -106,7 +107,7 @@ class TorchJob:
 
 
 class MpiJob:
-    """Ranks under one mpirun, which is also where they meet. Each tells its process number."""
+    """Ranks under one mpirun, through which they also meet. Each rank records its process id."""
 
     def __init__(self, mpi: OpenMpi, settings: Sequence[str], how: str, fault: Fault, folder: Path) -> None:
         self.folder = folder
@@ -128,7 +129,7 @@ class MpiJob:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(LAST_WORDS_S)
         lines = (self.folder / "mpirun.log").read_text(errors="replace").splitlines()
-        return " ".join(line for line in lines if line.strip("- "))[-MOST_WORDS:]
+        return " ".join(line for line in lines if line.strip("- "))[-MAX_CHARACTERS:]
 
     def close(self) -> None:
         pids = []
@@ -146,7 +147,7 @@ class MpiJob:
 
 
 def events_of(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """What a rank has told so far; a last line may still be in the writing."""
+    """Returns what a rank has recorded so far; an unfinished last line is left out."""
     path = folder / f"rank-{rank}"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
@@ -162,7 +163,7 @@ def link_for(fault: Fault) -> Iterator[ShapedLink | None]:
 
 
 def inject(fault: Fault, job: Job, link: ShapedLink | None) -> float:
-    """Returns when it happened; what a victim does itself has yet to come."""
+    """Injects the fault; returns the time of it. A fault that the victim's program causes comes a little later."""
     at = time.monotonic()
     if fault.by == "signal":
         os.kill(job.pid(VICTIM), getattr(signal, fault.signal))
@@ -194,7 +195,7 @@ def has_told(folder: Path, rank: int, name: str) -> bool:
 
 
 def watch(fault: Fault, job: Job, link: ShapedLink | None, limit_s: float) -> list[dict[str, Any]]:
-    """Lets the job start, gives it the fault, and returns the fate of each rank that is to know."""
+    """Waits until the job runs, injects the fault, and returns the fate of each rank that must learn of it."""
     started = wait_until(lambda: all(has_told(job.folder, rank, "running") for rank in range(RANKS)), START_S)
     if not started:
         raise RuntimeError(f"not all ranks started within {START_S} s: {job.words(0)}")
@@ -204,7 +205,7 @@ def watch(fault: Fault, job: Job, link: ShapedLink | None, limit_s: float) -> li
         wait_until(lambda: has_told(job.folder, VICTIM, "misbehaves"), START_S)
         told = [event["at"] for event in events_of(job.folder, VICTIM) if event["event"] == "misbehaves"]
         if not told:
-            raise RuntimeError(f"rank {VICTIM} did not do what it was told ({fault.name})")
+            raise RuntimeError(f"rank {VICTIM} did not cause its fault ({fault.name})")
         at = told[0]
     who = [rank for rank in range(RANKS) if fault.all_suffer or rank != VICTIM]
     ends: dict[int, float] = {}
@@ -224,7 +225,7 @@ def watch(fault: Fault, job: Job, link: ShapedLink | None, limit_s: float) -> li
 
 
 def trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
-    """A fresh job made by make(fault, folder, link); nothing of it is left afterwards."""
+    """Runs a trial with a new job made by make(fault, folder, link); nothing of it is left afterwards."""
     with tempfile.TemporaryDirectory() as name, link_for(fault) as link:
         job: Job = make(fault, Path(name), link)
         try:
@@ -234,7 +235,7 @@ def trial(make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
 
 
 class Quiet:
-    """Waits for a machine that others leave alone: for so many seconds in all, and each time no longer than a part."""
+    """Waits until no other process uses the machine: at most `seconds` in all, and at most QUIET_PART_S each time."""
 
     def __init__(self, seconds: float = QUIET_S) -> None:
         self._left = seconds
@@ -249,8 +250,9 @@ class Quiet:
 
 
 def quiet_trial(quiet: Quiet, make: Any, fault: Fault, limit_s: float) -> list[dict[str, Any]]:
-    """As trial(), begun once others leave the machine alone, if they do. "busy" in a fate: it took less than SHORT_S,
-    and they were there before it or after it. What takes longer is a matter of deadlines."""
+    """Like trial(), but waits first until no other process uses the machine, as long as that is allowed. "busy" in a
+    fate: the trial took less than SHORT_S, and other processes were busy before or after it. Longer times are
+    determined by deadlines."""
     was_quiet = quiet.came()
     fates = trial(make, fault, limit_s)
     is_short = any(each.get("seconds", limit_s) < SHORT_S for each in fates)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a rank's death to the next right step of the training, with each way to go on that there is."""
+"""The time from a rank's death to the next correct step of the training, for each way to go on."""
 
 import contextlib
 import os
@@ -31,18 +31,18 @@ LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER
 
 @dataclass(frozen=True)
 class Way:
-    """FOLDER in the command is where the training keeps what it keeps."""
+    """FOLDER in the command is where the training keeps its files."""
 
     name: str
     text: str
     command: Sequence[str] = field(repr=False)
-    left: int = RANKS  # ranks that the next step has
-    own_store: bool = False  # torch elastic keeps its own apart from the ranks', which is new with each start
+    left: int = RANKS  # the number of ranks of the next step
+    own_store: bool = False  # torch elastic's own store; that of the ranks is new with each start
 
     def start(self, folder: Path) -> "subprocess.Popen[bytes]":
         command = [part.replace("FOLDER", str(folder)) for part in self.command]
         environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER_VARIABLES}
-        environment["OMP_NUM_THREADS"] = "1"  # which torchrun sets too, and says so
+        environment["OMP_NUM_THREADS"] = "1"  # torchrun sets it too, with a message
         if self.own_store:
             environment["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
         with (folder / "log").open("wb") as log:
@@ -51,7 +51,7 @@ class Way:
 
 
 def ways() -> tuple[list[Way], dict[str, str]]:
-    """All that there are here, and why others are not."""
+    """Returns all ways that this machine has, and why others are missing."""
     ranks = f"--nproc-per-node={RANKS}"
     atoll = [sys.executable, "-m", "atoll.cli", "run", ranks]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", ranks, "--max-restarts=1"]
@@ -78,7 +78,7 @@ def ways() -> tuple[list[Way], dict[str, str]]:
 
 
 def steps_of(folder: Path, rank: int) -> list[dict[str, Any]]:
-    """What a rank has done so far. Raises RuntimeError for a wrong result."""
+    """Returns the steps that a rank has done so far. Raises RuntimeError for a wrong result."""
     events = events_of(folder, rank)
     wrong = next((event for event in events if event["event"] == "wrong"), None)
     if wrong:
@@ -87,7 +87,7 @@ def steps_of(folder: Path, rank: int) -> list[dict[str, Any]]:
 
 
 def first_after(folder: Path, way: Way, rank: int, at: float, old: set[int]) -> dict[str, Any] | None:
-    """The first step of a rank in the group, or the process, that came after the fault."""
+    """Returns a rank's first step in the group, or the process, that followed the fault."""
     for step in steps_of(folder, rank):
         if step["at"] > at and step["ranks"] == way.left and (way.left < RANKS or step["pid"] not in old):
             return step
@@ -95,8 +95,8 @@ def first_after(folder: Path, way: Way, rank: int, at: float, old: set[int]) -> 
 
 
 def round_trip(way: Way) -> dict[str, Any]:
-    """One job that loses a rank: seconds until all ranks of the next step have it, right, and which one it was; None
-    for what did not come in AGAIN_S."""
+    """Runs one job that loses a rank; returns the seconds until all ranks have done the next step correctly, and its
+    number; None if that takes longer than AGAIN_S."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         launcher = way.start(folder)
@@ -132,7 +132,8 @@ def watch(way: Way, folder: Path) -> dict[str, Any]:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """All that have the folder in their command: what started the ranks, and ranks that have done nothing yet."""
+    """Returns all processes with the folder in their command: the launchers, and ranks that have recorded nothing
+    yet."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):  # it has ended
@@ -142,7 +143,7 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def end(launcher: "subprocess.Popen[bytes]", folder: Path) -> None:
-    """Nothing of the job is left. What started it is killed first, lest it start it again."""
+    """Kills everything that is left of the job. The launcher is killed first, so that it does not restart the job."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(launcher.pid, signal.SIGKILL)
     launcher.wait()
@@ -157,7 +158,8 @@ def end(launcher: "subprocess.Popen[bytes]", folder: Path) -> None:
 
 
 def measure(settings: Settings, quiet: Quiet) -> dict[str, Any]:
-    """Rounds in turns; each waits for others to leave the machine alone, and says whether they did."""
+    """Measures all ways in turn, round by round; each waits until no other process uses the machine, and records
+    whether that was so."""
     found, left_out = ways()
     rounds: dict[str, list[dict[str, Any]]] = {way.name: [] for way in found}
     for _ in range(settings.rounds(ROUNDS)):
@@ -176,7 +178,8 @@ def measure(settings: Settings, quiet: Quiet) -> dict[str, Any]:
 
 
 def summarise(samples: list[dict[str, Any]]) -> dict[str, Any]:
-    """Over rounds; those met while others used the machine count only where there are no others."""
+    """Summarises the rounds; those measured while other processes used the machine count only if there are no better
+    ones."""
     counted = [each for each in samples if not each["busy"]] or samples
     timed = [each["seconds"] for each in counted if each["seconds"] is not None]
     times = {"median_s": statistics.median(timed), "least_s": min(timed), "most_s": max(timed)} if timed else {}

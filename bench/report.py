@@ -48,7 +48,7 @@ def page(scenario: Scenario, document: dict[str, Any]) -> str:
 
 
 def generate(folder: Path) -> None:
-    """One page per JSON file, and index.md."""
+    """Writes one page per JSON file, and index.md."""
     folder.mkdir(parents=True, exist_ok=True)
     index = (
         "# Measured\n\nEvery page says on what machine, when, and with which command; `make bench` measures all.\n\n"
@@ -75,7 +75,7 @@ def generate(folder: Path) -> None:
 
 
 def fill_readme(text: str) -> None:
-    """Between two marks of the README."""
+    """Writes the table between two marks of the README."""
     path = ROOT / "README.md"
     begin, end = "<!-- measured -->\n", "<!-- /measured -->"
     before, rest = path.read_text().split(begin)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all scenarios share: settings, the frame of a result file, Markdown tables."""
+"""Shared by all scenarios: settings, the frame of a result file, Markdown tables."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ class Settings:
 
 
 class Scenario(Protocol):
-    """What each scenario module offers."""
+    """The interface of each scenario module."""
 
     TITLE: str
 
@@ -44,7 +44,7 @@ class Scenario(Protocol):
 
 
 class BusyError(RuntimeError):
-    """Others use the machine."""
+    """Other processes use the machine."""
 
 
 def say(text: str) -> None:
@@ -56,19 +56,20 @@ def git(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def commit() -> str:
-    """With "-dirty" where something differs from it that is measured, and not only read."""
+    """Returns the commit, with "-dirty" if files that affect measurements differ from it."""
     name = git("describe", "--always").stdout.strip()
     changed = git("diff", "--quiet", "HEAD", "--", ".", ":(exclude)docs", ":(exclude)*.md").returncode
     return f"{name}{'-dirty' if changed else ''}" if name else "unknown"
 
 
 def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
-    """Measures and writes NAME.json. Raises BusyError when others use the machine and that is not forced."""
+    """Measures and writes NAME.json. Raises BusyError if other processes use the machine, unless that is forced."""
     before = machine.cores_used_by_others()
     is_untimed = any(hasattr(scenario, each) for each in ("SIMULATED", "UNTIMED"))
     may_begin = settings.force_busy or is_untimed or hasattr(scenario, "QUIET_STARTS")
     if before > machine.BUSY_CORES and not may_begin:
-        raise BusyError(f"others use {before:.2f} cores of this machine (--force-busy measures and says so)")
+        busy = f"other processes use {before:.2f} cores of this machine"
+        raise BusyError(f"{busy} (--force-busy measures anyway and marks the result)")
     say(f"{name}: {scenario.TITLE}")
     load, own = machine.OthersLoad(), machine.own_seconds()
     found = scenario.measure(settings)
@@ -95,7 +96,7 @@ def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
 
 
 def rounded(value: Any) -> Any:
-    """Floats with six significant digits: enough for any figure here, and files that can be read."""
+    """Rounds floats to six significant digits: enough for any figure here, and the files stay readable."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, dict):
@@ -112,12 +113,12 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def ratio_text(ratio: dict[str, float]) -> str:
-    """Median, and the 10th to 90th percentile over rounds: 3.10 (2.90 to 3.30)."""
+    """Returns the median and the 10th to 90th percentile over rounds, such as 3.10 (2.90 to 3.30)."""
     return f"{ratio['median']:.2f} ({ratio['p10']:.2f} to {ratio['p90']:.2f})"
 
 
 def microseconds(value: float) -> str:
-    """With the unit that fits: 12.3 us, 4.56 ms, 2.340 s."""
+    """Returns the time with a suitable unit, such as 12.3 us, 4.56 ms or 2.340 s."""
     if value < 1000:
         return f"{value:.1f} us"
     return f"{value / 1000:.2f} ms" if value < 1e6 else f"{value / 1e6:.3f} s"

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what the documentation claims, and writes docs/results: all scenarios, or those that are named.
 
-Ends with 1 if one failed, 4 if others keep the machine busy."""
+Exits with 1 if one failed, with 4 if other processes keep the machine busy."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCENARIOS)}; default all")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that everything runs")
-    parser.add_argument("--force-busy", action="store_true", help="measure on a busy machine too; marks results")
+    parser.add_argument("--force-busy", action="store_true", help="measure on a busy machine too, and mark the results")
     parser.add_argument("--output", type=Path, default=RESULTS, help="folder for results (docs/results)")
     parser.add_argument("--backends", default="atoll,gloo", help="what is measured, and what it is compared with")
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10's binary files, for kaitian; default digits")
@@ -29,7 +29,7 @@ def parse_arguments() -> argparse.Namespace:
     if unknown:
         parser.error(f"unknown scenario {unknown[0]}: choose from {', '.join(SCENARIOS)}")
     if arguments.quick and arguments.output == RESULTS:
-        parser.error("--quick measures nothing that belongs into the documentation: name another folder with --output")
+        parser.error("--quick measures nothing that belongs in the documentation: name another folder with --output")
     return arguments
 
 

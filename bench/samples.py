@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is trained on: handwritten digits of scikit-learn in CIFAR-10's shape, CIFAR-10 from its own files, and text."""
+"""Training data: scikit-learn's handwritten digits in CIFAR-10's shape, CIFAR-10 from its own files, and text."""
 
 import sysconfig
 from functools import cache
@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
-TEST_PART = 5  # one sample of so many is for testing
+TEST_PART = 5  # one of this many samples is for testing
 LENGTH = 32  # bytes in a sample of text
 IMAGE = 3 * 32 * 32
 
@@ -52,7 +52,7 @@ def _cifar(files: list[Path]) -> TensorDataset:
 
 
 def text(most: int = 1 << 17) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the standard library's own source: bytes, and those that follow each."""
+    """Returns bytes of the standard library's source, and the byte that follows each."""
     held = b""
     for file in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         held += file.read_bytes()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KAITIAN's figure 3: the step of one fast and one slow device against the share of the fast one, and where each policy
-ends. And the same for two devices that differ by operator, each the faster one at something."""
+"""KAITIAN's figure 3: the step time of one fast and one slow device against the share of the fast one, and the share
+that each policy chooses. The same for two devices that differ by operator, each of them faster at some."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def _measure(name: str, devices: list[uneven.Device], run: uneven.Run, settings:
 
 
 def over_sweep(part: dict[str, Any], policy: str) -> float | None:
-    """The step of a policy by the shortest of the sweep."""
+    """Returns the step time of a policy divided by the shortest of the sweep."""
     sweep = uneven.counted(part["sweep"])
     rows = [row for row in uneven.counted(part["policies"]) if row["policy"] == policy]
     if not rows or len(sweep) < len(part["sweep"]):

@@ -9,8 +9,8 @@ from found import Document, Found, one
 
 
 def divided(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
-    """Milliseconds of `auto` with a guard over a recorded link: the mean, or by how much its 99th percentile exceeds
-    that of local inference."""
+    """Measures `auto` with a guard over a recorded link, in milliseconds: the mean, or the amount by which its 99th
+    percentile exceeds that of local inference."""
 
     def measure(document: Document) -> list[Found]:
         row = split_tables.row_of(document, profile, encoding, environment, "auto, guarded")
@@ -27,8 +27,8 @@ def divided(profile: str, encoding: str, environment: str, over_local: bool = Fa
 
 
 def software(name: str) -> Any:
-    """Milliseconds of overhead of sessions with real bytes, a quantile of each case: at constant rates, and of `auto`
-    over recorded links where nothing is faster than published."""
+    """Measures the overhead of sessions with real bytes, in milliseconds, as a quantile of each case: at constant
+    rates, and of `auto` over recorded links where devices are as fast as published."""
 
     def measure(document: Document) -> list[Found]:
         found = []
@@ -51,8 +51,8 @@ def _overhead(row: Document, name: str, case: str) -> list[Found]:
 
 
 def with_bytes(profile: str, encoding: str, environment: str, over_local: bool = False) -> Any:
-    """Milliseconds of `auto` with real bytes over a recorded link: the mean, or by how much its 99th percentile exceeds
-    that of local inference in the same run."""
+    """Measures `auto` with real bytes over a recorded link, in milliseconds: the mean, or the amount by which its 99th
+    percentile exceeds that of local inference in the same run."""
 
     def measure(document: Document) -> list[Found]:
         case = split_bytes.Case(profile, encoding)

@@ -29,14 +29,14 @@ from split_stage import Programs, Robot, Stage, built, row_of
 
 TITLE = "dividing published models with real bytes, modelled devices"
 SEED = 1
-WINDOW = 60.0  # seconds of a record
+WINDOW = 60.0  # seconds of a record that are used
 DRAWN = 64  # windows, of which the one is taken whose rates are most like all
 RATES = (10, 40, 100, 400, 1000)  # Mbit/s
-OTHERS_SPEED = 8.0  # by which devices and links are faster where nothing is judged
+OTHERS_SPEED = 8.0  # the factor by which devices and links are faster in cases that are not judged
 FULL_OTHERS_SPEED = 10.0
-COUNT, MOST_SECONDS, PAUSE = 40, 8.0, 0.01  # of inferences at a constant rate
-PERIOD = 0.25  # seconds between inputs, or the multiple of it that fits a robot alone
-BEYOND_LOCAL, BEYOND_SHARE = 0.004, 0.02  # what `auto` may take longer than the robot alone
+COUNT, MAX_SECONDS, PAUSE = 40, 8.0, 0.01  # of inferences at a constant rate
+PERIOD = 0.25  # seconds between inputs, or the smallest multiple in which a robot alone is done
+BEYOND_LOCAL, BEYOND_SHARE = 0.004, 0.02  # by how much `auto` may take longer than the robot alone
 UNGUARDED = {"hedge": "never", "patience": 120.0, "silence": 120.0}
 POLICIES: dict[str, dict[str, Any]] = {
     "local": {"policy": "local"},
@@ -65,14 +65,14 @@ class Case:
         return float(json.loads(self.path.read_text())["robot_sum_ms"]) / 1e3
 
     def task(self, link: dict[str, Any]) -> dict[str, Any]:
-        """What a robot is told of the model and its true link."""
+        """Returns a robot's task: the model and its true link."""
         model = split_papers.model_of(self.path, self.encoding)
         watts, _ = watts_of(str(split_papers.DATA / "power_from_logs.csv"), model.source, model.name)
         return {"profile": str(self.path), "input_bytes": model.input_bytes, "speed": self.speed, "watts": watts,
                 "link": link, "seed": SEED}  # fmt: skip
 
     def deadline(self) -> float:
-        """A little longer than the robot alone, which then begins nearly at once."""
+        """Returns a deadline slightly above the robot's own time, so that local execution begins nearly at once."""
         alone = self.robot_seconds() / self.speed
         return alone + max(BEYOND_LOCAL, BEYOND_SHARE * alone)
 
@@ -84,7 +84,8 @@ JUDGED = (Case(VGG, "compact"), Case(KAPAO, "as sent"), Case(AGRNAV, "compact"),
 
 
 def others(speed: float) -> list[Case]:
-    """All other profiles that have the server's times, with their inputs as bytes or bits; VGG19's also as sent."""
+    """Returns the cases of all other profiles that have the server's times, with their inputs as bytes or bits, and of
+    VGG19 with its input as sent."""
     known = {case.profile for case in JUDGED}
     found = [Case(VGG, "as sent", speed)]
     for path in sorted((split_papers.DATA / "profiles").glob("*.json")):
@@ -96,8 +97,8 @@ def others(speed: float) -> list[Case]:
 
 
 def window_of(record: Trace, seconds: float, seed: int) -> Trace:
-    """`seconds` of the record: of DRAWN windows that the seed draws, the one whose rates are distributed most like
-    those of all of it."""
+    """Returns `seconds` of the record: of DRAWN random windows, the one whose distribution of rates is closest to that
+    of the whole record."""
     bins = min(len(record.up), round(seconds / record.bin_seconds))
     dice = random.Random(seed)
     begins = [dice.randrange(len(record.up) - bins + 1) for _ in range(DRAWN)]
@@ -113,13 +114,13 @@ def window_of(record: Trace, seconds: float, seed: int) -> Trace:
 
 
 def _quantiles(rates: list[float]) -> list[float]:
-    """Of bytes per second, of which fewer than 10 kbit/s count as that."""
+    """Returns quantiles of the rates, of which none counts as less than 10 kbit/s."""
     ordered = sorted(max(rate, 1250.0) for rate in rates)
     return [ordered[min(len(ordered) - 1, place * len(ordered) // 20)] for place in range(21)]
 
 
 def faster(record: Trace, speed: float) -> Trace:
-    """The same in less time."""
+    """Returns the record sped up by this factor."""
     return Trace(record.bin_seconds / speed, [rate * speed for rate in record.up],
                  [rate * speed for rate in record.down], record.gaps)  # fmt: skip
 
@@ -141,12 +142,12 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def at_rate(programs: Programs, case: Case, rate: float, count: int = COUNT) -> list[dict[str, Any]]:
-    """Nothing but one robot at a link that stays as it is."""
+    """Measures a single robot over a link with a constant rate."""
     link = {"up": rate * 1e6 / 8, "half_duplex": True}
     rows = []
     with Stage(programs, [{"rate": link["up"], "half_duplex": True}]) as stage:
         for name in STEADY:
-            task = {**case.task(link), **POLICIES[name], **UNGUARDED, "count": count, "seconds": MOST_SECONDS,
+            task = {**case.task(link), **POLICIES[name], **UNGUARDED, "count": count, "seconds": MAX_SECONDS,
                     "pause": PAUSE, "warm_up": 2}  # fmt: skip
             (robot,) = stage.run([(0, task)])
             rows.append({"profile": case.profile, "encoding": case.encoding, "mbps": rate, "policy": name,
@@ -158,7 +159,8 @@ def at_rate(programs: Programs, case: Case, rate: float, count: int = COUNT) -> 
 
 
 def over_records(programs: Programs, case: Case, seconds: float | None) -> dict[str, Any]:
-    """All policies at once, each over a link of its own with the same rates; a window of the record, or all of it."""
+    """Measures all policies at once, each over a link of its own with the same rates: a window of the record, or all of
+    it."""
     found: dict[str, Any] = {"profile": case.profile, "encoding": case.encoding, "speed": case.speed, "links": {}}
     for environment in split_papers.TRACES:
         record = split_papers.recorded(environment)
@@ -172,14 +174,14 @@ def over_records(programs: Programs, case: Case, seconds: float | None) -> dict[
 
 
 def over_link(programs: Programs, case: Case, part: Trace, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """One row for each of these policies."""
+    """Returns one row for each of these policies."""
     robots = robots_over(programs, case, part, names)
     return {name: row_of(robot) for name, robot in robots.items()}
 
 
 def robots_over(programs: Programs, case: Case, part: Trace, names: tuple[str, ...]) -> dict[str, Robot]:
     scaled = faster(part, case.speed)
-    # Until the record begins, and so while sessions connect, a link has its median.
+    # Until the record begins, which includes the time in which sessions connect, a link has its median rate.
     link = {"rate": scaled.median(), "half_duplex": True, "trace": scaled.request()}
     common = {
         **case.task({"up": scaled.median(), "half_duplex": True}), "trace": scaled.request(),
@@ -191,7 +193,7 @@ def robots_over(programs: Programs, case: Case, part: Trace, names: tuple[str, .
         if task.get("hedge") == "deadline":
             task["deadline"] = case.deadline()
         if name == "local":
-            task["warm_up"] = 0  # it has inferred alone before it says that it is ready
+            task["warm_up"] = 0  # the robot infers alone before it reports that it is ready
         tasks.append((place, task))
     with Stage(programs, [link] * len(names), turns=len(names)) as stage:
         return dict(zip(names, stage.run(tasks), strict=True))

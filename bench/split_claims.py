@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the two papers' own tables say: gains recomputed, and where figures contradict one another."""
+"""The gains that follow from the two papers' own tables, and where their figures contradict one another."""
 
 import csv
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PROFILES = {
 OTHERS = ("ALL", "DSCCS", "SPSO-GA")
 CLAIMED = {"least latency": 14.9, "most latency": 41.1, "most energy": 35.3}  # percent saved, in the papers' abstracts
 LATER = {"most latency": 50.0, "most energy": 75.0}  # of the version of 2025
-_APART = 0.05  # energy that is so far from power times latency
+_APART = 0.05  # the allowed deviation of energy from power times latency
 _KEYS = ("latency_mean_ms", "latency_std_ms", "transmission_mean_ms", "power_W_mean", "energy_J_mean")
 Row = dict[str, Any]
 
@@ -35,8 +35,8 @@ def find(rows: list[Row], **wanted: str) -> Row | None:
 
 
 def gains(rows: list[Row]) -> list[Row]:
-    """For each model and environment, what Intra-DP saves to the fastest and to the thriftiest of the others and of
-    local inference, as shares."""
+    """Returns, for each model and environment, the shares that Intra-DP saves compared with the fastest and with the
+    thriftiest of the others, and with local inference."""
     found = []
     for row in rows:
         if row["system"] != "Intra-DP":
@@ -62,7 +62,7 @@ def gains(rows: list[Row]) -> list[Row]:
 
 
 def contradictions(rows: list[Row], spread: list[Row]) -> Iterator[str]:
-    """Where the tables contradict themselves, the headline, or one another."""
+    """Returns where the tables contradict themselves, the headline, or one another."""
     for row in rows:
         if not row["power_W_mean"] or not row["energy_J_mean"]:
             continue
@@ -85,7 +85,8 @@ def contradictions(rows: list[Row], spread: list[Row]) -> Iterator[str]:
 
 
 def headline(spread: list[Row]) -> Row:
-    """The papers' headline beside what their tables give: percent saved to the fastest and thriftiest of the others."""
+    """Returns the papers' headline beside what their tables give: percent saved compared with the fastest and the
+    thriftiest of the others."""
     latency = [100 * gain["latency"] for gain in spread]
     return {
         "least latency": min(latency), "most latency": max(latency),

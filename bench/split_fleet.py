@@ -9,7 +9,7 @@ from atoll import _C
 from results import ROOT, Settings, say, table
 
 TITLE = "several robots on one server and one radio, simulated"
-SIMULATED = "published profiles of a robot and a server"  # others on the machine change nothing
+SIMULATED = "published profiles of a robot and a server"  # a busy machine makes no difference
 PROFILES = ROOT / "tests" / "data" / "intradp" / "profiles"
 # Inputs as bytes per pixel and channel, as the authors send them, and as bits per voxel.
 MODELS = {"VGG19": ("nsdi25_VGG19_BN", 1), "kapao": ("nsdi25_kapao", None), "AGRNav": ("nsdi25_agrnav", 1 / 8)}
@@ -33,7 +33,8 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def row_of(fleet: list[tuple[str, int]], rate: float) -> dict[str, Any]:
-    """All policies for so many robots of each model, whose links have `rate` Mbit/s when they are alone."""
+    """Simulates all policies for the robots of `fleet`, a number for each model. A robot that is alone has `rate`
+    Mbit/s."""
     robots = [robots_of(name, count, rate) for name, count in fleet]
     answer = json.loads(_C.plan_fleet(json.dumps({"robots": robots, "search_seconds": SEARCH_SECONDS})))
     policies = {each.pop("policy"): each for each in answer["policies"]}
@@ -57,12 +58,12 @@ def robots_of(name: str, count: int, rate: float) -> dict[str, Any]:
 
 
 def over_selfish(row: dict[str, Any], policy: str) -> float:
-    """The time that the policy saves, as a share of the selfish one's."""
+    """Returns the time that the policy saves, as a share of the selfish policy's."""
     return 1 - float(row["policies"][policy]["seconds"] / row["policies"]["selfish"]["seconds"])
 
 
 def users(row: dict[str, Any], policy: str) -> int:
-    """Robots that do not compute alone."""
+    """Returns the number of robots that use the server."""
     return sum(robot["kind"] != "local" for robot in row["policies"][policy]["robots"])
 
 

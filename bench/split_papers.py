@@ -14,14 +14,14 @@ from atoll.infer.planning.watts import watts_of
 from results import ROOT, Settings, say
 
 TITLE = "dividing published models between robot and server, simulated"
-SIMULATED = "published profiles of a robot and a server, and two recorded links"  # others on the machine change nothing
+SIMULATED = "published profiles of a robot and a server, and two recorded links"  # a busy machine makes no difference
 DATA = ROOT / "tests" / "data" / "intradp"
 TRACES = {"indoors": "bandwidth_indoors.csv", "outdoors": "bandwidth_outdoors.csv"}
-PERIOD = 0.5  # seconds between inputs, each with the link for itself: a sample for each bin
+PERIOD = 0.5  # seconds between inputs, each of which has the link to itself: one input per bin
 MBIT = 1e6 / 8
 RATES = [rate * MBIT for rate in (10, 20, 40, 73, 93, 150, 300, 1000)]
-KNOWN = [rate * 1e6 for rate in (1, 2, 3, 5, 7, 10, 15, 20, 30)]  # at which policies that know the rate plan
-FEW = [rate * 1e6 for rate in (1, 3, 7, 12, 20)]  # the same for those that take long to plan
+KNOWN = [rate * 1e6 for rate in (1, 2, 3, 5, 7, 10, 15, 20, 30)]  # rates for policies that know the rate
+FEW = [rate * 1e6 for rate in (1, 3, 7, 12, 20)]  # fewer for policies whose plans take long
 EVALUATIONS = 2000
 INPUTS = ("as sent", "compact")
 CONSTANT = ["local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "hybrid-parallel", "auto"]
@@ -77,7 +77,8 @@ def report(document: dict[str, Any]) -> str:
 
 
 def model_of(path: Path, encoding: str) -> models.Model:
-    """As the authors send its input, or losslessly: a byte per pixel and channel, a bit per voxel."""
+    """Returns the model with its input as the authors send it, or losslessly: a byte per pixel and channel, a bit per
+    voxel."""
     sent = models.read(str(path))
     if encoding == "as sent":
         return sent
@@ -86,18 +87,18 @@ def model_of(path: Path, encoding: str) -> models.Model:
 
 
 def tight(robot_seconds: float) -> float:
-    """A guard's deadline: what the robot alone takes, and 2 % more, but no more than 4 ms. Local execution then begins
+    """Returns a guard's deadline: the robot's own time plus 2 %, but at most plus 4 ms. Local execution then begins
     nearly at once, so that no inference takes longer than without a server."""
     return robot_seconds + min(0.02 * robot_seconds, 0.004)
 
 
 def by_deadline(how: dict[str, Any], robot_seconds: float) -> dict[str, Any]:
-    """The replay, with that deadline where it has a guard."""
+    """Returns the replay, with that deadline if it has a guard."""
     return how | ({"deadline": tight(robot_seconds)} if how.get("guard") else {})
 
 
 def is_compact(path: Path) -> bool:
-    """As the authors send it."""
+    """Returns whether the authors themselves send the input in the compact encoding."""
     return model_of(path, "compact").input_bytes == model_of(path, "as sent").input_bytes
 
 
@@ -112,7 +113,7 @@ def recorded(environment: str) -> trace.Trace:
 
 
 def case_of(path: Path, encoding: str, quick: bool) -> dict[str, Any]:
-    """One model with one encoding of its input: at constant rates, at every cut, and over both links."""
+    """Simulates one model with one encoding of its input: at constant rates, at every cut, and over both links."""
     model = model_of(path, encoding)
     request, watts_source = request_of(model, 93 * MBIT)
     constant = plan({**request, "policies": CONSTANT, "rates": RATES, "cuts": True})
@@ -139,7 +140,7 @@ def case_of(path: Path, encoding: str, quick: bool) -> dict[str, Any]:
 
 
 def study_of(name: str, encoding: str) -> list[dict[str, Any]]:
-    """Which forecast serves best outdoors: each half of the record is predicted with what the other half taught."""
+    """Compares forecasts outdoors: each half of the record is predicted with what was learned from the other half."""
     model = model_of(DATA / "profiles" / f"{name}.json", encoding)
     link = recorded("outdoors")
     halves = (link.part(0, 0.5), link.part(0.5, 1))
@@ -164,7 +165,7 @@ def study_of(name: str, encoding: str) -> list[dict[str, Any]]:
 
 
 def drawings(cases: list[dict[str, Any]]) -> dict[str, str]:
-    """The papers' figures: latency at every cut, and over the rate of the link."""
+    """Draws the papers' figures: latency at every cut, and by the rate of the link."""
     found = {}
     for case in cases:
         if case["profile"] not in DRAWN:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several robots with real sessions on one server and one radio: everything local, everyone's best plan as if it were
-alone, sessions that go by what they measure, and plans that know of one another.
+"""Several robots with real sessions on one server and one radio: everything local, each robot's best plan as if it were
+alone, sessions that adapt to what they measure, and plans made for all robots together.
 
-Sessions are told how much others use the server, and `auto` counts with the wait; of one another's plans they know
-nothing, so plans for all come from the fleet's planner and are handed to each session as its policy. A plan that
-divides rows cannot be handed over like that: such a robot streams, and is counted. A session's own cut may be another
-one than the planner's, since it is the best for the rate that the session knows when it connects."""
+Sessions learn how much others use the server, and `auto` takes the wait into account. They know nothing of each other's
+plans, so the plans for all robots come from the fleet's planner, and each session gets its own as a policy. A plan that
+divides rows cannot be given as a policy: such a robot streams, and is counted. A session's own cut may differ from the
+planner's, because it is the best one for the rate that the session knows when it connects."""
 
 import json
 from pathlib import Path
@@ -20,11 +20,11 @@ TITLE = "several robots on one server and one radio, real sessions"
 MODELS = split_fleet.MODELS
 ROBOTS = (2, 4, 8)
 RATE = 73  # decimal Mbit/s, the papers' mean outdoors
-LEAST_SECONDS, FRAMES = 8.0, 20.0  # of a measurement: so long, and so many times the robot alone
+MIN_SECONDS, FRAMES = 8.0, 20.0  # of a measurement; FRAMES: inferences of the robot alone
 WAYS = ("local", "selfish", "auto", "aware")
 PATIENT = {"hedge": "never", "patience": 120.0, "silence": 120.0}
-WATTS = {"compute_watts": 13.35, "idle_watts": 4.04, "radio_watts": 0.21}  # the planner's own
-SESSIONS_PLANS = ("local", "offload", "stream", "cut")  # what a session can be told to do
+WATTS = {"compute_watts": 13.35, "idle_watts": 4.04, "radio_watts": 0.21}  # the same as the planner's
+SESSIONS_PLANS = ("local", "offload", "stream", "cut")  # the plans that a session accepts as policies
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -37,13 +37,13 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def fleet(programs: Programs, name: str, count: int, seconds: float | None = None) -> dict[str, Any]:
-    """All ways for so many robots of one model, one way after the other on the same server."""
+    """Measures all ways for `count` robots of one model, one way after the other."""
     robots = split_fleet.robots_of(name, count, RATE)
     answer = json.loads(_C.plan_fleet(json.dumps({"robots": [robots], "search_seconds": split_fleet.SEARCH_SECONDS})))
     planned = {each["policy"]: each for each in answer["policies"]}
     path = split_fleet.PROFILES / f"{MODELS[name][0]}.json"
     alone = float(json.loads(path.read_text())["robot_sum_ms"]) / 1e3
-    task = task_of(path, robots, seconds or max(LEAST_SECONDS, FRAMES * alone))
+    task = task_of(path, robots, seconds or max(MIN_SECONDS, FRAMES * alone))
     row: dict[str, Any] = {"model": name, "robots": count, "bound": answer["bound"], "ways": {}}
     link = {"rate": robots["link"]["up"], "latency": split_fleet.LATENCY, "half_duplex": True}
     for way in WAYS:
@@ -58,18 +58,18 @@ def fleet(programs: Programs, name: str, count: int, seconds: float | None = Non
 
 
 def task_of(path: Path, robots: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Inferences back to back."""
+    """Returns a task of inferences back to back."""
     task = {"profile": str(path), "watts": WATTS, "link": robots["link"], "seconds": seconds, "warm_up": 1, **PATIENT}
     return task | ({"input_bytes": robots["input_bytes"]} if "input_bytes" in robots else {})
 
 
 def kinds_of(planned: dict[str, Any] | None, count: int) -> list[str]:
-    """What each robot is to do; sessions that nobody plans for choose themselves."""
+    """Returns the kind of each robot's plan; sessions without a planned one choose for themselves."""
     return [robot["kind"] for robot in planned["robots"]] if planned else ["auto"] * count
 
 
 def together(found: list[Robot], kinds: list[str], planned: dict[str, Any] | None) -> dict[str, Any]:
-    """Sums over the robots of their means, as the planner has them."""
+    """Returns sums over the robots of their means, as in the planner's results."""
     rows = [row_of(robot) for robot in found]
     plans: dict[str, int] = {}
     for row in rows:

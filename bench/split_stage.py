@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real sessions of divided inferences with modelled devices: a server, the links to it and robots, as processes.
+"""Real sessions of split inference with modelled devices: a server, the links to it and robots, as processes.
 
 The link is a relay in user space over loopback, in the server's process but on a thread of its own, which wakes up to
 the microsecond; it carries each byte when a link of that rate would have carried all bytes before it."""
@@ -20,20 +20,20 @@ from typing import Any
 import peers
 
 Line = dict[str, Any]
-_HEAD_START = 0.3  # seconds from the last word to the beginning, in which all hear of it
-_ENDING = 10.0  # seconds that a program may take to end
+_HEAD_START = 0.3  # seconds from the announcement of the start to the start itself
+_ENDING = 10.0  # seconds that a program has to exit
 
 
 @dataclass(frozen=True)
 class Programs:
-    """Of bench/split."""
+    """The programs of bench/split."""
 
     session: Path
     server: Path
 
 
 def built() -> Programs:
-    """Those of build/bench, compiled where they are not."""
+    """Returns the programs of build/bench, built if necessary."""
     return Programs(peers.cxx_program("split_session"), peers.cxx_program("split_server"))
 
 
@@ -51,7 +51,7 @@ class Process:
         self._process.stdin.flush()
 
     def line(self) -> Line:
-        """The next one. RuntimeError with what the program says is wrong, or that it has ended."""
+        """Reads the next line. Raises RuntimeError with the program's error, or if the program has ended."""
         assert self._process.stdout is not None
         text = self._process.stdout.readline()
         if not text:
@@ -62,7 +62,7 @@ class Process:
         return value
 
     def end(self) -> None:
-        """Ends it: in order where it does, so that the processor time of its own children counts as ours."""
+        """Ends the program, in order if possible, so that the processor time of its children counts as ours."""
         try:
             self._process.communicate(timeout=_ENDING)
         except subprocess.TimeoutExpired:
@@ -72,18 +72,18 @@ class Process:
 
 @dataclass
 class Robot:
-    """What became of one robot's inferences."""
+    """The outcome of one robot's inferences."""
 
-    facts: Line  # what it said before it began
+    facts: Line  # what the robot reported before it began
     lines: list[Line]
-    report: Line  # the session's own
+    report: Line  # the session's own report
 
 
 class Stage:
     """A server with its links, and as many robots as are asked for. A context manager; leaving it ends all processes.
 
-    `links`: {"rate", "latency", "half_duplex", "trace"} each, rates in bytes per second. `turns`: how many sessions the
-    server computes for at once."""
+    `links`: {"rate", "latency", "half_duplex", "trace"} each, rates in bytes per second. `turns`: the number of
+    sessions that the server computes for at once."""
 
     def __init__(self, programs: Programs, links: Sequence[Line], turns: int = 1) -> None:
         self._programs = programs
@@ -101,9 +101,9 @@ class Stage:
             raise
 
     def run(self, tasks: Sequence[tuple[int, Line]]) -> list[Robot]:
-        """A robot for each task, at its link; all begin at the same moment, with the links' traces, once all are ready.
-        The first that uses the server is ready before the next ones start, so that nobody disturbs the server while it
-        times the model."""
+        """Runs a robot for each task, at its link; all begin at the same moment, with the links' traces, once all are
+        ready. The first one that uses the server is ready before the next ones start, so that the server is not
+        disturbed while it times the model."""
         first = next((place for place, (_, task) in enumerate(tasks) if task["policy"] != "local"), None)
         ready: dict[int, Line] = {}
         for place, (link, task) in enumerate(tasks):
@@ -139,7 +139,7 @@ class Stage:
 
 
 def _rest(robot: Process) -> tuple[list[Line], Line]:
-    """The lines of its inferences, and its report."""
+    """Reads the lines of the robot's inferences, and its report."""
     lines = []
     while "report" not in (line := robot.line()):
         lines.append(line)
@@ -148,7 +148,8 @@ def _rest(robot: Process) -> tuple[list[Line], Line]:
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Quantiles are values that occur: the smallest that so many do not exceed. Empty for no values."""
+    """Returns quantiles, each of which is one of the values: the smallest that the given share of values does not
+    exceed. Empty without values."""
     if not values:
         return {}
     ordered = sorted(values)
@@ -159,7 +160,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 def row_of(robot: Robot) -> dict[str, Any]:
-    """Its inferences together. Overheads are of those that went by their plan."""
+    """Summarises a robot's inferences. Overheads are of those that followed their plan."""
     lines = robot.lines
     clear = [line for line in lines if "overhead" in line]
     count = max(len(lines), 1)

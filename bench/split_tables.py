@@ -15,7 +15,7 @@ ENVIRONMENTS = ("indoors", "outdoors")
 DRAWN = ("nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav", "nsdi25_DenseNet121")
 VGG, KAPAO, AGRNAV = DRAWN[:3]
 HEDGE = "offload, guarded"
-# Milliseconds that simulations outside of this library gave on the same data.
+# Milliseconds from simulations outside this library with the same data.
 REFERENCE = [
     (VGG, "as sent", "outdoors", "offload", 749), (VGG, "as sent", "outdoors", HEDGE, 107),
     (VGG, "compact", "outdoors", HEDGE, 82), (VGG, "compact", "indoors", HEDGE, 33),
@@ -66,7 +66,7 @@ Milliseconds; `elsewhere` is the mean of a simulation that shares no code with t
 
 
 def page(document: Document) -> str:
-    """All of it."""
+    """Returns the whole page."""
     parts = [
         OPENING.format(period=document["period"]), _reference(document), _latencies(document, "as sent"),
         _latencies(document, "compact"), _energy(document), _breakdown(document), _bounds(document), _figures(document),
@@ -76,7 +76,7 @@ def page(document: Document) -> str:
 
 
 def row_of(document: Document, profile: str, encoding: str, environment: str, replay: str) -> Document | None:
-    """What became of the inferences of one case."""
+    """Returns the outcome of the inferences of one case."""
     for case in document["cases"]:
         if (case["profile"], case["encoding"]) == (profile, encoding):
             found: Document | None = case["replays"][environment]["rows"].get(replay)
@@ -98,7 +98,7 @@ def _with_std(spread: Document) -> str:
 
 
 def _paper(document: Document, case: Document, system: str, environment: str, key: str) -> str:
-    """The papers' own figure, in italics."""
+    """Returns the papers' own figure, in italics."""
     paper = {"nsdi25": split_claims.INTRA, "eurosys25": split_claims.HYBRID}.get(case["source"], "")
     for where in (environment, "both"):
         for row in document["papers"]:
@@ -222,7 +222,7 @@ def _headline(document: Document) -> str:
 
 
 def _forbidden(document: Document, spread: list[Document]) -> Iterator[list[str]]:
-    """Each gain beside the largest that the bound leaves for that model at the mean rate."""
+    """Returns each gain beside the largest one that the bound allows for that model at the mean rate."""
     for gain in spread:
         model = split_claims.PROFILES.get(gain["model"])
         sources = ("nsdi25",) if gain["paper"] == split_claims.INTRA else ("eurosys25", "nsdi25")
@@ -246,14 +246,14 @@ def _contradictions(document: Document) -> str:
 
 
 def _study(document: Document) -> str:
-    """Both halves together: the mean of means, and the larger of the two tails."""
+    """Combines both halves: the mean of the means, and the larger of the two tails."""
     groups: dict[tuple[Any, ...], list[Document]] = {}
     for row in document["study"]:
         key = (row["profile"], row["encoding"], row["forecast"], row["quantile"], row["sees_every_bin"], row["guard"])
         groups.setdefault(key, []).append(row)
     rows = []
     for (profile, encoding, forecast, quantile, sees, guard), found in groups.items():
-        if forecast == "recent" and sees:  # which has one bin, as `last`
+        if forecast == "recent" and sees:  # it has one bin, like `last`
             continue
         mean = sum(row["seconds"]["mean"] for row in found) / len(found)
         joules = sum(row["joules"] for row in found) / len(found)
@@ -265,7 +265,7 @@ def _study(document: Document) -> str:
 
 
 def _best(groups: dict[tuple[Any, ...], list[Document]]) -> Iterator[str]:
-    """For each model, which forecast of what messages show has the least mean with a guard."""
+    """Returns, for each model, the forecast from messages that has the smallest mean with a guard."""
     for case in dict.fromkeys(key[:2] for key in groups):
         means = {
             key[2:4]: sum(row["seconds"]["mean"] for row in found) / len(found)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stock Gloo for tensors on a device, as a baseline ("global-gloo"): each tensor is copied to the host as a whole, Gloo
-carries it, and it is copied back. The host waits for the device before it sends, and for the bytes before it goes
-on."""
+transfers it, and it is copied back. The host waits for the device before it sends, and for the bytes before it
+continues."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,7 +24,7 @@ def _create(settings: Any, options: Any) -> "Staged":
 
 
 class _Message(dist._Work):
-    """A message under way. A received one is in `tensor` after `wait`."""
+    """A message in flight. A received message is in `tensor` after `wait`."""
 
     def __init__(self, work: Any, host: torch.Tensor, tensor: torch.Tensor | None = None) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class _Message(dist._Work):
             self._work.wait()
             self._work = None
             if self._tensor is not None and self._tensor is not self._host:
-                self._tensor.detach().copy_(self._host)  # what a stage receives is a leaf that requires a gradient
+                self._tensor.detach().copy_(self._host)  # stages receive into leaves that require gradients
         return True
 
     def is_completed(self) -> bool:
@@ -43,7 +43,7 @@ class _Message(dist._Work):
 
 
 class Staged(dist.ProcessGroup):
-    """One rank's part: what pipelines need. Collectives are over when their call returns."""
+    """One rank's backend with the operations that pipelines need. Collectives are complete when their call returns."""
 
     def __init__(self, settings: Any) -> None:
         super().__init__(settings.group_rank, settings.group_size)  # type: ignore[call-arg]
@@ -92,7 +92,7 @@ Staged.all_gather_single = Staged._allgather_base  # type: ignore[assignment, me
 
 
 def _on_host(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor itself on the CPU; a copy of another device's, when that is done with it."""
+    """Returns the tensor itself if it is on the CPU, otherwise a copy made once the device has computed it."""
     (tensor,) = tensors
     return tensor.detach().cpu()
 

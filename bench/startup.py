@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Start-up cost against the number of ranks, which are threads of one process."""
+"""Start-up cost by the number of ranks, which are threads of one process."""
 
 import json
 import subprocess

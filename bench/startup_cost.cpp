@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What starting a group costs, by the number of ranks: ranks are threads of this process, each with an endpoint of its own.
+// Measures the cost of starting a group, by the number of ranks, which are threads of this process.
 //   startup_cost RANKS...
-// Prints one JSON object per number of ranks: seconds until all groups are made (listeners, meeting through the store), seconds of
-// the first all_reduce (it opens the links), of a second one, and of the end. Exits with 1 on an error or a wrong result.
+// Prints one JSON object per number of ranks: seconds until all groups are made (listeners, meeting through the store),
+// seconds of the first all_reduce (it opens the links), of a second one, and of the end. Exits with 1 on an error or a
+// wrong result.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -16,8 +17,8 @@
 #include <thread>
 #include <vector>
 
-#include "atoll/collectives/context.h"
-#include "atoll/collectives/group.h"
+#include "atoll/collectives/group/context.h"
+#include "atoll/collectives/group/group.h"
 #include "atoll/core/memory_store.h"
 
 namespace {
@@ -84,7 +85,7 @@ void all_reduce(Member& member, int rank, int ranks) {
   member.group->run(call);
   const auto expected = static_cast<float>(ranks * (ranks + 1) / 2);
   for (const float value : member.values) {
-    if (value != expected) throw std::runtime_error("rank " + std::to_string(rank) + ": a wrong result");
+    if (value != expected) throw std::runtime_error("rank " + std::to_string(rank) + ": wrong result");
   }
 }
 
@@ -114,7 +115,7 @@ int main(int argc, char** argv) {
   try {
     for (int index = 1; index < argc; ++index) {
       const int ranks = std::atoi(argv[index]);
-      if (ranks < 1) throw std::runtime_error(std::string("not a number of ranks: ") + argv[index]);
+      if (ranks < 1) throw std::runtime_error(std::string("invalid number of ranks: ") + argv[index]);
       measure(ranks);
     }
   } catch (const std::exception& error) {

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Payload rate of one plain TCP stream, measured where it arrives.
+"""The payload rate of one plain TCP stream, measured by the receiver.
 
-As a program: `tcp_stream.py receive ADDRESS` prints its port, then (JSON) bytes and seconds;
-`tcp_stream.py send ADDRESS PORT SECONDS` sends."""
+As a program: `tcp_stream.py receive ADDRESS` prints its port, then (JSON) bytes and seconds; `tcp_stream.py send
+ADDRESS PORT SECONDS` sends."""
 
 import json
 import socket
@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 
 BLOCK = 1 << 20
-SETTLE_SECONDS = 0.3  # slow start, and the bucket of a shaper that begins full
+SETTLE_SECONDS = 0.3  # slow start, and the shaper's bucket, which is full at first
 
 
 def receive(address: str) -> None:
@@ -40,7 +40,7 @@ def send(address: str, port: int, seconds: float) -> None:
 
 
 def payload_rate(receiver: Sequence[str], address: str, sender: Sequence[str], seconds: float) -> float:
-    """Bytes per second from where the command prefix `sender` runs to `address`, where `receiver` runs."""
+    """Returns the bytes per second from where the command prefix `sender` runs to `address`, where `receiver` runs."""
     program = [sys.executable, __file__]
     with subprocess.Popen([*receiver, *program, "receive", address], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

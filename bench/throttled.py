@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cross-check of the modelled devices: ranks that really compute, on a core each, one of them stopped and continued
-all the time. Needs two cores."""
+"""A cross-check of the modelled devices: ranks that really compute, on a core each, one of which is stopped and
+continued all the time. Needs two cores."""
 
 import os
 import signal
@@ -15,8 +15,8 @@ from contenders import Place, TorchRanks
 from results import Settings, say, table
 
 TITLE = "a throttled processor beside one that is not"
-RUNNING = 0.005  # seconds in a row
-STOPPED = {"1.4": 0.002, "2": 0.005}  # by the slowdown that it is meant to give; the measured one counts
+RUNNING = 0.005  # seconds without a stop
+STOPPED = {"1.4": 0.002, "2": 0.005}  # named by the intended slowdown; the measured one counts
 POLICIES = ("equal", "kaitian", "minmax")
 TURNS = 5
 
@@ -69,7 +69,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def _measure(cores: Sequence[int], run: uneven.Run, stopped: float) -> list[dict[str, Any]]:
-    """Both devices alone, then together by each policy."""
+    """Measures both devices alone, then together with each policy."""
     fast, slow = (_place(core, island) for core, island in zip(cores, ("fast", "slow"), strict=False))
     rows = []
     for name, places, throttled in (("fast alone", [fast], []), ("slow alone", [slow], [0]), ("", [fast, slow], [1])):
@@ -87,7 +87,7 @@ def _place(core: int, island: str) -> Place:
 
 
 def rates(document: dict[str, Any], meant: str) -> dict[str, list[float]]:
-    """Samples per second by case and turn."""
+    """Returns samples per second by case and turn."""
     found: dict[str, list[float]] = {}
     for row in document["rows"]:
         if row["meant"] == meant:
@@ -96,7 +96,7 @@ def rates(document: dict[str, Any], meant: str) -> dict[str, list[float]]:
 
 
 def of_ideal(document: dict[str, Any], meant: str, policy: str) -> list[float]:
-    """By turn: samples per second as a share of what both have alone."""
+    """Returns, by turn, samples per second as a share of the sum of both devices alone."""
     of = rates(document, meant)
     both = zip(of["fast alone"], of["slow alone"], strict=True)
     return [ours / (fast + slow) for ours, (fast, slow) in zip(of[policy], both, strict=True)]

@@ -15,7 +15,7 @@ from atoll.bench.devices import synchronize
 
 
 class Training:
-    """A multi-layer perceptron per group: the same parameters at first, the same data, plain SGD."""
+    """A multi-layer perceptron per group, with the same initial parameters, the same data, and plain SGD."""
 
     def __init__(
         self, groups: Mapping[str, dist.ProcessGroup], device: torch.device, kind: str, *, layers: int, width: int,
@@ -34,7 +34,7 @@ class Training:
         self.data = torch.randn(batch, width).to(device)
 
     def block(self, name: str, steps: int) -> float:
-        """Seconds of this rank for `steps` steps that all ranks begin together."""
+        """Returns this rank's seconds for `steps` steps, which all ranks start together."""
         synchronize(self.device)
         dist.barrier()
         begin = time.perf_counter()
@@ -47,8 +47,8 @@ class Training:
         return time.perf_counter() - begin
 
     def parameters_differ(self, names: list[str]) -> float:
-        """The largest difference between the parameters of two models after the same number of steps, relative to the
-        largest parameter."""
+        """Returns the largest difference between the parameters of two models after the same number of steps, relative
+        to the largest parameter."""
         both = [[parameter.detach().cpu() for parameter in self.models[name].parameters()] for name in names]
         differences = [float((a - b).abs().max() / a.abs().max()) for a, b in zip(*both, strict=True)]
         return max(differences)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings over given ranks: from a configuration to a row of a result. What each rank does: uneven_training.py."""
+"""Runs trainings over given ranks: from a configuration to a row of a result. Each rank runs uneven_training.py."""
 
 import statistics
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ MODELLED = "On `sim`: modelled device time, real bytes."
 
 @dataclass(frozen=True)
 class Device:
-    """One simulated device. Equal kinds are one island."""
+    """One simulated device. Devices of one kind form one island."""
 
     kind: str
     speed: float  # 1: 10 Gflop/s
@@ -37,7 +37,7 @@ class Run:
     shares: list[float] | None = None
     backend: str = "atoll"  # of gradients; inner: the island's library alone
     interval: int = 0  # update_interval; 0: the first plan stays
-    weighted: bool = True  # atoll.DataLoader; otherwise KAITIAN's sampler, which leaves gradients alone
+    weighted: bool = True  # atoll.DataLoader; otherwise KAITIAN's sampler, which does not weight gradients
     norm: str = "local"  # of batches: local, merged, sync
     rate: float = 0.1  # of learning
     momentum: float = 0.9
@@ -46,8 +46,8 @@ class Run:
     tests: list[int] = field(default_factory=list)  # steps after which the accuracy is taken
     seed: int = 1
     slow_rank: int = -1
-    slow_from: int = 0  # the first step in which that rank does more
-    slow_passes: int = 0  # forward passes that it does more in each step
+    slow_from: int = 0  # the first step in which that rank does additional work
+    slow_passes: int = 0  # the additional forward passes in each step
 
 
 def places(devices: Sequence[Device]) -> list[Place]:
@@ -62,7 +62,7 @@ def on_device(device: Device) -> tuple[tuple[str, str], ...]:
 
 
 def train(ranks: TorchRanks, run: Run) -> dict[str, Any]:
-    """One training. Seconds of a step are those of the slowest rank, from the end of the step before."""
+    """Runs one training. Seconds of a step are those of the slowest rank, from the end of the previous step."""
     answers = ranks.ask("train", **asdict(run))
     steps = [answer["steps"] for answer in answers]  # by rank: [seconds, computing, samples] of each step
     seconds = [max(rank[0] for rank in step) for step in zip(*steps, strict=True)]
@@ -90,14 +90,15 @@ def train(ranks: TorchRanks, run: Run) -> dict[str, Any]:
 
 
 def whole_steps(samples: Sequence[int], warm_up: int) -> list[int]:
-    """Those that count: not the first ones, and not the short one at the end of an epoch, where others are there."""
+    """Returns the steps that count: not the first ones, nor the short one at the end of an epoch unless all are
+    short."""
     later = list(range(min(warm_up, len(samples) - 1), len(samples)))
     usual = statistics.mode(samples[index] for index in later)
     return [index for index in later if samples[index] == usual]
 
 
 def seconds_to(row: dict[str, Any], accuracy: float) -> float | None:
-    """Of training until the accuracy was first seen; None where it was not."""
+    """Returns the seconds of training until the accuracy was first reached, or None."""
     for step, value in row["accuracy"]:
         if value >= accuracy:
             return float(sum(row["steps_s"][:step]))
@@ -105,12 +106,12 @@ def seconds_to(row: dict[str, Any], accuracy: float) -> float | None:
 
 
 def figure(row: dict[str, Any], text: str) -> str:
-    """`text`, or why there is none."""
+    """Returns `text`, or why there is no figure."""
     return f"oversubscribed (ranks {', '.join(map(str, row['late']))})" if row["late"] else text
 
 
 def counted(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Those whose modelled times this machine could keep."""
+    """Returns the rows whose modelled times this machine could keep."""
     return [row for row in rows if not row["late"]]
 
 

@@ -21,7 +21,7 @@ from atoll.loading.timing import StepTimes
 from atoll.watching.options import Watch
 from uneven import Run
 
-logging.getLogger("atoll.plan").setLevel(logging.ERROR)  # it warns of small batches that these experiments want
+logging.getLogger("atoll.plan").setLevel(logging.ERROR)  # it warns of small batches, which are intended here
 
 
 class UnevenTraining:
@@ -64,13 +64,13 @@ class UnevenTraining:
         return loader
 
     def _forward(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Of measurements, which see what the first step will."""
+        """The forward pass for measurements, which does the same work as the first step."""
         if self.config.slow_from == 0:
             self._do_more(batch)
         return models.loss_of(model, batch)
 
     def _do_more(self, batch: Any) -> None:
-        """What makes a rank slower: forward passes that nobody needs."""
+        """Slows the rank down with additional forward passes."""
         if dist.get_rank() == self.config.slow_rank:
             with torch.no_grad():
                 for _ in range(self.config.slow_passes):
@@ -94,7 +94,7 @@ class UnevenTraining:
         }
 
     def _batches(self) -> Iterator[Any]:
-        """Epoch after epoch, until there were enough steps."""
+        """Yields batches, epoch after epoch, until there were enough steps."""
         loader, sampler = (self.loader, None) if self.loader is not None else self._unweighted()
         self._start_together()
         for epoch in itertools.count():
@@ -116,7 +116,8 @@ class UnevenTraining:
         self.stepped = time.perf_counter()
 
     def _step(self, batch: Any) -> list[float]:
-        """Seconds since the last step, seconds of computing without waiting for others, samples."""
+        """Returns the seconds since the last step, the seconds of computing without waiting for others, and the
+        samples."""
         self.times.begin()
         inputs, targets = batch[0].to(self.device), batch[1].to(self.device)
         if self.done >= self.config.slow_from:
@@ -134,7 +135,8 @@ class UnevenTraining:
         return [seconds, self.times.take().compute, count]
 
     def _accuracy(self) -> float:
-        """Of the test samples, on the host, so that it takes no time of the device. Collective."""
+        """Returns the accuracy on the test samples, computed on the host so that it takes no device time.
+        Collective."""
         if self.config.norm == "merged":
             atoll.merge_batch_norm(self.model, self.seen)
         if dist.get_rank() != 0:

@@ -1,29 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-# Libraries from outside: Debian's packages, or those under ATOLL_DEPS_DIR.
+# External libraries: Debian's packages, or those under ATOLL_DEPS_DIR.
 
 if(ATOLL_DEPS_DIR)
   list(PREPEND CMAKE_PREFIX_PATH ${ATOLL_DEPS_DIR} ${ATOLL_DEPS_DIR}/usr)
-  if(NOT CMAKE_LIBRARY_ARCHITECTURE) # of a compiler that is not Debian's: the prefix may hold lib/x86_64-linux-gnu
+  if(NOT CMAKE_LIBRARY_ARCHITECTURE) # the compiler is not Debian's, but the prefix may hold lib/x86_64-linux-gnu
     set(CMAKE_LIBRARY_ARCHITECTURE ${CMAKE_SYSTEM_PROCESSOR}-linux-gnu)
   endif()
 endif()
 find_package(Threads REQUIRED)
 find_package(OpenSSL 3.0 COMPONENTS Crypto SSL)
-find_package(spdlog QUIET) # which asks for fmt
+find_package(spdlog QUIET) # which requires fmt
 find_package(nlohmann_json QUIET)
 # Control messages: FlatBuffers as headers, and its compiler of the same version.
 find_path(FLATBUFFERS_INCLUDE_DIR flatbuffers/flatbuffers.h)
 find_program(FLATBUFFERS_COMPILER flatc)
 # Checksums: xxHash as a header.
 find_path(XXHASH_INCLUDE_DIR xxhash.h)
-# Packed tensors: zstd inside libatoll, so that the wheel does not need a library more.
+# Packed tensors: zstd is linked into libatoll, so that the wheel needs no further library.
 find_path(ZSTD_INCLUDE_DIR zstd.h)
 find_library(ZSTD_LIBRARY NAMES libzstd.a zstd)
-# Pictures: libjpeg-turbo, for the same reason inside.
+# Pictures: libjpeg-turbo, linked in for the same reason.
 find_path(ATOLL_JPEG_INCLUDE jpeglib.h)
 find_path(ATOLL_JPEG_CONFIG jconfig.h)
 find_library(ATOLL_JPEG_LIBRARY NAMES libjpeg.a jpeg)
-# The archive where there is one: programs that use Atoll then need no libseccomp.so.
+# The static archive is preferred: programs that use Atoll then need no libseccomp.so.
 find_path(ATOLL_SECCOMP_INCLUDE seccomp.h)
 find_library(ATOLL_SECCOMP_LIBRARY NAMES libseccomp.a seccomp)
 

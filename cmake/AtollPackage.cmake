@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a client in C++ needs, as component "devel": cmake --install BUILD --component devel --prefix WHERE
+# Installs what a C++ client needs as component "devel": cmake --install BUILD --component devel --prefix WHERE
 
 set(package lib/cmake/Atoll)
 install(TARGETS atoll LIBRARY DESTINATION lib COMPONENT devel)

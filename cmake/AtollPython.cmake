@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The Python that builds, the torch it holds, and what the package needs to know about the build.
+# The Python that runs the build, its torch, and the package's record of the build.
 
 find_package(Python 3.11 REQUIRED COMPONENTS Interpreter Development.Module)
 execute_process(

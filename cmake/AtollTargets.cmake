@@ -11,7 +11,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# Several sources as one: a build from nothing takes a fifth of the time. Not where single files are edited and built again.
+# Compiles several sources as one: a full build takes a fifth of the time. Off for debug builds, in which single files
+# are edited and built again.
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(unity_default OFF)
 else()
@@ -22,7 +23,7 @@ set(CMAKE_UNITY_BUILD ${ATOLL_UNITY})
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 12)
 find_program(CCACHE ccache)
 if(CCACHE)
-  # Tests read precompiled headers, which ccache keeps only when it is told so.
+  # Tests use precompiled headers, which ccache caches only with these settings.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE})
 endif()
 
@@ -30,7 +31,7 @@ add_library(atoll_options INTERFACE)
 target_include_directories(atoll_options INTERFACE ${PROJECT_SOURCE_DIR}/src)
 target_compile_options(atoll_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor $<$<BOOL:${ATOLL_WERROR}>:-Werror>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  # g++ 12 sees these in its own std::string and std::vector<std::byte>, where they are not.
+  # g++ 12 reports these falsely for its own std::string and std::vector<std::byte>.
   target_compile_options(atoll_options INTERFACE -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow
                          -Wno-stringop-overread)
 endif()
@@ -38,7 +39,7 @@ if(ATOLL_SANITIZE)
   target_compile_options(atoll_options INTERFACE -fsanitize=${ATOLL_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   target_link_options(atoll_options INTERFACE -fsanitize=${ATOLL_SANITIZE})
   if(ATOLL_SANITIZE MATCHES "undefined")
-    # This check opens a pipe to look at memory, which fails where a test has used up the descriptors.
+    # This check opens a pipe to probe memory, which fails if a test has used up the descriptors.
     target_compile_options(atoll_options INTERFACE -fno-sanitize=vptr)
   endif()
 endif()

@@ -9,7 +9,7 @@ and go each run
 
 atoll run --nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 --rdzv-id=job1 examples/elastic.py --folder saved
 
-To begin anew, give another folder."""
+To start over, use another folder."""
 
 import argparse
 
@@ -36,9 +36,9 @@ def main() -> None:
     model = DistributedDataParallel(make_network().to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, foreach=False)
     loader = atoll.DataLoader(train_data, 64, model=model, seed=SEED)
-    saved = atoll.Saved(arguments.folder, model=model, optimizer=optimizer, loader=loader, every=10)
+    checkpointer = atoll.Checkpointer(arguments.folder, model=model, optimizer=optimizer, loader=loader, every=10)
 
-    steps = saved.resume()
+    steps = checkpointer.resume()
     if dist.get_rank() == 0:
         print(f"{dist.get_world_size()} ranks go on from step {steps}: batches {loader.batch_sizes()}", flush=True)
     while loader.epoch < arguments.epochs:
@@ -47,12 +47,11 @@ def main() -> None:
             loss = nn.functional.cross_entropy(model(images.to(device)), labels.to(device))
             loss.backward()
             optimizer.step()
-            saved.step()
-    saved.save()
+            checkpointer.step()
+    checkpointer.save()
     if dist.get_rank() == 0:
-        print(
-            f"{saved.steps} steps: accuracy on the held-out fifth: {accuracy(model.module, test_data):.1%}", flush=True
-        )
+        right = accuracy(model.module, test_data)
+        print(f"{checkpointer.steps} steps: accuracy on the held-out fifth: {right:.1%}", flush=True)
     dist.destroy_process_group()
 
 

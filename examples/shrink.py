@@ -37,20 +37,20 @@ def main() -> None:
     net = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)).to(device)
     optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3, foreach=False)
     data = load_data()
-    job = atoll.Recovering(net, optimizer, lambda model: atoll.DataLoader(data, 96, model=model))
+    trainer = atoll.ElasticTrainer(net, optimizer, lambda model: atoll.DataLoader(data, 96, model=model))
     dies = arguments.kill and os.environ.get("ATOLL_MEMBER") == "1.0"  # local rank 1, as it was started first
 
-    for step in job.steps(arguments.epochs):
+    for step in trainer.steps(arguments.epochs):
         with step as (images, labels):
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(job.model(images.to(device)), labels.to(device))
+            loss = nn.functional.cross_entropy(trainer.model(images.to(device)), labels.to(device))
             loss.backward()
             mean = step.mean(loss).item()
             if dies and step.number == STEP_OF_DEATH:
                 os.kill(os.getpid(), signal.SIGKILL)
             optimizer.step()
         if step.is_done and step.number % 50 == 0 and os.environ["LOCAL_RANK"] == "0":
-            print(f"step {step.number}: loss {mean:.4f} on ranks {job.members}", flush=True)
+            print(f"step {step.number}: loss {mean:.4f} on ranks {trainer.members}", flush=True)
 
     with torch.no_grad():
         images, labels = data.tensors

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `pip install .` calls: scikit-build-core, with the torch of the environment that Atoll is installed into.
+"""The backend of `pip install .`: scikit-build-core, with the torch of the environment that Atoll is installed into.
 
-pip builds in an environment of its own, which would hold another torch than the user's. So the user's is looked for
-with the same Python, and used where it lies; where there is none, pip is asked for the release of `make setup`."""
+pip builds in an environment of its own, which would hold another torch than the user's. So the backend looks for the
+user's torch with the same Python and uses it in place; if there is none, it requires the release of `make setup`."""
 
 import os
 import subprocess
@@ -33,8 +33,9 @@ _shown = tempfile.TemporaryDirectory(prefix="atoll-torch-")  # until this proces
 
 
 def _show_users_torch() -> bool:
-    """Puts links to the torch of the environment, and to nothing else there, where this process and the build's
-    programs look: pip takes the environment's own folder out of every path. Whether there is one."""
+    """Links the environment's torch, and nothing else of the environment, into a folder in which this process and the
+    build's programs look, because pip removes the environment's own folder from every path. Returns whether there is a
+    torch."""
     done = subprocess.run([sys.executable, "-E", "-c", _PROBE], cwd="/", capture_output=True, text=True, check=False)
     for path in done.stdout.split("\n"):
         if path:
@@ -48,7 +49,7 @@ def _show_users_torch() -> bool:
 
 
 def _see_torch() -> bool:
-    """Lets this process and the build's programs import the environment's torch. Whether there is one."""
+    """Lets this process and the build's programs import the environment's torch. Returns whether there is one."""
     if find_spec("torch") is None and not _show_users_torch():
         return False
     _require_release(metadata.version("torch"))

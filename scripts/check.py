@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every formatter and checker, in one command; `--fix` lets the formatters repair what they can.
+"""Runs every formatter and checker; `--fix` lets the formatters repair what they can.
 
 Runs clang-format, clang-tidy on each file without PyTorch, through the compiler alone those of their headers that no
 source includes first, ruff, mypy, the structure tests, and the list and audit of packages. Names all findings, then
@@ -26,7 +26,7 @@ CPP_FOLDERS = ["src", "tests", "bench", "examples"]
 PYTHON_FOLDERS = ["python", "scripts", "tests", "bench", "examples"]
 ANALYSES = "clang-analyzer-core.*,clang-analyzer-cplusplus.*,clang-analyzer-unix.*"
 CACHE = BUILD / "check"
-FILES = CACHE / "files"  # how each source is compiled alone: release builds compile several as one
+FILES = CACHE / "files"  # compile commands for single sources: release builds compile several as one
 
 
 def clang_format() -> str:
@@ -37,7 +37,7 @@ def clang_format() -> str:
 
 
 def output_of(command: list[str | Path]) -> str:
-    """What `command` prints when it fails; an empty string when it succeeds."""
+    """Returns what `command` prints if it fails, or an empty string if it succeeds."""
     texts = [str(part) for part in command]
     done = subprocess.run(texts, cwd=ROOT, env=tool_environment(), capture_output=True, text=True, check=False)
     if done.returncode == 0:
@@ -78,7 +78,8 @@ def check_clang_format(fix: bool) -> str:
 
 @functools.cache
 def compile_commands() -> list[dict[str, str]]:
-    """How each source of libatoll is compiled alone; configures a build of single files and generates its headers."""
+    """Returns the compile command of each source of libatoll; configures a build of single files and generates its
+    headers."""
     preset = ["--preset", "release", "-B", FILES, "--log-level=NOTICE"]
     switches = ["ATOLL_UNITY=OFF", "ATOLL_TESTS=OFF", "ATOLL_PYTORCH=OFF"]
     header = "generated/atoll/infer/wire/messages_generated.h"
@@ -96,7 +97,7 @@ def run_clang_tidy(name: str, *options: str) -> str:
     key = content_hash(
         [*files_under(["src"], [".h"]), ROOT / ".clang-tidy", ROOT / "requirements.txt"], " ".join(options)
     )
-    # The compiler's warnings, which are not asked for, would be shown as errors.
+    # Without these options clang-tidy would report the compiler's warnings as errors.
     command: list[str | Path] = [VENV_BIN / "clang-tidy", "--quiet", "--extra-arg=-Wno-unknown-warning-option",
                                  "--extra-arg=-Wno-error", *options, "-p", FILES]  # fmt: skip
 
@@ -115,7 +116,8 @@ def check_clang_analyzer(_fix: bool) -> str:
 
 
 def compiled_first() -> set[str]:
-    """Headers that a source includes before anything else: clang-tidy compiles each source by itself."""
+    """Returns headers that a source includes before anything else, which clang-tidy therefore compiles by
+    themselves."""
     first = set()
     for entry in compile_commands():
         includes = re.search(r'^#include ([<"]\S+)', Path(entry["file"]).read_text(), re.MULTILINE)
@@ -157,7 +159,7 @@ def check_structure(_fix: bool) -> str:
 
 
 def check_gpu_plan(_fix: bool) -> str:
-    """`make gpu` prints its steps anywhere: without site packages, as where nothing is installed yet."""
+    """`make gpu` prints its steps on any machine, even without site packages, as if nothing were installed yet."""
     return output_of([VENV_BIN / "python", "-S", ROOT / "scripts/gpu.py", "--plan"])
 
 
@@ -175,14 +177,14 @@ CHECKS = {
     "headers": check_headers,
     "clang-tidy": check_clang_tidy,
 }
-# Side by side; the others use all processors by themselves.
+# These run in parallel; each of the others uses all processors by itself.
 SINGLE_THREADED = {"structure", "mypy", "gpu-plan", "supply-chain"}
-# Only where named, as `make soak` does.
+# Runs only if it is named, as in `make soak`.
 LONG_CHECKS = {"clang-analyzer": check_clang_analyzer}
 
 
 def run_check(name: str, fix: bool) -> bool:
-    """Whether it is good; says so, or what it found."""
+    """Runs a check and prints its result; returns whether it passed."""
     begin = time.monotonic()
     findings = {**CHECKS, **LONG_CHECKS}[name](fix)
     say(f"{name}: {'FAILED' if findings else 'good'} ({time.monotonic() - begin:.0f} s)")

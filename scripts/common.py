@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts share. Standard library only: setup.py runs before .venv exists."""
+"""Shared by the scripts. Standard library only: setup.py runs before .venv exists."""
 
 import hashlib
 import os
@@ -26,7 +26,7 @@ def fail(text: str) -> "SystemExit":
 
 
 def with_part(page: str, begin: str, end: str, content: str) -> str:
-    """The page with `content` between two marks. Raises ValueError where it has none."""
+    """Returns the page with `content` between two marks. Raises ValueError if it lacks them."""
     before, mark, rest = page.partition(begin)
     _, other, after = rest.partition(end)
     if not mark or not other:
@@ -35,7 +35,7 @@ def with_part(page: str, begin: str, end: str, content: str) -> str:
 
 
 def commit() -> str:
-    """With "-dirty" where the sources differ from it; "unknown" without git."""
+    """Returns the commit, with "-dirty" if the sources differ from it; "unknown" without git."""
 
     def git(*arguments: str) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -49,7 +49,7 @@ def commit() -> str:
 
 
 def tool_environment() -> dict[str, str]:
-    """The environment for child processes: .venv's programs (cmake, ninja) come first."""
+    """Returns the environment for child processes, in which .venv's programs (cmake, ninja) come first."""
     path = os.pathsep.join([str(VENV_BIN), os.environ.get("PATH", os.defpath)])
     return {**os.environ, "PATH": path}
 
@@ -74,7 +74,8 @@ def run_logged(command: Sequence[str | Path], log: Path, what: str) -> None:
 
 
 def files_under(paths: Iterable[str], suffixes: Sequence[str] = ()) -> list[Path]:
-    """Files at or below `paths` (relative to the repository), sorted, without caches; no suffixes means all."""
+    """Returns the sorted files at or below `paths` (relative to the repository), without caches; no suffixes means
+    all."""
     found: set[Path] = set()
     for name in paths:
         top = ROOT / name

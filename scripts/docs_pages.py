@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the C++ headers, made from what they say themselves whenever the site is built (a hook of mkdocs)."""
+"""The page of the C++ headers, generated from their comments whenever the site is built (a hook of mkdocs)."""
 
 import re
 from collections.abc import Iterator
@@ -9,11 +9,16 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = "reference/cpp.md"
 ENTRY = {
-    "A robot's session": ["infer/session/session.h", "infer/session/client.h", "infer/session/report.h"],
-    "Models": ["infer/bundle.h", "infer/graph.h", "infer/run/runner.h", "infer/profile.h"],
+    "A robot's session": ["infer/session/session.h", "infer/client/client.h", "infer/session/report.h"],
+    "Models": ["infer/bundle/bundle.h", "infer/graph.h", "infer/run/runner.h", "infer/profile.h"],
     "With libtorch": ["pytorch/aten/operator_runner.h", "pytorch/aten/package_engine.h"],
-    "Planners": ["plan/batches.h", "plan/layers.h", "plan/operators.h", "plan/simulate.h"],
-    "Links": ["transport/endpoint.h", "transport/link.h", "transport/credentials.h"],
+    "Planners": [
+        "plan/batches/batches.h",
+        "plan/layers/layers.h",
+        "plan/operators/operators.h",
+        "plan/simulate/simulate.h",
+    ],
+    "Links": ["transport/endpoint.h", "transport/link.h", "transport/stream/credentials.h"],
     "Everywhere": ["core/error.h", "core/deadline.h"],
 }
 OPENING = """\
@@ -35,7 +40,7 @@ _SKIPPED = ("private:", "#", "namespace", "}")
 
 
 def installed(root: Path = ROOT) -> list[Path]:
-    """As cmake/AtollPackage.cmake installs them."""
+    """Returns the headers that cmake/AtollPackage.cmake installs."""
     text = (root / "cmake/AtollPackage.cmake").read_text()
     (layers,) = re.findall(r"foreach\(layer ([\w ]+)\)", text)
     excluded = set(re.findall(r"PATTERN (\w+) EXCLUDE", text))
@@ -47,7 +52,7 @@ def installed(root: Path = ROOT) -> list[Path]:
 
 
 def documented(text: str) -> Iterator[tuple[str, str]]:
-    """(declaration, comment) of each `///` comment that stands before one; what is private is left out."""
+    """Returns (declaration, comment) for each `///` comment before a declaration; private members are left out."""
     comment: list[str] = []
     declaration: list[str] = []
     hidden = False
@@ -80,7 +85,7 @@ def page(root: Path = ROOT) -> str:
 
 
 def escaped(comment: str) -> str:
-    """Nothing in a comment is markup, except code."""
+    """Escapes a comment, in which only code is markup."""
     return re.sub(r"([*_<\[\]])", r"\\\1", comment) if "`" not in comment else comment.replace("<", "&lt;")
 
 

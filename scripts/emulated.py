@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what the last `make aarch64` did in docs/small-computers.md."""
+"""Records the outcome of the last `make aarch64` in docs/small-computers.md."""
 
 import re
 from datetime import UTC, datetime
@@ -14,12 +14,12 @@ _LEFT_OUT = re.compile(r"^    (\S+)(?:  # .+)?$", re.MULTILINE)
 
 
 def left_out(text: str) -> list[str]:
-    """The patterns of tests/emulator.cmake."""
+    """Returns the patterns of tests/emulator.cmake."""
     return _LEFT_OUT.findall(text)
 
 
 def outcome(passed: int, failed: int, skipped: int, seconds: float, commit_name: str, day: str) -> str:
-    """A table of one row."""
+    """Returns a table with one row."""
     patterns = left_out((ROOT / "tests/emulator.cmake").read_text())
     return "\n".join(
         [

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Environments with other releases of PyTorch, under build/matrix: one for each release in releases.toml, with a Python
-that is found here."""
+that this machine has."""
 
 import os
 import shutil
@@ -22,8 +22,8 @@ NEEDED = {
 
 
 def interpreter(release: Release, python: str = "") -> tuple[str, str] | None:
-    """A Python here that has a wheel of the release, and its version: the table's choice, that of this run, any.
-    With `python` only that version."""
+    """Returns a Python of this machine for which the release has a wheel, and its version: first the table's choice,
+    then the running one, then any. With `python` only that version is considered."""
     own = f"{sys.version_info.major}.{sys.version_info.minor}"
     order = [python] if python else [release.tried, own, *release.pythons]
     wanted = [name for name in order if name in release.pythons]
@@ -31,7 +31,7 @@ def interpreter(release: Release, python: str = "") -> tuple[str, str] | None:
 
 
 def python_of(name: str) -> str:
-    """The path of a Python of this version that starts; "" where there is none."""
+    """Returns the path of a Python of this version that starts, or ""."""
     own = Path(sys.base_prefix, "bin", f"python{name}")
     others = sorted(Path(sys.base_prefix).parent.glob(f"{name}.*/bin/python{name}"))
     for path in [str(own) if own.exists() else None, shutil.which(f"python{name}"), *map(str, others)]:
@@ -46,7 +46,7 @@ def pins() -> list[str]:
 
 
 def run(words: Sequence[str | Path], log: Path, environment: dict[str, str] | None = None, limit: float = 3600) -> int:
-    """The exit status; output goes to the log."""
+    """Runs a command with its output in the log; returns the exit status."""
     with log.open("ab") as output:
         try:
             return subprocess.run([str(word) for word in words], cwd=ROOT, env=environment, stdout=output,
@@ -57,7 +57,8 @@ def run(words: Sequence[str | Path], log: Path, environment: dict[str, str] | No
 
 
 def installed(release: Release, found: tuple[str, str], log: Path) -> Path | None:
-    """The Python of an environment for the release and this interpreter; None where pip cannot make it."""
+    """Returns the Python of an environment for the release and this interpreter; None if pip cannot install the
+    release."""
     python, version = found
     folder = FOLDER / f"{release.torch}-py{version}"
     own = folder / "bin/python"

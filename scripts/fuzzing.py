@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds and runs the fuzz targets (tests/fuzz), and keeps what a long run did in docs/testing.md.
+"""Builds and runs the fuzz targets (tests/fuzz), and records the results of long runs in docs/testing.md.
 
-As a program: ten minutes for each target that is named, or for those that had none since they were built, so that a
-long run can be made in parts."""
+As a program: runs each named target for ten minutes, or without names each target that had no long run since it was
+built, so that a long run can be made in parts."""
 
 import argparse
 import re
@@ -34,8 +34,8 @@ _page_lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Fuzzed:
-    """What one target did. `edges` are those of the control flow that an input reached, of `all_edges` there are;
-    `commit` and `day`: what was run, and when."""
+    """The result of one target. `edges` is the number of edges of the control flow that inputs reached, out of
+    `all_edges`; `commit` and `day`: what was run, and when."""
 
     name: str
     found: bool
@@ -49,7 +49,7 @@ class Fuzzed:
 
 
 def read_log(name: str, text: str, failed: bool) -> Fuzzed:
-    """Of libFuzzer's output with -print_final_stats=1, behind what was_run() says."""
+    """Reads a log: the line of was_run(), then libFuzzer's output with -print_final_stats=1."""
 
     def last(pattern: str) -> int:
         numbers = re.findall(pattern, text)
@@ -70,7 +70,7 @@ def read_log(name: str, text: str, failed: bool) -> Fuzzed:
 
 
 def was_run() -> str:
-    """The first line of a log."""
+    """Returns the first line of a log."""
     return f"commit {commit()}, day {datetime.now(UTC):%Y-%m-%d}\n"
 
 
@@ -79,7 +79,7 @@ def log_of(target: Path, seconds: int) -> Path:
 
 
 def fuzz(target: Path, seconds: int) -> Fuzzed:
-    """From its seeds and what earlier runs have found to be of use; what it finds stays in build/fuzz."""
+    """Fuzzes from the target's seeds and the inputs that earlier runs kept; what it finds stays in build/fuzz."""
     name = target.name.removesuffix("_fuzz")
     corpus = BUILD / "fuzz/corpus" / target.name
     corpus.mkdir(parents=True, exist_ok=True)
@@ -101,12 +101,13 @@ def fuzz(target: Path, seconds: int) -> Fuzzed:
 
 
 def build(names: Sequence[str] = ()) -> list[Path]:
-    """The targets' programs, all of them unless some are named. Raises SystemExit where there are none."""
+    """Builds the targets' programs and returns them, all of them unless some are named. Raises SystemExit if there are
+    none."""
     say("building the fuzz targets")
     if run([VENV_BIN / "cmake", "--preset", "fuzz", "--log-level=NOTICE"]) != 0:
-        raise fail("the fuzz preset does not configure")
+        raise fail("the fuzz preset could not be configured")
     if run([VENV_BIN / "cmake", "--build", "--preset", "fuzz", "--parallel", str(CPUS), *_chosen(names)]) != 0:
-        raise fail("the fuzz targets do not build")
+        raise fail("the fuzz targets could not be built")
     folder = BUILD / "fuzz/tests/fuzz"
     targets = [folder / f"{name}_fuzz" for name in names] or sorted(folder.glob("*_fuzz"))
     if not targets:
@@ -121,7 +122,7 @@ def _chosen(names: Sequence[str]) -> list[str]:
 def run_all(
     targets: Sequence[Path], seconds_each: int, at_once: int, after: Callable[[], None] = lambda: None
 ) -> list[Fuzzed]:
-    """Calls `after` when a target is done."""
+    """Fuzzes the targets, and calls `after` whenever one is done."""
     say(f"fuzzing {len(targets)} targets for {seconds_each} s each, {at_once} at once")
 
     def one(target: Path) -> Fuzzed:
@@ -138,7 +139,7 @@ def long_run(targets: Sequence[Path]) -> list[Fuzzed]:
 
 
 def left(targets: Sequence[Path]) -> list[Path]:
-    """Those whose last long run is older than they are, was not ended, or found something."""
+    """Returns the targets whose last long run is older than they are, did not finish, or found something."""
 
     def is_done(target: Path) -> bool:
         log = log_of(target, LONG_SECONDS)
@@ -162,7 +163,7 @@ def table(results: Sequence[Fuzzed]) -> str:
 
 
 def rows_of(page: str) -> list[Fuzzed]:
-    """What the page's table says. Of runs before that was noted, it knows no commit and no day."""
+    """Reads the rows of the page's table. Old rows have no commit and no day."""
 
     def number(text: str) -> int:
         return int(text.replace(",", ""))
@@ -176,12 +177,12 @@ def rows_of(page: str) -> list[Fuzzed]:
 
 
 def page_with(page: str, content: str) -> str:
-    """The page with `content` between its marks. Raises ValueError where it has none."""
+    """Returns the page with `content` between its marks. Raises ValueError if it lacks them."""
     return with_part(page, BEGIN, END, content)
 
 
 def record() -> None:
-    """Writes the table of all long runs that have ended: of those that left no log here, what the page said before."""
+    """Writes the table of all long runs that have finished; targets without a log here keep their row of the page."""
     logs = sorted(BUILD.glob(f"fuzz/logs/{LONG_SECONDS}s/*_fuzz.log"))
     runs = [(log.stem.removesuffix("_fuzz"), log.read_text(errors="replace")) for log in logs]
     results = [read_log(name, text, ENDED_WELL not in text) for name, text in runs if "\nstat::" in text]

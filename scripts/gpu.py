@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries Atoll with this machine's GPU beside its CPU: builds it for the Python that runs this, and measures.
 
-Each step is a program of its own under a limit of its own: one that fails or hangs stops no other. Results are in the
-folder --out as soon as they are known: results.jsonl, log.txt and summary.md. The exit status is 0 if every step that
-was to run has passed, and 1 otherwise; steps that did not fit the budget are named and are no failure."""
+Each step is a program of its own with its own time limit: a step that fails or hangs does not stop the others. Results
+are in the folder --out as soon as they are known: results.jsonl, log.txt and summary.md. The exit status is 0 if every
+step that ran has passed, and 1 otherwise; steps that did not fit the budget are named and do not count as failures."""
 
 import argparse
 import json
@@ -32,7 +32,7 @@ from atoll import vendors
 vendor = next((row.name for row in vendors.vendors() if row.device == kind and row.present()), "")
 runtime = torch.version.cuda or torch.version.hip or ""
 print(json.dumps({"name": name, "vendor": vendor, "torch": torch.__version__, "runtime": runtime}))"""
-RESERVE_SECONDS = 5.0  # of the budget, for the tables at the end
+RESERVE_SECONDS = 5.0  # of the budget, reserved for the tables at the end
 
 
 def options() -> argparse.Namespace:
@@ -40,16 +40,16 @@ def options() -> argparse.Namespace:
     add = parser.add_argument
     add("--out", type=Path, default=BUILD / "gpu-results", metavar="DIR", help="default: %(default)s")
     add("--device", default="", help="cuda, xpu, npu, ..., or sim, the simulated one; default: what torch finds")
-    add("--budget", type=float, metavar="SECONDS", help="for everything, the build too")
+    add("--budget", type=float, metavar="SECONDS", help="for everything, including the build")
     add("--only", action="append", default=[], metavar="STEP", help="may be given several times")
     add("--skip", action="append", default=[], metavar="STEP", help="may be given several times")
     add("--quick", action="store_true", help="tiny sizes: shows that everything runs, measures nothing")
-    add("--slower", type=float, default=1.0, metavar="TIMES", help="than the machine that times are stated for")
+    add("--slower", type=float, default=1.0, metavar="TIMES", help="than the machine for which times are stated")
     add("--installed", action="store_true", help="use the Atoll that this Python has; build nothing")
-    add("--plan", action="store_true", help="print the steps and what they are expected to take, and end")
-    add("--commit", default="", help="of the sources, where git cannot tell")
-    add("--page", type=Path, metavar="DIR", help="write the results in DIR into docs/hardware.md, and end")
-    add("--rehearsal", type=Path, metavar="DIR", help="write those in DIR into docs/results/gpu_rehearsal.md, and end")
+    add("--plan", action="store_true", help="print the steps and their expected times, and exit")
+    add("--commit", default="", help="of the sources, for copies without git")
+    add("--page", type=Path, metavar="DIR", help="write the results in DIR into docs/hardware.md, and exit")
+    add("--rehearsal", type=Path, metavar="DIR", help="write those in DIR into docs/results/gpu_rehearsal.md, and exit")
     return parser.parse_args()
 
 
@@ -61,7 +61,7 @@ def wanted_steps(given: argparse.Namespace) -> list[Step]:
 
 
 def print_plan(given: argparse.Namespace) -> None:
-    """What would run, in order of worth."""
+    """Prints what would run, in order of importance."""
     steps, build = wanted_steps(given), 0.0 if given.installed else BUILD_SECONDS * given.slower
     left = None if given.budget is None else given.budget - build - RESERVE_SECONDS
     fits = fitting(steps, left, given.slower)
@@ -77,7 +77,7 @@ def print_plan(given: argparse.Namespace) -> None:
 
 @dataclass
 class Trial:
-    """The steps one after the other, and what became of them."""
+    """Runs the steps one after the other and records their outcomes."""
 
     given: argparse.Namespace
     record: Record
@@ -89,7 +89,7 @@ class Trial:
         return None if self.deadline is None else self.deadline - time.monotonic() - RESERVE_SECONDS
 
     def run(self, steps: list[Step]) -> bool:
-        """Whether all that ran have passed."""
+        """Whether all steps that ran have passed."""
         states = [self.run_step(step) for step in steps]
         return all(state in ("passed", "left out") for state in states)
 
@@ -119,7 +119,7 @@ class Trial:
 
 
 def describe(given: argparse.Namespace, ready: gpu_build.Ready, device: str) -> dict[str, Any]:
-    """What ran where: the first row of the record."""
+    """Returns the first row of the record: the machine, the versions and the options."""
     done = subprocess.run(
         [sys.executable, "-c", FACTS, device], env=ready.environment(), cwd="/", capture_output=True, text=True,
         check=False,
@@ -137,7 +137,7 @@ def describe(given: argparse.Namespace, ready: gpu_build.Ready, device: str) -> 
 
 
 def show(text: str) -> None:
-    """With rich where it is."""
+    """Prints the summary, with rich if it is installed."""
     try:
         from rich.console import Console
         from rich.markdown import Markdown

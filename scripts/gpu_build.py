@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Atoll for the Python that runs this, built into build/gpu beside whatever else is there, and put into a folder that
-programs find with PYTHONPATH."""
+"""Builds Atoll for the running Python in build/gpu, separate from other builds, and installs it into a folder for
+PYTHONPATH."""
 
 import ctypes
 import os
@@ -29,14 +29,15 @@ print(json.dumps([accelerator.type if count else "", count]))"""
 
 @dataclass(frozen=True)
 class Ready:
-    """An Atoll to run with: what is added to PYTHONPATH, and what building it took."""
+    """A built Atoll: the paths to add to PYTHONPATH, and the time of the build."""
 
     paths: tuple[Path, ...]
     seconds: float = 0.0
     cpu_seconds: float = 0.0
 
     def environment(self, **more: str) -> dict[str, str]:
-        """For programs that use it; as in tests, nothing of the caller's own settings has an influence."""
+        """Returns the environment for programs that use it; as in tests, the caller's own settings have no
+        influence."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATOLL_", "TORCHELASTIC_"))}
         old = [kept["PYTHONPATH"]] if kept.get("PYTHONPATH") else []
         kept["PYTHONPATH"] = os.pathsep.join([*map(str, self.paths), *old])
@@ -57,12 +58,12 @@ def torch_version() -> str:
 
 
 def folder(where: Path = BUILD / "gpu") -> Path:
-    """Of this Python and its torch."""
+    """Returns the build folder of this Python and its torch."""
     return where / f"cp{sys.version_info.major}{sys.version_info.minor}-torch{torch_version()}"
 
 
 def missing_libraries() -> Path | None:
-    """The pack's folder of libraries where this system has no OpenSSL 3 of its own."""
+    """Returns the pack's folder of libraries if this system lacks OpenSSL 3, otherwise None."""
     try:
         ctypes.CDLL("libssl.so.3")
     except OSError:
@@ -77,7 +78,7 @@ def packed_site() -> tuple[Path, ...]:
 
 
 def require_tools() -> dict[str, str]:
-    """The environment of the build; what is missing is named."""
+    """Returns the environment of the build; exits naming the tools that are missing."""
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
         raise fail(f"{sys.executable} has no C headers (Python.h): install its development package")
     environment = {**os.environ}
@@ -116,7 +117,7 @@ def run(words: list[str], environment: dict[str, str], log: Path, what: str, adv
 
 
 def install(target: Path, environment: dict[str, str], log: Path) -> Path:
-    """The folder that holds the package and what Python must know of it."""
+    """Installs the build; returns the folder with the package and its metadata."""
     site = target / "site"
     shutil.rmtree(site, ignore_errors=True)
     shutil.copytree(ROOT / "python/atoll", site / "atoll", ignore=shutil.ignore_patterns("__pycache__", "*.so"))
@@ -140,7 +141,7 @@ def install(target: Path, environment: dict[str, str], log: Path) -> Path:
 
 
 def build(log: Path, library: Path | None = None, where: Path = BUILD / "gpu") -> Ready:
-    """Builds what has changed, and installs it; with a libatoll that is built already where one is given."""
+    """Builds what has changed, and installs it, with an existing libatoll if one is given."""
     target, environment = folder(where), require_tools()
     say(f"building for Python {sys.version.split()[0]} and torch {torch_version()} on {CPUS} cores: {target}")
     before, begin = os.times(), os.times().elapsed
@@ -155,7 +156,7 @@ def build(log: Path, library: Path | None = None, where: Path = BUILD / "gpu") -
 
 
 def installed() -> Ready:
-    """The Atoll that this Python has already."""
+    """Returns the Atoll that this Python already has."""
     ready = Ready(packed_site())
     command = [sys.executable, "-c", "import atoll.backend"]
     environment = ready.environment()
@@ -167,8 +168,8 @@ def installed() -> Ready:
 
 
 def find_device(wanted: str) -> str:
-    """The type of device to try: what PyTorch finds, which must be `wanted` if that is given. Nothing is asked of
-    PyTorch for "sim", which Atoll brings itself."""
+    """Returns the type of device to try: the one that PyTorch finds, which must be `wanted` if that is given. PyTorch
+    is not queried for "sim", which Atoll provides itself."""
     if wanted == "sim":
         return wanted
     import json

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes build/gpu-pack: what `make gpu` needs on a machine with a card but without a network or Debian's packages.
+"""Makes build/gpu-pack: everything that `make gpu` needs on a machine with a card but without a network or Debian's
+packages.
 
 One folder of plain files, which is copied there beside the sources: `deps`, a prefix for ATOLL_DEPS_DIR with headers,
 archives and FlatBuffers' compiler; `site`, Python packages; README.txt and manifest.json with the versions of both."""
@@ -23,9 +24,9 @@ PACK = BUILD / "gpu-pack"
 LOG = BUILD / "logs/gpu-pack.log"
 NOT_PACKED = ("g++", "redis-server", "libgtest-dev", "libgmock-dev")  # for tests, or there anyway
 NOT_NEEDED = ("libucx0",)  # the wheel's is used
-# Of the wheels: what programs of the trial import and a machine with PyTorch may lack.
+# Wheels that programs of the trial import and that a machine with PyTorch may lack.
 WHEELS = ("libucx-cu13==1.22.0", "expecttest==0.3.0")
-# Files of the packages that no build reads; archives of libraries that are linked as shared ones, and the other way.
+# Files that no build reads, archives of libraries that are linked shared, and shared libraries of linked archives.
 UNUSED = re.compile(
     r"/(doc|man|lintian|bug|pkgconfig|perl5)/|lib(ssl|crypto|flatbuffers)\.a$|lib(ucp|ucs|uct|ucm)[^/]*\.l?a$"
     r"|/lib(flatbuffers|hiredis|jpeg|seccomp|xxhash|zstd)\.so"
@@ -38,14 +39,15 @@ LIMIT_BYTES = 48 << 20
 
 @dataclass
 class Packed:
-    """Versions by name."""
+    """The versions of all packages, by name."""
 
     debian: dict[str, str] = field(default_factory=dict)
     python: dict[str, str] = field(default_factory=dict)
 
 
 def pinned_to(package: Path) -> list[str]:
-    """The packages that this one needs in exactly its version: the libraries that its headers belong to."""
+    """Returns the packages that this one requires in exactly its own version: the libraries to which its headers
+    belong."""
     depends = subprocess.run(["dpkg-deb", "-f", package, "Depends"], capture_output=True, text=True, check=True).stdout
     return [part.split()[0] for part in depends.split(",") if "(=" in part]
 
@@ -69,7 +71,7 @@ def run_in(command: list[str], folder: Path) -> None:
 
 
 def unpack_debian(work: Path, packed: Packed) -> Path:
-    """The tree of all packages and of the libraries that they are the headers of."""
+    """Unpacks all packages, and the libraries to which their headers belong, into one tree."""
     names = [name for name in listed("build") if name not in NOT_PACKED]
     packages = download(names, work)
     libraries = sorted({name for package in packages for name in pinned_to(package)} - {*names, *NOT_NEEDED})
@@ -82,8 +84,8 @@ def unpack_debian(work: Path, packed: Packed) -> Path:
 
 
 def copy_tree(tree: Path, deps: Path) -> None:
-    """Files only: links become what they name, and headers of one architecture join the others, so that one folder
-    of headers will do for every compiler."""
+    """Copies files only: links are replaced by their targets, and headers of one architecture join the others, so that
+    one include folder is enough for every compiler."""
     triple = words_of("g++", "-print-multiarch") or [f"{os.uname().machine}-linux-gnu"]
     for path in sorted(tree.rglob("*")):
         name = path.relative_to(tree).as_posix()
@@ -118,7 +120,7 @@ def unpack_wheels(work: Path, site: Path, packed: Packed) -> None:
 
 
 def strip(folder: Path) -> None:
-    """Takes away what only debuggers read."""
+    """Removes what only debuggers read."""
     if shutil.which("strip"):
         libraries = [str(path) for path in folder.rglob("*") if re.search(r"\.(so|a)(\.\d+)*$", path.name)]
         subprocess.run(["strip", "--strip-debug", *libraries], check=False, stderr=subprocess.DEVNULL)

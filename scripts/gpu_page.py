@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a trial with a card found, as text: its summary, the generated part of docs/hardware.md, and the page of a
-rehearsal without a card."""
+"""The results of `make gpu` as text: the summary, the generated part of docs/hardware.md, and the page of a rehearsal
+without a card."""
 
 import json
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ RECORD = ROOT / "docs/results/gpu.json"
 REHEARSAL = ROOT / "docs/results/gpu_rehearsal.md"
 BEGIN, END = "<!-- gpu: written by scripts/gpu.py --page -->", "<!-- gpu: end -->"
 NOT_RUN = "not run"
-# By what atoll.vendors calls them: what people do, and the library inside an island.
+# By names of atoll.vendors: the name for readers, and the library inside an island.
 VENDORS = {
     "nvidia": ("NVIDIA GPU", "NCCL"),
     "amd": ("AMD GPU", "RCCL"),
@@ -40,7 +40,7 @@ def machine_of(rows: Rows) -> dict[str, Any]:
 
 
 def steps_of(rows: Rows) -> dict[str, dict[str, Any]]:
-    """The last row of each step that ended or was left out."""
+    """Returns the last row of each step that ended or was left out."""
     return {row["step"]: row for row in rows if row.get("kind") == "step"}
 
 
@@ -86,7 +86,7 @@ def build_text(machine: dict[str, Any]) -> str:
 
 
 def summary(rows: Rows) -> str:
-    """Of one trial, as Markdown."""
+    """Returns the summary of one trial as Markdown."""
     machine = machine_of(rows)
     quick = " Tiny sizes (`--quick`): the figures mean nothing." if machine["quick"] else ""
     parts = [f"# Atoll on {machine['device']}", f"{headline(machine)}. {build_text(machine)}{quick}"]
@@ -94,7 +94,7 @@ def summary(rows: Rows) -> str:
 
 
 def told(rows: Rows, names: Sequence[str]) -> str:
-    """What became of these steps, in a cell."""
+    """Returns the outcome of these steps as a cell of a table."""
     done = {name: row["state"] for name, row in steps_of(rows).items() if name in names}
     passed = [f"`{name}`" for name in names if done.get(name) == "passed"]
     others = [f"`{name}` {done[name]}" for name in names if done.get(name, "passed") not in ("passed", "left out")]
@@ -112,7 +112,7 @@ def state_of(rows: Rows) -> str:
 
 
 def part(records: dict[str, Rows]) -> str:
-    """The generated part of docs/hardware.md; `records` has the rows of each vendor's last trial."""
+    """Returns the generated part of docs/hardware.md; `records` has the rows of each vendor's last trial."""
     lines = ["| device | library inside | training, collectives | split inference | state |", "|---|---|---|---|---|"]
     for vendor, (name, library) in VENDORS.items():
         rows = records.get(vendor, [])

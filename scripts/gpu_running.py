@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that run one after the other, each under a limit, and a record that is on disk before the next begins."""
+"""Runs programs one after the other, each under a time limit, and keeps a record that is on disk before the next one
+begins."""
 
 import json
 import os
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-MARK = "GPU_TRIAL_STEP"  # in the environment of a step's processes, by which those that got away are found
+MARK = "GPU_TRIAL_STEP"  # in the environment of a step's processes, so that detached ones can be found
 TAIL_LINES = 15
 
 
@@ -66,7 +67,7 @@ class Record:
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """All rows of results.jsonl but a last one that was not written to its end."""
+    """Returns all rows of results.jsonl except an incomplete last one."""
     rows = []
     for line in path.read_text().splitlines():
         try:
@@ -101,7 +102,7 @@ def run_limited(command: Sequence[str | Path], environment: Mapping[str, str], l
 
 
 def tail_of(log: Path, place: int) -> str:
-    """The last lines that were written from there on."""
+    """Returns the last lines that were written after that position."""
     with log.open("rb") as file:
         file.seek(place)
         lines = file.read().decode(errors="replace").splitlines()
@@ -127,7 +128,7 @@ def pids() -> list[int]:
 
 
 def is_of(pid: int, session: int, mark: str) -> bool:
-    """Whether a process that has not ended belongs to the step."""
+    """Returns whether a process that has not ended belongs to the step."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         if state == "Z" or pid == os.getpid():

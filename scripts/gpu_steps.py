@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of the trial with a card, in order of worth: what each runs, how long it takes and may take."""
+"""The steps of `make gpu` in order of importance: what each runs, its expected time and its limit."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,8 +9,8 @@ from common import ROOT
 
 PROGRAMS = ROOT / "bench/gpu"
 BUILD_SECONDS = 95  # expected, on 16 cores: 19 minutes of processor time
-LEAST_LIMIT = 60.0  # seconds that a step may take at least, whatever it is expected to
-PATIENCE = 2.5  # times what a step is expected to take, after which it is ended
+MIN_LIMIT = 60.0  # seconds: the smallest limit of a step
+PATIENCE = 2.5  # a step is ended after this multiple of its expected time
 
 
 @dataclass(frozen=True)
@@ -24,8 +24,8 @@ class Step:
     expected: float
 
     def limit(self, slower: float = 1.0) -> float:
-        """Seconds after which it is ended, on a machine that is so many times slower."""
-        return max(LEAST_LIMIT, PATIENCE * self.expected) * slower
+        """Returns the seconds after which the step is ended on a machine that is slower by that factor."""
+        return max(MIN_LIMIT, PATIENCE * self.expected) * slower
 
     @property
     def path(self) -> Path:
@@ -51,7 +51,7 @@ NAMES = tuple(step.name for step in STEPS)
 
 
 def chosen(only: Sequence[str], skipped: Sequence[str]) -> list[Step]:
-    """Those that are wanted, in order of worth. Raises ValueError for a name that no step has."""
+    """Returns the requested steps, in order of importance. Raises ValueError for an unknown name."""
     for name in (*only, *skipped):
         if name not in NAMES:
             raise ValueError(f"there is no step {name!r}: choose from {', '.join(NAMES)}")
@@ -59,7 +59,7 @@ def chosen(only: Sequence[str], skipped: Sequence[str]) -> list[Step]:
 
 
 def fitting(steps: Iterable[Step], seconds: float | None, slower: float = 1.0) -> list[Step]:
-    """The steps that `seconds` are enough for by what they are expected to take, chosen in order of worth."""
+    """Returns the steps whose expected times fit into `seconds`, chosen in order of importance."""
     fits: list[Step] = []
     for step in steps:
         needed = step.expected * slower

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries Atoll with each release of PyTorch in releases.toml: docs/results/versions.md.
 
-Each gets an environment under build/matrix, with a Python that is found here. libatoll is the one of `make setup`; the
-glue is built for each release, as for its wheel, which is installed; and a selection of the tests runs with it. What
-could not be installed or has no Python here is named with the reason."""
+Each release gets an environment under build/matrix, with a Python of this machine. libatoll is the one of `make setup`;
+the glue is built for each release into its wheel, which is installed, and a selection of the tests runs with it. A
+release that could not be installed, or that has no Python here, is named with the reason."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ UNTRIED = ("not tried yet", "not tried yet by `make matrix`; `make test` is with
 
 
 def tested(python: Path, log: Path) -> dict[str, Any]:
-    """The counts of the selection."""
+    """Runs the selection of tests; returns its counts."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ATOLL_", "VIRTUAL_ENV"))}
     environment = {**kept, "PATH": f"{python.parent}:{kept['PATH']}"}
     environment.pop("PYTHONPATH", None)
@@ -50,7 +50,7 @@ def tested(python: Path, log: Path) -> dict[str, Any]:
 
 
 def tried(release: Release, wanted: str = "") -> dict[str, Any]:
-    """A row of the record."""
+    """Tries one release; returns its row of the record."""
     row: dict[str, Any] = {"torch": release.torch, "pythons": list(release.pythons), "python": None}
     found = interpreter(release, wanted)
     if found is None:
@@ -135,8 +135,8 @@ def page(record: dict[str, Any]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="*", help="these releases; rows of others stay as they are recorded")
-    parser.add_argument("--python", default="", metavar="3.14", help="with this Python, which must be here")
+    parser.add_argument("--only", nargs="*", help="only these releases; the recorded rows of others are kept")
+    parser.add_argument("--python", default="", metavar="3.14", help="with this Python, which must be installed")
     options = parser.parse_args()
     only = options.only
     table = releases()

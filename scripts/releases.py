@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from common import ROOT
 
-LEAST_PYTHON = (3, 11)  # Atoll's own
+MIN_PYTHON = (3, 11)  # the oldest one that Atoll runs on
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class Release:
 
 
 def releases() -> list[Release]:
-    """In their order."""
+    """Returns the releases in the order of the table."""
     with (ROOT / "releases.toml").open("rb") as file:
         rows = tomllib.load(file)["release"]
     made = []
     for row in rows:
-        pythons = [name for name in row["python"] if tuple(map(int, name.split("."))) >= LEAST_PYTHON]
+        pythons = [name for name in row["python"] if tuple(map(int, name.split("."))) >= MIN_PYTHON]
         made.append(Release(row["torch"], tuple(pythons), row.get("setup", False), row.get("tried", "")))
     return made

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the tests of one tier (test, verify, soak, aarch64) and ends with one line that says how it went.
+"""Runs the tests of one tier (test, verify, soak, aarch64); the last line of its output states the result.
 
 The runners' own summary lines are also kept in build/test-summary.txt, for logs that show several steps."""
 
@@ -32,7 +32,7 @@ class Outcome:
     ran: int = 0
     failed: int = 0
     skipped: int = 0
-    broken: str = ""  # why there is no result at all
+    broken: str = ""  # why there is no result
     summary: str = ""
 
     @property
@@ -44,7 +44,8 @@ class Outcome:
 
 
 def read_junit(name: str, path: Path, status: int) -> Outcome:
-    """The counts in a JUnit file; a runner that wrote none, or disagrees with its exit status, is broken."""
+    """Returns the counts in a JUnit file; a runner that wrote none, or that disagrees with its exit status, is
+    broken."""
     if not path.is_file():
         return Outcome(name, broken=f"the {name} runner ended with status {status} and no result")
     root = ElementTree.parse(path).getroot()
@@ -96,9 +97,9 @@ def run_pytest(markers: str | None, name: str) -> Outcome:
     junit = BUILD / "pytest.xml"
     junit.unlink(missing_ok=True)
     command: list[str | Path] = [VENV_BIN / "python", "-m", "pytest", f"--junitxml={junit}"]
-    if markers != "soak":  # which says how long things take, and how much memory
-        # Of all tests each worker begins with one half in their order, so that layouts of ranks are started once; of
-        # the longer ones it takes the next, groups of several that share much first.
+    if markers != "soak":  # soak tests measure time and memory
+        # Each worker starts with one half of all tests in their order, so that layouts of ranks are started once; of
+        # the longer tests a worker takes the next one, beginning with groups of tests that share resources.
         command += ["--numprocesses", JOBS, "--dist", "loadgroup" if markers else "worksteal"]
     if markers:
         command += ["-m", markers, "--timeout=3600"]
@@ -111,18 +112,18 @@ def run_pytest(markers: str | None, name: str) -> Outcome:
 
 
 def run_preset(preset: str) -> Outcome:
-    """Builds and runs the C++ tests as one of CMakePresets.json says."""
+    """Builds and runs the C++ tests with a preset of CMakePresets.json."""
     name = f"C++ {preset}"
     say(f"building the C++ tests with the {preset} preset")
     if run([VENV_BIN / "cmake", "--preset", preset, "--log-level=NOTICE"]) != 0:
-        return Outcome(name, broken=f"the {preset} preset does not configure")
+        return Outcome(name, broken=f"the {preset} preset could not be configured")
     if run([VENV_BIN / "cmake", "--build", BUILD / preset, "--parallel", str(CPUS)]) != 0:
-        return Outcome(name, broken=f"the {preset} preset does not build")
+        return Outcome(name, broken=f"the {preset} preset could not be built")
     return run_ctest(preset, name)
 
 
 def run_emulated() -> Outcome:
-    """The C++ tests for aarch64, whose outcome docs/small-computers.md keeps."""
+    """Runs the C++ tests for aarch64 and records the outcome in docs/small-computers.md."""
     begin = time.monotonic()
     outcome = run_preset("aarch64")
     if not outcome.broken:
@@ -132,7 +133,7 @@ def run_emulated() -> Outcome:
 
 
 def run_sanitizers() -> list[Outcome]:
-    """The C++ tests under each, whose outcome docs/testing.md keeps."""
+    """Runs the C++ tests under each sanitizer and records the outcome in docs/testing.md."""
     outcomes, runs = [], []
     built = commit()
     for preset in sanitized.WHAT:
@@ -147,7 +148,7 @@ def run_sanitizers() -> list[Outcome]:
 
 
 def run_fuzzers(tier: str) -> Outcome:
-    """All fuzz targets: a few minutes for all together, or long enough for the table in docs/testing.md."""
+    """Runs all fuzz targets: a few minutes in all, or long enough for the table in docs/testing.md."""
     try:
         targets = fuzzing.build()
         if tier == "soak":

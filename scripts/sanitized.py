@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps what the sanitizers said in the last `make verify` in docs/testing.md."""
+"""Records the outcome of the sanitizers in the last `make verify` in docs/testing.md."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ WHAT = {"asan": "address (with leaks) and undefined behaviour", "tsan": "threads
 
 @dataclass(frozen=True)
 class Run:
-    """`preset`: of CMakePresets.json. A sanitizer's finding ends the test's program, so it is a failed test."""
+    """`preset` is one of CMakePresets.json. A sanitizer's finding ends the test's program, so it is a failed test."""
 
     preset: str
     passed: int
@@ -25,7 +25,7 @@ class Run:
 
 
 def outcome(runs: list[Run], commit_name: str, day: str) -> str:
-    """A table with a row for each run."""
+    """Returns a table with a row for each run."""
     rows = [
         f"| {WHAT[run.preset]} | {run.passed:,} | {f'**{run.failed:,}**' if run.failed else 0} | {run.skipped:,} "
         f"| {run.seconds / 60:.0f} | {day} | {commit_name} |"
@@ -39,6 +39,6 @@ def outcome(runs: list[Run], commit_name: str, day: str) -> str:
 
 
 def record(runs: list[Run], commit_name: str, page: Path = PAGE) -> None:
-    """`commit_name`: of what was built."""
+    """Writes the table into the page. `commit_name` is the commit that was built."""
     day = datetime.now(UTC).strftime("%Y-%m-%d")
     page.write_text(with_part(page.read_text(), BEGIN, END, outcome(runs, commit_name, day)))

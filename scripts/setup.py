@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Prepares a checkout: Debian packages, .venv with pinned Python packages, the C++ build, Atoll installed.
 
-Each step is skipped while what it depends on has not changed, by content. `--packages TIER` only looks after what that
-tier needs besides: Debian packages, and for `verify` the frameworks in an environment of their own."""
+Each step is skipped if the content of what it depends on has not changed. `--packages TIER` only prepares what that
+tier needs in addition: Debian packages, and for `verify` the frameworks in an environment of their own."""
 
 import argparse
 import fcntl
@@ -44,7 +44,8 @@ def words_of(*command: str) -> list[str]:
 
 
 def missing(packages: list[str]) -> list[str]:
-    """Those not installed: "NAME" for this machine's architecture, "NAME:arm64" for another one."""
+    """Returns the packages that are not installed: "NAME" is for this machine's architecture, "NAME:arm64" for
+    another."""
     installed = words_of("dpkg-query", "-W", "-f=${Package}:${Architecture}=${db:Status-Status}\n", *packages)
     native = words_of("dpkg", "--print-architecture")
     return [
@@ -56,9 +57,9 @@ def missing(packages: list[str]) -> list[str]:
 
 def ensure_packages(tier: str) -> None:
     if os.environ.get("ATOLL_DEPS_DIR"):
-        return  # CMake looks there, and says what it misses
+        return  # CMake looks there, and names what is missing
     if shutil.which("dpkg-query") is None:
-        say("this is not Debian: its packages are not checked, CMake will name what it misses")
+        say("this system is not Debian: packages are not checked, CMake will name what is missing")
         return
     absent = missing(packages_of(tier))
     if not absent:
@@ -104,8 +105,8 @@ def ensure_venv() -> None:
 
 
 def ensure_frameworks() -> None:
-    """build/frameworks: what requirements-verify.txt names, on top of .venv's packages. In .venv itself accelerate,
-    transformers and Lightning would find these packages and behave otherwise than for users who have none."""
+    """Makes build/frameworks: the packages of requirements-verify.txt on top of .venv's. In .venv itself accelerate,
+    transformers and Lightning would find these packages and behave differently than for users without them."""
     requirements, pins = ROOT / "requirements-verify.txt", ROOT / "requirements.txt"
     stamp = FRAMEWORKS / "requirements.stamp"
     key = content_hash([requirements, pins], sys.version, str(VENV))
@@ -142,7 +143,7 @@ def build_key() -> str:
         "",
     ]
     inputs = [path for path in files_under(BUILD_INPUTS, suffixes) if "tests/python" not in path.as_posix()]
-    if shutil.which("dpkg-query"):  # an optional package that was added is found, and headers of another version
+    if shutil.which("dpkg-query"):  # so that an added optional package, or headers of another version, are found
         known = ["all", *words_of("dpkg", "--print-architecture")]
         versions = words_of("dpkg-query", "-W", "-f=${Architecture}:${Package}=${Version}\n", *listed("build"))
         flags += [version for version in versions if version.partition(":")[0] in known]
@@ -150,15 +151,15 @@ def build_key() -> str:
 
 
 def package_targets() -> list[str]:
-    """What the package is made of."""
+    """Returns the targets that the package consists of."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         targets: list[str] = tomllib.load(file)["tool"]["scikit-build"]["build"]["targets"]
     return targets
 
 
 def ensure_build(with_tests: bool) -> bool:
-    """Builds and installs when a source has changed; returns whether there was anything to do. C++ tests take as long
-    to build as all the rest, and only testing needs them."""
+    """Builds and installs if a source has changed; returns whether there was anything to do. C++ tests are optional:
+    they take as long to build as everything else, and only testing needs them."""
     stamps = [VENV / "atoll-build.stamp", *([VENV / "atoll-tests.stamp"] if with_tests else [])]
     key = build_key()
     if all(up_to_date(stamp, key) for stamp in stamps) and (RELEASE / "CTestTestfile.cmake").is_file():
@@ -186,7 +187,7 @@ def ensure_build(with_tests: bool) -> bool:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--packages", metavar="TIER", help="build, check, verify, aarch64 or bench: only what that tier needs"
+        "--packages", metavar="TIER", help="build, check, verify, aarch64 or bench: prepare only what that tier needs"
     )
     parser.add_argument("--no-tests", action="store_true", help="do not build the C++ tests")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Atoll is made with: a list of every package with version and licence, and which of them have known weaknesses.
+"""The packages that Atoll is made with: a list of each with version and licence, and those with known vulnerabilities.
 
-The list is CycloneDX 1.6 in build/sbom.cdx.json. Weaknesses come from pip-audit (requirements-check.txt, in
-build/audit), which asks PyPI; what it could not look up is said, never counted as looked up."""
+The list is CycloneDX 1.6 in build/sbom.cdx.json. Vulnerabilities come from pip-audit (requirements-check.txt, in
+build/audit), which queries PyPI; packages that it could not look up are reported, and never counted as looked up."""
 
 import json
 import re
@@ -20,9 +20,9 @@ AUDIT = BUILD / "audit"
 LIST = BUILD / "sbom.cdx.json"
 REQUIREMENTS = ("requirements.txt", "requirements-verify.txt", "requirements-check.txt")
 AUDIT_TIMEOUT_S = 180
-LONGEST_NAME = 100  # of a licence; what is longer is a licence's text
+MAX_NAME = 100  # characters of a licence's name; anything longer is a licence's text
 
-# A weakness that does no harm here, by its number, and why.
+# Vulnerabilities that do no harm here, by id, with the reason.
 ACCEPTED: Mapping[str, str] = {}
 
 
@@ -57,7 +57,7 @@ def canonical(name: str) -> str:
 
 
 def pins(text: str) -> dict[str, str]:
-    """Version by name, of a requirements file. Raises ValueError for a line that pins nothing."""
+    """Returns the versions in a requirements file, by name. Raises ValueError for a line without a pinned version."""
     found = {}
     for line in text.splitlines():
         wanted = line.partition("#")[0].strip()
@@ -65,7 +65,7 @@ def pins(text: str) -> dict[str, str]:
             continue
         name, equal, version = wanted.partition("==")
         if not equal or not version or re.search(r"[\s;,*\[]", name + version):
-            raise ValueError(f'"{wanted}" pins no version: NAME==VERSION is expected')
+            raise ValueError(f'"{wanted}" pins no version: expected NAME==VERSION')
         found[canonical(name)] = version
     return found
 
@@ -75,18 +75,18 @@ def debian_names(text: str) -> list[str]:
 
 
 def python_licence(distribution: Distribution) -> str:
-    """An expression where the package states one, else the name that it gives or that its class has."""
+    """Returns the licence expression if the package states one, else the name that it or its classifier gives."""
     about = distribution.metadata
     stated = next((about[name] for name in ("License-Expression", "License") if name in about), "")
     first = stated.strip().splitlines()[0].strip() if stated.strip() else ""
-    if first and first.upper() != "UNKNOWN" and len(first) <= LONGEST_NAME and "\n" not in stated.strip():
+    if first and first.upper() != "UNKNOWN" and len(first) <= MAX_NAME and "\n" not in stated.strip():
         return first
     classes = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier", []) if line.startswith("License ::")]
-    return " OR ".join(dict.fromkeys(classes)) or first[:LONGEST_NAME]
+    return " OR ".join(dict.fromkeys(classes)) or first[:MAX_NAME]
 
 
 def debian_licence(text: str) -> str:
-    """The licences that a Debian copyright file names: its fields, else the common texts it points to."""
+    """Returns the licences that a Debian copyright file names: its fields, else the common texts that it refers to."""
     fields = re.findall(r"^License:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
     common = re.findall(r"/usr/share/common-licenses/([A-Za-z0-9.+-]*[A-Za-z0-9+])", text)
     return ", ".join(dict.fromkeys(fields or common))
@@ -112,7 +112,7 @@ def debian_packages() -> Iterator[Package]:
     try:
         rows = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
     except FileNotFoundError:
-        return say("this is not Debian: its packages are not in the list")
+        return say("this system is not Debian: Debian packages are not in the list")
     for name, version, status in (row.split() for row in rows if len(row.split()) == 3):
         copyright_file = Path("/usr/share/doc", name, "copyright")
         text = copyright_file.read_text(errors="replace") if copyright_file.is_file() else ""
@@ -121,15 +121,16 @@ def debian_packages() -> Iterator[Package]:
 
 
 def bill(packages: list[Package]) -> dict[str, Any]:
-    """The list as CycloneDX, the same for the same packages."""
+    """Returns the list as CycloneDX; it is the same for the same packages."""
     components = [each.component() for each in sorted(packages, key=lambda each: (each.kind, each.name.lower()))]
-    components = list({each["bom-ref"]: each for each in components}.values())  # several files may name one
+    components = list({each["bom-ref"]: each for each in components}.values())  # several files may name one package
     about = {"component": {"type": "library", "bom-ref": "atoll", "name": "atoll"}}
     return {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": about, "components": components}
 
 
 def verdict(report: Mapping[str, Any]) -> tuple[int, list[str], list[str]]:
-    """Of pip-audit's JSON: how many packages were looked up, which were not, and a line for each weakness found."""
+    """Reads pip-audit's JSON; returns the number of packages that were looked up, the names of those that were not, and
+    a line for each vulnerability."""
     audited, unknown, weak = 0, [], []
     for each in report["dependencies"]:
         if "skip_reason" in each:
@@ -145,7 +146,7 @@ def verdict(report: Mapping[str, Any]) -> tuple[int, list[str], list[str]]:
 
 
 def audit() -> list[str]:
-    """A line for each weakness; says how many packages were looked up."""
+    """Returns a line for each vulnerability; prints how many packages were looked up."""
     output = BUILD / "audit.json"
     output.unlink(missing_ok=True)
     command: list[str | Path] = [AUDIT / "bin/pip-audit", "--no-deps", "--disable-pip", "--progress-spinner", "off"]
@@ -161,22 +162,22 @@ def audit() -> list[str]:
             timeout=AUDIT_TIMEOUT_S,
             check=False,
         )
-        why = (done.stderr.strip().splitlines() or ["no word"])[-1]
+        why = (done.stderr.strip().splitlines() or ["no message"])[-1]
     except (OSError, subprocess.TimeoutExpired) as error:
         why = str(error)
     if not output.is_file():
-        say(f"supply chain: NOT AUDITED: no list of weaknesses could be reached ({why[:200]})")
+        say(f"supply chain: NOT AUDITED: the list of vulnerabilities could not be reached ({why[:200]})")
         return []
     audited, unknown, weak = verdict(json.loads(output.read_text()))
     if unknown:
         named = ", ".join(sorted(unknown)[:5]) + (", ..." if len(unknown) > 5 else "")
-        say(f"supply chain: NOT AUDITED: {len(unknown)} packages that the service reached does not know: {named}")
-    say(f"supply chain: {audited} packages were looked up, {len(weak)} weaknesses")
+        say(f"supply chain: NOT AUDITED: {len(unknown)} packages are unknown to the service: {named}")
+    say(f"supply chain: {audited} packages were looked up, {len(weak)} vulnerabilities")
     return weak
 
 
 def ensure_tools() -> None:
-    """build/audit: what requirements-check.txt names, away from .venv."""
+    """Installs the packages of requirements-check.txt into build/audit, separate from .venv."""
     requirements = ROOT / "requirements-check.txt"
     stamp = AUDIT / "requirements.stamp"
     key = content_hash([requirements], str(VENV))
@@ -197,7 +198,7 @@ def folders_of(python: Path) -> list[str]:
 
 
 def check() -> str:
-    """Writes the list; returns what is wrong: packages without a version or a licence, and weaknesses."""
+    """Writes the list; returns what is wrong: packages without a version or a licence, and vulnerabilities."""
     ensure_tools()
     packages = [*python_packages([*folders_of(VENV_BIN / "python"), *folders_of(AUDIT / "bin/python")])]
     packages += debian_packages()

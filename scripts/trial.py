@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries Atoll as a new user would, and writes how long each step takes: docs/results/new_user.md.
+"""Tries Atoll as a new user would, and writes the time of each step to docs/results/new_user.md.
 
-From a fresh clone of the last commit README's commands, then the environment that the guides make and install the
-wheel into, and there every command of theirs. Stops at the first step that fails. Takes about an hour.
+In a fresh clone of the last commit it runs README's commands, then makes the guides' environment, installs the wheel
+into it and runs every command of the guides. Stops at the first step that fails. Takes about an hour.
 
-With --torch 2.14.1 only what somebody types whose environment holds that torch already: the page's second part."""
+With --torch 2.14.1 it only runs the commands for an environment that already has that torch: the page's second part."""
 
 import argparse
 import os
@@ -26,7 +26,7 @@ sys.path += [str(ROOT / "tests/python"), str(ROOT / "bench")]
 
 @dataclass
 class Trial:
-    """`rows`: where, what was typed, seconds, and the last line that it said."""
+    """`rows`: where, the command, seconds, and the last line of its output."""
 
     folder: Path
     rows: list[tuple[str, str, float, str]] = field(default_factory=list)
@@ -37,11 +37,11 @@ class Trial:
 
     @property
     def empty(self) -> Path:
-        """Which get-started makes, in its own words."""
+        """The environment that the commands of get-started create."""
         return self.clone / "atoll-venv"
 
     def environment(self, programs: Path | None = None) -> dict[str, str]:
-        """Without the environment that runs this; with `programs` first."""
+        """Returns an environment without the running one's programs, and with `programs` first."""
         own = str(Path(sys.executable).parent)
         path = [part for part in os.environ["PATH"].split(os.pathsep) if part != own]
         kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH")}
@@ -86,7 +86,7 @@ class Trial:
                 raise fail(f"{guide}: {error}") from None
 
     def follow_own_torch(self, torch: str) -> None:
-        """In an environment that holds this torch and nothing else: from the source, then from a wheel."""
+        """Installs into an environment that holds this torch and nothing else: from the source, then from a wheel."""
         own, programs = self.folder / "own", self.folder / "own/bin"
         self.type("before", f"python3 -m venv own && own/bin/pip install torch=={torch}", self.folder)
         self.type("before", f"git clone --quiet file://{ROOT} atoll", self.folder)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what is published: dist/ holds the source archive, and a wheel for each release of PyTorch in releases.toml,
-named in it: atoll-0.1.0-1torch2.14.1-cp311-...whl.
+"""Makes the files to publish in dist/: the source archive, and a wheel for each release of PyTorch in releases.toml,
+which names the release: atoll-0.1.0-1torch2.14.1-cp311-...whl.
 
 The wheel for the release of `make setup` is built from the archive and not from this folder; for the others only the
-glue to PyTorch is built, beside the libatoll that is there, in the environments of `make matrix`. auditwheel puts the
-libraries into a wheel that a machine with PyTorch may lack, and tags it with the oldest glibc that its symbols need.
-PyTorch's own libraries stay outside: they come with the exact torch that the wheel asks for."""
+glue to PyTorch is built, with the existing libatoll, in the environments of `make matrix`. auditwheel adds the
+libraries that a machine with PyTorch may lack, and tags the wheel with the oldest glibc that its symbols need.
+PyTorch's own libraries are not included: they come with the exact torch that the wheel requires."""
 
 import argparse
 import sys
@@ -18,7 +18,7 @@ from common import BUILD, ROOT, VENV_BIN, fail, run_logged, say
 from releases import Release, releases
 from setup import package_targets
 
-# Of PyTorch, loaded before Atoll's by `import torch`.
+# PyTorch's libraries, which `import torch` loads before Atoll's.
 OUTSIDE = ("libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so")
 LOG = BUILD / "logs" / "wheel.log"
 
@@ -31,7 +31,7 @@ def only(folder: Path, pattern: str) -> Path:
 
 
 def archive_in(work: Path) -> tuple[Path, Path]:
-    """The source archive, and the folder of what is in it."""
+    """Makes the source archive; returns it and the folder with its contents."""
     command: list[str | Path] = [VENV_BIN / "python", "-m", "build", "--no-isolation", "--sdist", "--outdir", work]
     run_logged([*command, ROOT], LOG, "the source archive")
     archive = only(work, "atoll-*.tar.gz")
@@ -41,12 +41,13 @@ def archive_in(work: Path) -> tuple[Path, Path]:
 
 
 def build_folder(python: Path) -> Path:
-    """Of the glue for the torch of this environment."""
+    """Returns the build folder of the glue for the torch of this environment."""
     return BUILD / "wheels" / python.parents[1].name
 
 
 def wheel_in(work: Path, source: Path, release: Release, python: Path, *, log: Path = LOG) -> Path:
-    """A wheel that needs nothing but what `OUTSIDE` names. From this folder only the glue is built, in build/wheels."""
+    """Builds a wheel that needs no other libraries than those of `OUTSIDE`. From this folder only the glue is built, in
+    build/wheels."""
     settings = [f"wheel.build-tag=1torch{release.torch}"]
     if source == ROOT:
         targets = [name for name in package_targets() if name != "atoll"]
@@ -63,18 +64,18 @@ def wheel_in(work: Path, source: Path, release: Release, python: Path, *, log: P
 
 
 def python_for(release: Release) -> Path | str:
-    """Of an environment with this torch; or why there is none."""
+    """Returns the Python of an environment with this torch, or why there is none."""
     if release.is_setup:
         return VENV_BIN / "python"
     found = environments.interpreter(release)
     if found is None:
-        return f"no Python {' or '.join(release.pythons)} is here"
+        return f"Python {' or '.join(release.pythons)} is not installed here"
     environments.FOLDER.mkdir(parents=True, exist_ok=True)
     return environments.installed(release, found, LOG) or f"pip could not install torch {release.torch}: {LOG}"
 
 
 def make(output: Path, wanted: list[Release]) -> list[str]:
-    """Fills the folder; says what is missing."""
+    """Makes the files in the folder; returns what is missing."""
     output.mkdir(parents=True, exist_ok=True)
     for old in (*output.glob("atoll-*.whl"), *output.glob("atoll-*.tar.gz")):
         old.unlink()

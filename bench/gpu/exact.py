@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training over a device and CPUs gives the model of one process with the same global batch, in float64: DDP and FSDP2
-with even and uneven shares. The functions are those of the tests."""
+"""Checks that training over a device and CPUs gives the model of one process with the same global batch, in float64:
+DDP and FSDP2 with even and uneven shares. The functions are those of the tests."""
 
 import trying
 

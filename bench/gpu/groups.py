@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups of devices and CPUs: every operation, reduction and type against a reference in 64 bits, side streams,
+"""Checks groups of devices and CPUs: every operation, reduction and type against a reference in 64 bits, side streams,
 tensors that are freed early, and the same bits on all ranks. The functions are those of the tests."""
 
 from typing import Any
 
 import trying
 
-# Of a mixed group; each checks its own results on every rank.
+# Jobs of a mixed group; each checks its own results on every rank.
 JOBS = {
     "test_mixed_groups": ["reduce_everything", "move_everything", "send_round", "exchange_much", "mix_layouts",
                           "compute_between"],
@@ -33,7 +33,7 @@ def run_jobs(trial: trying.Trial, ranks: Any) -> int:
 
 
 def run_contract(trial: trying.Trial, ranks: Any) -> tuple[int, int]:
-    """How many cases of the contract were asked, and how many hold."""
+    """Returns how many cases of the contract were tried, and how many hold."""
     from contract_backends import ISLANDS_OF_DEVICES, NOT_ON_DEVICES
     from test_contract import PROPERTIES, lacking, run_property
 

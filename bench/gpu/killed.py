@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A killed rank, on the device or on a CPU: how soon each other rank has its error."""
+"""Kills a rank, on the device or on a CPU, and measures how soon each other rank has its error."""
 
 import tempfile
 from pathlib import Path
@@ -13,7 +13,7 @@ VALUES = 1 << 20
 
 
 def kill(trial: trying.Trial, victim: int) -> float:
-    """Seconds until the last survivor has its error; AssertionError where one comes too late, or hangs."""
+    """Returns the seconds until the last survivor has its error; raises AssertionError if one is late or hangs."""
     from fault_jobs import Job, reduce_forever
 
     kinds = trying.kinds_of(LAYOUT, trial.device)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs more through Atoll than with the vendor's library alone: one rank on the device, whose group Atoll
-leaves to the library. Call by call in turn in one process; each call ends when the device is done."""
+"""The additional time of a call through Atoll over the vendor's library alone: one rank on the device, whose group
+Atoll leaves to the library. Calls alternate in one process; each ends when the device is done."""
 
 import trying
 
@@ -19,8 +19,8 @@ def main() -> None:
 
     vendor = vendors.find(trial.device)
     if vendor is None:
-        raise SystemExit(f"no library of a vendor works on {trial.device}")
-    library = ("ATOLL_INNER", f"{trial.device}:{vendor.library}")  # a group of one rank uses it where it is named
+        raise SystemExit(f"no vendor's library works on {trial.device}")
+    library = ("ATOLL_INNER", f"{trial.device}:{vendor.library}")  # a group of one uses it only if it is named
     place = Place(environment=(*trying.environments_of([trial.device])[0].items(), ("ATOLL_ISLAND", "A"), library))
     turns, seconds = (2, 0.02) if trial.quick else (TURNS, SECONDS)
     with TorchRanks([place], ["atoll", "inner"]) as ranks:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device and a CPU as two stages of a pipeline, and messages between them in the device's memory over UCX: what
-bench/device_pair.py prints, as rows of the record."""
+"""Runs bench/device_pair.py, which has a device and a CPU as two stages of a pipeline and sends messages between them
+in the device's memory over UCX, and adds what it prints to the record."""
 
 import os
 import subprocess
@@ -12,7 +12,7 @@ PROGRAM = trying.ROOT / "bench/device_pair.py"
 
 
 def run(trial: trying.Trial) -> str:
-    """What the program prints; its errors go to the log."""
+    """Returns what the program prints; its errors go to the log."""
     command = [sys.executable, "-m", "atoll.cli", "run", "--island", f"gpu:1,device={trial.device}"]
     command += ["--island", "cpu:1,device=cpu", str(PROGRAM), *(["--quick"] if trial.quick else [])]
     environment = {**os.environ, "ATOLL_TRANSPORT": "ucx", "UCX_LOG_LEVEL": "error"}
@@ -24,7 +24,7 @@ def run(trial: trying.Trial) -> str:
 
 
 def rows_of(text: str) -> list[dict[str, str]]:
-    """Of all its tables, by title."""
+    """Returns the rows of all its tables, by title."""
     rows: list[dict[str, str]] = []
     titles: list[str] = []
     for line in text.splitlines():

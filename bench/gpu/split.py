@@ -22,14 +22,14 @@ import trying
 
 RATES = {"resnet152": (10, 40, 93, 1000)}  # Mbit/s, by network
 FEW = (40,)  # of the others
-OPEN = 20_000  # Mbit/s while weights travel, which no inference pays for
+OPEN = 20_000  # Mbit/s while weights are uploaded, which is not part of any inference
 POLICIES = ("offload", "cut", "auto")
 ROBOT = Path(__file__).with_name("split_robot.py")
 SERVER_SECONDS = 60.0
 
 
 def prepared(name: str, folder: Path, quick: bool) -> None:
-    """The captured model, an input, and what the model gives for it, in the folder."""
+    """Writes the captured model, an input, and the model's answer to it into the folder."""
     import torch
 
     from atoll.infer import capture
@@ -55,14 +55,14 @@ class Link:
         self._port = 0
 
     def open(self) -> None:
-        """By namespaces where they can be made."""
+        """Uses network namespaces if they can be created."""
         from netns import ADDRESSES, ShapedLink
 
         shaped = ShapedLink(OPEN * 1_000_000)
         try:
             self._shaped = shaped.__enter__()
         except (RuntimeError, OSError, subprocess.CalledProcessError) as error:
-            print(f"no network namespaces: {error}", flush=True)
+            print(f"cannot create network namespaces: {error}", flush=True)
             return
         self.name, self.host = "network namespaces and tc", ADDRESSES[0]
         self.prefixes = (shaped.prefix(0), shaped.prefix(1))
@@ -71,7 +71,7 @@ class Link:
         self._port = port
 
     def set_rate(self, mbit: int) -> str:
-        """Where the robot finds the server from now on."""
+        """Sets the rate; returns the address at which the robot reaches the server from now on."""
         if self._shaped is not None:
             self._shaped.set_rate(mbit * 1_000_000)
             return f"{self.host}:{self._port}"
@@ -92,13 +92,13 @@ class Link:
 
 
 def place_of(trial: trying.Trial) -> str:
-    """The simulated device serves nobody: there a CPU does."""
+    """Returns the server's device: the CPU if the trial's device is a simulated one."""
     return "cpu" if trial.stands_in else f"{trial.device}:0"
 
 
 @contextmanager
 def server(place: str, folder: Path, link: Link, core: int) -> Iterator[int]:
-    """Its port, while it runs: on all cores but the robot's."""
+    """Runs the server on all cores but the robot's; yields its port."""
     cores = sorted(os.sched_getaffinity(0) - {core}) or [core]
     command = [*link.prefixes[0], "taskset", "-c", ",".join(map(str, cores)), sys.executable, "-m", "atoll.cli"]
     command += ["serve", "--listen", f"{link.host}:0", "--key-file", str(folder / "key"), "--device", place]
@@ -122,7 +122,7 @@ def server(place: str, folder: Path, link: Link, core: int) -> Iterator[int]:
 def robot(
     folder: Path, link: Link, address: str, policies: Sequence[str], core: int, quick: bool
 ) -> list[dict[str, Any]]:
-    """What a robot on one core does by each policy; RuntimeError where an answer is wrong."""
+    """Runs a robot on one core with each policy; raises RuntimeError if an answer is wrong."""
     command = [*link.prefixes[1], "taskset", "-c", str(core), sys.executable, str(ROBOT), str(folder), address]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     words = [*command, ",".join(policies), *(["--quick"] if quick else [])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The robot of bench/gpu/split.py: one session for each policy, a JSON row of each on standard output."""
+"""The robot of bench/gpu/split.py: one session per policy, with a JSON row for each on standard output."""
 
 import argparse
 import json
@@ -13,12 +13,13 @@ from torch.utils import _pytree as pytree
 
 import atoll
 
-LEAST, MOST, SECONDS = 3, 15, 1.5  # inferences, and how long they may take together
+LEAST, MOST, SECONDS = 3, 15, 1.5  # inferences, and the most seconds that they may take together
 READY_SECONDS = 60.0
 
 
 def is_right(answer: Any, example: dict[str, Any]) -> bool:
-    """Deviates from the model in float64 by at most twice what the undivided float32 model does."""
+    """Returns whether the answer deviates from the model in float64 by at most twice as much as the undivided float32
+    model."""
     leaves = [pytree.tree_leaves(each) for each in (answer, example["alone"], example["exact"])]
     for found, alone, exact in zip(*leaves, strict=True):
         if not found.is_floating_point():

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""all_reduce and messages between a device and a CPU, of 4 KiB to 256 MiB, as a share of the slowest thing that they
-must do: pinned copies of the same bytes from the device and to it, and the same call between two CPUs."""
+"""all_reduce and messages of 4 KiB to 256 MiB between a device and a CPU, compared with their slowest part: pinned
+copies of the same bytes from and to the device, and the same call between two CPUs."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ SECONDS = 0.25  # of each measurement
 
 
 def median_of(call: Callable[[], Any], calls: int) -> float:
-    """Seconds of a call, after one that warms up."""
+    """Returns the median seconds of a call, after one call that warms up."""
     import statistics
 
     times = []
@@ -27,7 +27,8 @@ def median_of(call: Callable[[], Any], calls: int) -> float:
 
 
 def copies(rank: int, size: int, calls: int) -> dict[str, float] | None:
-    """Seconds of a pinned copy in each direction; on the device's rank, while the other does nothing."""
+    """Returns the seconds of a pinned copy in each direction, measured on the device's rank while the other rank does
+    nothing."""
     import torch
 
     from support import device
@@ -50,7 +51,7 @@ def copies(rank: int, size: int, calls: int) -> dict[str, float] | None:
 
 
 def call(rank: int, operation: str, size: int, calls: int, on_cpus: bool) -> float:
-    """Seconds of this rank; the values are checked."""
+    """Returns this rank's seconds; the values are checked."""
     import torch
     import torch.distributed as dist
 
@@ -77,7 +78,7 @@ def call(rank: int, operation: str, size: int, calls: int, on_cpus: bool) -> flo
     expected = 4.0 if operation == "all_reduce" else 1.0
     assert bool(tensor.eq(expected).all()), f"{operation} of {size} bytes: {tensor[:4]}"
     if operation == "all_reduce":
-        tensor.zero_()  # sums of nothing do not grow
+        tensor.zero_()  # zeros, because sums of zeros do not grow
     dist.barrier()
     return median_of(run, calls)
 

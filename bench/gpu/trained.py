@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of real networks with atoll.DataLoader over a device and the CPU: the shares that are chosen, and samples a
-second against the device alone. DDP with a convolutional network, DDP and FSDP2 with a transformer; random weights."""
+"""Trains real networks with atoll.DataLoader over a device and the CPU, and compares samples per second with the device
+alone: DDP with a convolutional network, DDP and FSDP2 with a transformer, all with random weights. Shows the shares
+that are chosen."""
 
 import os
 import statistics
@@ -40,7 +41,7 @@ QUICK = (
 
 
 def samples_of(case: Case) -> Any:
-    """Four batches of images or texts, the same on all ranks."""
+    """Returns four batches of images or texts, the same on all ranks."""
     import torch
     from torch.utils.data import TensorDataset
 
@@ -69,7 +70,7 @@ def wrapped(net: Any, kind: str, place: str, size: int) -> Any:
 
 
 def train(rank: int, settings: dict[str, Any], threads: int) -> dict[str, Any]:
-    """Seconds and samples of this rank's steps, behind those that warm up."""
+    """Returns the seconds and samples of this rank's steps, after those that warm up."""
     import torch
     import torch.distributed as dist
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the steps of the trial with a card share: their options, the record, and ranks on a device and on CPUs."""
+"""Shared by the steps of `make gpu`: their options, the record, and ranks on a device and on CPUs."""
 
 import argparse
 import atexit
@@ -29,7 +29,7 @@ SHOWN = 400  # characters of an error
 
 @dataclass
 class Trial:
-    """One step: what it was asked for, and where its figures go."""
+    """One step: its options, and where its figures go."""
 
     step: str
     device: str
@@ -38,7 +38,8 @@ class Trial:
     failures: int = 0
 
     def add(self, text: str = "", **figures: Any) -> None:
-        """A row of the record, on disk at once. `text` is for people; rows without one are for programs."""
+        """Adds a row to the record, which is on disk when this returns. `text` is for people; rows without one are for
+        programs."""
         row = {"kind": "figure", "step": self.step, "text": text, **figures}
         with self.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
@@ -48,7 +49,8 @@ class Trial:
             print(text, flush=True)
 
     def check(self, what: str, body: Callable[[], Any]) -> Any:
-        """What `body` returns; an error becomes a row, and the step goes on to its end and fails there."""
+        """Returns the result of `body`. An error becomes a row of the record; the step goes on, and fails at its
+        end."""
         begin = time.monotonic()
         try:
             found = body()
@@ -63,18 +65,18 @@ class Trial:
         return found
 
     def end(self) -> None:
-        """Leaves the program: 1 if a check failed."""
+        """Exits the program, with 1 if a check failed."""
         sys.stdout.flush()
         sys.exit(1 if self.failures else 0)
 
     @property
     def stands_in(self) -> bool:
-        """Whether a simulated device plays the card."""
+        """Whether a simulated device stands in for the card."""
         return self.device == "sim"
 
 
 def reason(error: BaseException) -> str:
-    """The last line that says anything, for a table."""
+    """Returns the last line that is not blank, for a table."""
     lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return f"{type(error).__name__}: {lines[-1].strip()}"[:SHOWN]
 
@@ -96,23 +98,24 @@ def begin(description: str | None, *positional: str) -> tuple[Trial, argparse.Na
 
 
 def kinds_of(layout: str, device: str) -> list[str]:
-    """By rank: "D C C" is a device and two CPUs."""
+    """Returns the kind of each rank's device: "D C C" is a device and two CPUs."""
     return [{"D": device, "C": "cpu"}[letter] for letter in layout.split()]
 
 
 def islands_of(layout: str) -> list[str]:
-    """Each device is an island of its own, also where two ranks share a card; CPUs are one."""
+    """Returns each rank's island: each device is an island of its own, also where two ranks share a card; CPUs form
+    one."""
     letters = layout.split()
     return [f"device{rank}" if letter == "D" else "cpus" for rank, letter in enumerate(letters)]
 
 
 def environments_of(kinds: Sequence[str]) -> list[dict[str, str]]:
-    """All ranks of devices use the first one of this machine."""
+    """Returns each rank's environment: all ranks on devices use the machine's first device."""
     return [{"ATOLL_DEVICE": "cpu" if kind == "cpu" else f"{kind}:0"} for kind in kinds]
 
 
 def ranks_of(layout: str, device: str, **environment: str) -> Any:
-    """Processes that call functions by name; as in tests."""
+    """Returns processes that call functions by name, like those of the tests."""
     from support import Ranks
 
     kinds = kinds_of(layout, device)

@@ -9,27 +9,27 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/plan/json_fields.h"
+#include "atoll/plan/operators/trace.h"
 #include "atoll/plan/text.h"
-#include "atoll/plan/trace.h"
 
-// What the programs of this folder read and write: a JSON object per line.
+// The programs of this folder read and write a JSON object per line.
 namespace atl::bench {
 
 inline void say(const plan::Json& value) { std::cout << value.dump() << std::endl; }
 
-/// The next line; an empty object where there is none. Error(kInvalidArgument) for what is not JSON.
+/// Reads the next line; returns an empty object at the end of input. Error(kInvalidArgument) if it is not JSON.
 inline plan::Json next_line(const std::string& what) {
   std::string line;
   if (!std::getline(std::cin, line)) return plan::Json::object();
   return plan::parse_json(line, what);
 }
 
-/// A moment of the machine's monotonic clock, which all its processes share.
+/// Converts seconds of the machine's monotonic clock, which all its processes share, to a time point.
 inline Clock::time_point moment_of(double seconds) {
   return Clock::time_point(std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds)));
 }
 
-/// {"bin_seconds", "up", "down"}, the rates in bytes per second; without "down" both ways have the same.
+/// Reads {"bin_seconds", "up", "down"}, with rates in bytes per second; without "down" both directions have the same.
 inline plan::Trace trace_of(const plan::Json& value) {
   plan::Fields fields(value, "the trace");
   const double bin_seconds = fields.number("bin_seconds");

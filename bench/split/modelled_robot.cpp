@@ -14,7 +14,7 @@
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/wire/frame.h"
-#include "atoll/plan/published_profile.h"
+#include "atoll/plan/operators/published_profile.h"
 
 namespace atl::bench {
 namespace {
@@ -22,14 +22,14 @@ namespace {
 using infer::test::Machine;
 using infer::test::ModelledRunner;
 
-constexpr std::uint64_t kInputs = 3;       // sets of them
+constexpr std::uint64_t kInputs = 3;       // sets of inputs
 constexpr double kFramePayload = 1 << 15;  // of a message's frames, as LinkExchange cuts them
 constexpr double kRecordPayload = 1 << 14;
 constexpr double kRecordExtra = 22;  // header, type and tag of a TLS 1.3 record
 
 std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-// By node, as a session counts them: along the same dimension on both machines, or not at all.
+// By node, as a session counts them: split along the same dimension on both machines, or not at all.
 infer::NodeCosts costs_of(const infer::Graph& graph, Machine machine, const infer::Operators& operators,
                           bool is_divided) {
   const infer::Profile profile = modelled_profile(graph, machine);
@@ -102,7 +102,7 @@ bool ModelledRobot::is_answer(std::uint64_t number, const std::vector<infer::Hos
                     });
 }
 
-// By operators of which none is divided, so that no plan has a part in it.
+// By operators, none of which is divided, so that no plan affects the speed.
 std::vector<ModelledRobot::Bytes> ModelledRobot::answer_to(const std::vector<Bytes>& inputs) const {
   const auto runner = std::make_shared<ModelledRunner>(Machine::kRobot, 0);
   const infer::LoadedModel model(graph_, {}, runner);

@@ -8,39 +8,40 @@
 #include <string>
 #include <vector>
 
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division.h"
 #include "atoll/infer/session/session.h"
-#include "atoll/plan/timeline.h"
+#include "atoll/plan/operators/timeline.h"
 #include "tests/support/modelled_runner.h"
 
 namespace atl::bench {
 
-/// A model that makes the bytes and takes the time of a published one, on the robot's side: what a session needs of it,
-/// what its answers must be, and how long a divided inference takes where only operators and the link take time.
+/// A model that takes the time and makes the bytes of a published one, on the robot's side: it gives a session what it
+/// needs, knows the right answers, and predicts how long a divided inference takes if only operators and the link take
+/// time.
 class ModelledRobot {
  public:
-  /// `profile` is the text of a published profile, `input_bytes` what its input is sent with; `speed` divides the times
-  /// of both machines' operators. Errors as plan::published_profile.
+  /// `profile` is the text of a published profile, `input_bytes` the size of its input when it is sent; `speed` divides
+  /// the times of both machines' operators. Errors as plan::published_profile.
   ModelledRobot(const std::string& profile, std::optional<std::int64_t> input_bytes, double speed);
 
   infer::Bundle bundle() const;
   infer::Profile profile() const;
-  /// Of the whole model on the robot.
+  /// The time of the whole model on the robot.
   double robot_seconds() const noexcept { return exact_.robot_seconds(); }
   double server_seconds() const noexcept { return exact_.server_seconds(); }
 
-  /// Inputs of inference `number`: a few sets, again and again.
+  /// Returns the inputs of inference `number`; a few sets are used in turn.
   std::vector<infer::HostBytes> inputs(std::uint64_t number) const;
-  /// Whether these are, byte by byte, what one machine alone makes of them.
+  /// Returns whether the answers are, byte by byte, what one machine alone computes.
   bool is_answer(std::uint64_t number, const std::vector<infer::HostBytes>& outputs) const;
 
-  /// The inference with the operators' true times. With `with_frames` tensors have what the wire adds to them: headers
-  /// of frames and of TLS records.
+  /// Predicts the inference with the operators' true times. With `with_frames` tensors include what the wire adds:
+  /// headers of frames and of TLS records.
   plan::Timeline timeline(const plan::OperatorPlan& plan, const plan::Channel& link, const plan::RobotPower& power,
                           bool with_frames) const;
-  /// The bytes of a message with what the wire adds.
+  /// Returns the bytes of a message including what the wire adds.
   static double framed(double bytes) noexcept;
 
  private:

@@ -4,8 +4,8 @@
 //   {"key_file", "cache" (a folder), "turns" (sessions that compute at once),
 //    "links": [{"rate" (bytes per second), "latency", "half_duplex", "trace"}]}
 // Answers with the addresses that robots connect to, by link: {"links": [...]}. {"begin": SECONDS}, of the machine's
-// monotonic clock, says when the traces begin; until then, and without a trace, a link has its rate. At the end of the
-// input it tells what it has done, and ends.
+// monotonic clock, sets when the traces begin; until then, and without a trace, a link has its rate. At the end of the
+// input it reports what it has done, and exits.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>

@@ -4,11 +4,11 @@
 //   {"profile" (a file), "input_bytes", "speed" (divides the operators' times),
 //    "watts": {"compute_watts", "idle_watts", "radio_watts"},
 //    "server", "key_file", "policy", "seed", "hedge", "deadline", "patience", "silence",
-//    "link": {"up", "down", "latency", "half_duplex"}, "trace" (what the link really has),
+//    "link": {"up", "down", "latency", "half_duplex"}, "trace" (the rates that the link really has),
 //    "count", "seconds" (in which inferences begin), "period" (from one beginning to the next; a late one waits for the
-//    next multiple), "pause" (behind each), "warm_up"}
+//    next multiple), "pause" (after each), "warm_up"}
 // Answers {"ready": true, ...}, waits for {"begin": SECONDS} of the machine's monotonic clock, infers, compares every
-// byte of every answer, and prints a JSON object for each inference and one for all. A wrong answer ends it:
+// byte of every answer, and prints a JSON object for each inference and one for all. A wrong answer ends the program:
 // {"error": TEXT}, status 1.
 #include <algorithm>
 #include <cmath>
@@ -24,7 +24,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/operators_json.h"
+#include "atoll/plan/operators/json.h"
 #include "bench/split/lines.h"
 #include "bench/split/modelled_robot.h"
 
@@ -45,7 +45,7 @@ using atl::plan::Json;
 using atl::plan::Lane;
 using Seconds = std::chrono::duration<double>;
 
-// Inferences at most while the session connects, from which it learns how long it takes alone.
+// The most inferences while the session connects, from which it learns how long it takes alone.
 constexpr int kAlone = 5;
 constexpr std::chrono::seconds kReadyLimit{120};
 
@@ -125,7 +125,7 @@ class Robot {
         runner_(std::make_shared<atl::infer::test::ModelledRunner>(atl::infer::test::Machine::kRobot)),
         session_(with_profile(task_.options, model_), model_.bundle(), runner_) {}
 
-  // Until the session is connected it computes alone.
+  // Until the session is connected, it computes alone.
   void get_ready() {
     const bool wants_server = task_.options.policy != "local";
     const auto is_ready = [&] { return session_.wait_until_ready(Deadline::after(std::chrono::nanoseconds(0))); };
@@ -175,13 +175,13 @@ class Robot {
     Outcome outcome = session_.run(inputs);
     if (!model_.is_answer(number_, outcome.outputs)) {
       throw Error(ErrorKind::kInternal, "inference " + std::to_string(number_) + ", by the plan " + outcome.plan +
-                                            ", has another answer than the robot alone");
+                                            ", has a different answer than the robot alone");
     }
     ++number_;
     return outcome;
   }
 
-  // The link as it is from `at` on, where what earlier inferences have sent may still be on its way.
+  // The link from `at` on, on which bytes of earlier inferences may still be in flight.
   Channel link_from(double at, bool is_empty) const {
     Channel link = task_.trace ? task_.trace->channel(at, task_.link.latency, task_.link.is_half_duplex)
                                : atl::plan::steady(task_.link);
@@ -228,7 +228,7 @@ class Robot {
       line["server"] = timeline.server_busy;
       line["server_reported"] = report.server_compute;
     }
-    // What was given up or lost did not go by its plan.
+    // An inference that was given up or lost did not follow its plan.
     if (!outcome.guard_used && !is_lost) {
       line["ideal"] = ideal;
       line["overhead"] = outcome.seconds - framed;

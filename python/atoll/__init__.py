@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Unlike accelerators as one: the process group backend "atoll" for torch.distributed.
+"""Makes unlike accelerators work as one: the process group backend "atoll" for torch.distributed.
 
-Importing this package registers the backend and loads nothing else; Atoll's own library is loaded with the first group,
-or with the first of the functions below."""
+Importing this package registers the backend and loads nothing else. Atoll's own library is loaded with the first group,
+or when one of the names below is first used."""
 
 import logging
 import sys
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,8 @@ try:
     from atoll._build_info import VERSION as __version__
 except ModuleNotFoundError:
     raise ImportError(
-        f"{__path__[0]} is Atoll's source, which is not built: start Python in another folder to use what is "
-        f"installed, or install it, in the folder that holds pyproject.toml: {FROM_SOURCE}"
+        f"{__path__[0]} is Atoll's source tree, which is not built: start Python in another folder to use the "
+        f"installed package, or install it from the folder that holds pyproject.toml: {FROM_SOURCE}"
     ) from None
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ if TYPE_CHECKING:
     from atoll.loading.settings import Settings
     from atoll.packing.boundary import BoundaryCodec, pack_boundaries
     from atoll.packing.gradients import CompressedGradients, compress_gradients
-    from atoll.recovering.job import Recovering
+    from atoll.recovering.job import ElasticTrainer
     from atoll.redis.store import RedisStore
-    from atoll.saving.saved import Saved
+    from atoll.saving.saved import Checkpointer
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
     from atoll.watching.options import Watch
@@ -49,13 +50,13 @@ if TYPE_CHECKING:
 _WHERE = {
     "BatchSampler": "atoll.loading.sampler",
     "BoundaryCodec": "atoll.packing.boundary",
+    "Checkpointer": "atoll.saving.saved",
     "CompressedGradients": "atoll.packing.gradients",
     "DataLoader": "atoll.loading.loader",
+    "ElasticTrainer": "atoll.recovering.job",
     "Island": "atoll.backend",
     "Options": "atoll.backend",
-    "Recovering": "atoll.recovering.job",
     "RedisStore": "atoll.redis.store",
-    "Saved": "atoll.saving.saved",
     "Settings": "atoll.loading.settings",
     "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
@@ -75,16 +76,17 @@ _WHERE = {
     "replica_difference": "atoll.weighting.replicas",
     "time_split": "atoll.backend",
 }
+_RENAMED = {"Recovering": "ElasticTrainer", "Saved": "Checkpointer"}  # old names, kept for one release
 __all__ = [
     "BatchSampler",
     "BoundaryCodec",
+    "Checkpointer",
     "CompressedGradients",
     "DataLoader",
+    "ElasticTrainer",
     "Island",
     "Options",
-    "Recovering",
     "RedisStore",
-    "Saved",
     "Settings",
     "SyncBatchNorm",
     "Vendor",
@@ -113,13 +115,18 @@ _problem = torch_problem()
 if _problem:
     if "torch" not in sys.modules:
         raise ImportError(_problem)
-    # `import torch` may be what imports this package, and must succeed. Using Atoll raises.
+    # `import torch` may be what imports this package, and must succeed. Using Atoll raises the error.
     logging.getLogger(__name__).warning(_problem)
 
 _autoload.register()
 
 
 def __getattr__(name: str) -> Any:
+    if name in _RENAMED:
+        new = _RENAMED[name]
+        message = f"atoll.{name} is now atoll.{new}; the old name goes with the next release"
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        name = new
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
     if name in ("infer", "pipeline"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes `init_process_group("atoll")` work. PyTorch calls register() at the end of `import torch`, and `import atoll`
-does; it loads nothing else but the device that ATOLL_DEVICE names: Atoll's own library is loaded when the first group
-is made."""
+"""Makes `init_process_group("atoll")` work. PyTorch calls register() at the end of `import torch`, and so does
+`import atoll`. It loads only the plug-in of the device that ATOLL_DEVICE names; Atoll's own library is loaded when the
+first group is made."""
 
 import contextlib
 import os
@@ -33,7 +33,7 @@ def _register() -> None:
     if NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
         return
-    # An accelerator's own plug-in may have been loaded since.
+    # An accelerator's own plug-in may have been loaded in the meantime.
     known = dist.Backend.backend_capability[NAME]
     known.extend(device for device in devices if device not in known)
 
@@ -51,7 +51,8 @@ def _meet_by_environment(url: str, **settings: Any) -> Any:
 
 
 def _register_stores() -> None:
-    """redis:// and rediss:// for init_method; env://, the default, leads to the store that a launcher names, if so."""
+    """Registers redis:// and rediss:// for init_method. env://, the default, uses the store that a launcher names, if
+    any."""
     handlers = import_module("torch.distributed.rendezvous")._rendezvous_handlers
     handlers.setdefault("redis", _meet)
     handlers.setdefault("rediss", _meet)
@@ -60,8 +61,8 @@ def _register_stores() -> None:
 
 
 def rendezvous_handler() -> Any:
-    """What torch elastic calls for its entry point "torchrun.handlers": the maker of handlers for
-    `--rdzv-backend redis`."""
+    """Returns the factory of rendezvous handlers for `--rdzv-backend redis`, which torch elastic finds by its entry
+    point "torchrun.handlers"."""
 
     def create(parameters: Any) -> Any:
         from atoll.redis import elastic
@@ -72,8 +73,9 @@ def rendezvous_handler() -> Any:
 
 
 def _load_device() -> None:
-    """Groups serve the device types that are known when they are made, so a rank's own must be known by then. What is
-    wrong with it is said by the first group, which looks for it again, and on all ranks."""
+    """Loads the plug-in of this rank's device. Groups serve the device types that are known when they are made, so a
+    rank's own must be known by then. Errors are ignored here: the first group looks again, and reports them on all
+    ranks."""
     kind = os.environ.get("ATOLL_DEVICE", "").partition(":")[0]
     if kind in ("", "cpu", "cuda", "xpu"):  # PyTorch's own
         return

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends coalescing regions whose body raises. PyTorch leaves them open (`_coalescing_manager`, and so
-`batch_isend_irecv`), and then takes every later all_reduce of the group for one of the region: it returns at once and
-does nothing."""
+"""Closes coalescing regions whose body raises. PyTorch leaves them open (`_coalescing_manager`, and so
+`batch_isend_irecv`), and then counts every later all_reduce of the group as part of the region: the call returns at
+once and does nothing."""
 
 import contextlib
 from collections.abc import Iterator
@@ -33,6 +33,6 @@ def _manager(
 
 
 def install() -> None:
-    """For all groups of this process: what PyTorch does where nothing is raised stays as it is."""
+    """Installs the fix for all groups of this process. PyTorch's behaviour does not change if nothing is raised."""
     distributed_c10d._coalescing_manager = _manager
     dist._coalescing_manager = _manager

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What newer releases of torch.distributed have, for older ones too: other names of functions, the grace that ranks get
-when their command ends them (2.11 has a fixed one), and groups whose ranks are not sorted."""
+"""Features of newer releases of torch.distributed for older ones: renamed functions, the grace period between SIGTERM
+and SIGKILL (fixed in 2.11), and groups whose ranks are not sorted."""
 
 import inspect
 import os
@@ -14,13 +14,13 @@ reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.red
 
 
 def grace_seconds(config: Any) -> float:
-    """From a torch.distributed.launcher.api.LaunchConfig: what ranks get between SIGTERM and SIGKILL."""
+    """Returns the seconds between SIGTERM and SIGKILL from a torch.distributed.launcher.api.LaunchConfig."""
     known = getattr(config, "shutdown_timeout", None)
     return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30") if known is None else known)
 
 
 class _Placed(int):
-    """A rank that is less than those behind it in its list, for sorted()."""
+    """A rank that compares less than the ranks after it in its list, for sorted()."""
 
     place: int
 
@@ -29,7 +29,7 @@ class _Placed(int):
 
 
 def group_in_order(ranks: Sequence[int]) -> dist.ProcessGroup:
-    """A new group of these ranks, in this order; all ranks of the job call it."""
+    """Makes a new group of these ranks, in this order. All ranks of the job must call it."""
     wanted: list[int] = list(ranks)
     options: dict[str, Any] = {}
     if wanted != sorted(wanted):

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine's processor is called."""
+"""The name of this machine's processor."""
 
 import platform
 from pathlib import Path
 
 
 def processor_name(root: Path = Path("/")) -> str:
-    """Its name; on boards, whose ARM processors have none, that of the board; else the architecture."""
+    """Returns the processor's name; on boards whose ARM processor has none, the board's name; otherwise the
+    architecture."""
     for line in _text(root / "proc/cpuinfo").splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()

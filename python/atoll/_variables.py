@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables that Atoll reads, to find those that are misspelt."""
+"""The environment variables that Atoll reads, to find misspelt ones."""
 
 import functools
 import logging
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 _PREFIX = "ATOLL_"
-# What follows the prefix; docs/environment.md says what they mean.
+# The names without the prefix; docs/environment.md explains them.
 NAMES = frozenset(
     [
         "ADDRESS",
@@ -63,7 +63,7 @@ NAMES = frozenset(
 
 
 def unknown(names: Iterable[str]) -> dict[str, str]:
-    """Those of `names` that look like Atoll's and are not, each with the one that may be meant, or nothing."""
+    """Returns those of `names` that look like Atoll's but are unknown, each with the closest known name or ""."""
     found = {}
     for name in sorted(names):
         if name.startswith(_PREFIX) and name.removeprefix(_PREFIX) not in NAMES:
@@ -74,7 +74,7 @@ def unknown(names: Iterable[str]) -> dict[str, str]:
 
 @functools.cache
 def warn_of_unknown() -> None:
-    """Once in a process: a misspelt variable has no effect, and nobody would notice."""
+    """Warns of unknown variables, once per process: a misspelt variable would otherwise have no effect, silently."""
     for name, meant in unknown(os.environ).items():
-        advice = f"is {meant} meant?" if meant else "docs/environment.md lists all"
+        advice = f"did you mean {meant}?" if meant else "docs/environment.md lists all variables"
         logging.getLogger("atoll").warning("%s has no effect: Atoll has no such variable; %s", name, advice)

@@ -4,11 +4,11 @@
 from importlib.metadata import version
 
 FROM_SOURCE = "pip install ."
-"""What to type in the folder of the source."""
+"""The command to run in the source folder."""
 
 
 def mismatch(built_for: str, found: str) -> str | None:
-    """What is wrong and what to do, or None when releases agree. Local suffixes (+cpu, +cu130) do not matter."""
+    """Returns what is wrong and what to do, or None if the releases agree. Ignores local suffixes (+cpu, +cu130)."""
     release = found.partition("+")[0]
     if release == built_for:
         return None
@@ -19,15 +19,15 @@ def mismatch(built_for: str, found: str) -> str | None:
 
 
 def torch_problem() -> str | None:
-    """What is wrong with the installed torch for this build of Atoll, or None. Does not import torch."""
+    """Returns why the installed torch does not fit this build of Atoll, or None. Does not import torch."""
     from atoll._build_info import TORCH_VERSION
 
     return mismatch(TORCH_VERSION, version("torch"))
 
 
 def require_matching_torch() -> None:
-    """Raises ImportError when there is a problem. Called before atoll._C is loaded, which would fail with undefined
-    symbols, or worse."""
+    """Raises ImportError if the installed torch does not fit. Called before atoll._C is loaded, which would fail with
+    undefined symbols, or worse."""
     problem = torch_problem()
     if problem:
         raise ImportError(problem)

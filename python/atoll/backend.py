@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process group backend "atoll" for torch.distributed, and what can be asked of a group that uses it."""
+"""The process group backend "atoll" for torch.distributed, and the queries on a group that uses it."""
 
 import atexit
 import copy
@@ -35,8 +35,8 @@ def _make_library(*arguments: Any) -> Any:
 
 
 def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
-    """Raises torch's exception in `thread`, a Python thread, when it next runs Python code: it has not looked at the
-    values yet that an island's library failed to make."""
+    """Raises torch's exception in `thread`, a Python thread, when it next runs Python code, so that it does not use the
+    values that an island's library failed to produce."""
     base = dist.DistNetworkError if peer_lost else dist.DistBackendError
 
     def __init__(self: Any, *_: Any) -> None:  # noqa: N807 - a method of the class made below
@@ -47,7 +47,7 @@ def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
 
 
 def _take_back(thread: int) -> None:
-    """`thread` has learned of it by a call of its own before it came to that."""
+    """Withdraws the exception: `thread` has learned of the failure from a call of its own before."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
 
@@ -58,16 +58,18 @@ _coalescing.install()
 
 
 def create(settings: Any, options: Any) -> _C.Backend | dist.ProcessGroup:
-    """A backend for a new process group, with ATOLL_BRIDGE=relay that baseline. Called by torch.distributed
-    on every rank of the group; blocks until all have come, or the group's timeout has passed."""
+    """Makes the backend of a new process group; with ATOLL_BRIDGE=relay the relay baseline. Called by torch.distributed
+    on every rank of the group; blocks until all ranks have joined or the group's timeout has passed."""
     warn_of_unknown()
     bridge = os.environ.get("ATOLL_BRIDGE", "")
     if bridge == "":
         return _create(settings, options)
     if bridge != "relay":
-        raise ValueError(f'ATOLL_BRIDGE="{bridge}": expected relay, or nothing for Atoll\'s own bridge')
+        raise ValueError(f'ATOLL_BRIDGE="{bridge}": expected relay, or unset for Atoll\'s own bridge')
     if os.environ.get("ATOLL_TLS"):
-        raise ValueError("ATOLL_BRIDGE=relay with ATOLL_TLS=1: its bytes travel through Gloo, in clear; unset one")
+        raise ValueError(
+            "ATOLL_BRIDGE=relay with ATOLL_TLS=1: the relay sends through Gloo, unencrypted; unset one of them"
+        )
     from atoll import relay
 
     return relay.make(settings, lambda: _create(settings, options))
@@ -100,9 +102,9 @@ def _create(settings: Any, options: Any) -> _C.Backend:
 
 
 def beside(group: dist.ProcessGroup, members: list[int], name: str) -> _C.Backend:
-    """A backend of its own for these ranks of `group`, the group's own numbers, ascending; made by them alone, under a
-    name that is new in the group and the same on all of them. torch.distributed does not know it: new_group needs the
-    ranks of the whole job. To be ended with shutdown()."""
+    """Makes a separate backend for the ranks `members` of `group` (the group's own numbers, ascending). Only these
+    ranks call it, with a `name` that is new in the group and the same on all of them. torch.distributed does not know
+    the backend, because new_group needs all ranks of the job. End it with shutdown()."""
     ranks = dist.get_process_group_ranks(group)
     settings = SimpleNamespace(
         store=dist.PrefixStore(f"beside/{name}/", distributed_c10d._get_process_group_store(group)),
@@ -129,12 +131,12 @@ def _place() -> _C.Place:
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
-    """The Atoll backend of `group` (default: the default group). Raises ValueError when the group uses another one."""
+    """Returns the Atoll backend of `group` (default: the default group). Raises ValueError if it uses another one."""
     group = group or distributed_c10d._get_default_group()
     from atoll.relay import Relay
 
     if isinstance(group, Relay):
-        raise ValueError("the group uses the relay (ATOLL_BRIDGE), which has nothing to report: unset it")
+        raise ValueError("the group uses the relay (ATOLL_BRIDGE=relay), which reports nothing: unset it")
     backend = group._get_backend(torch.device("cpu"))
     backend = getattr(backend, "wrapped_pg", backend)  # TORCH_DISTRIBUTED_DEBUG=DETAIL wraps it
     if not isinstance(backend, _C.Backend):
@@ -143,7 +145,7 @@ def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
 
 
 def islands(group: dist.ProcessGroup | None = None) -> list[tuple[str, list[int]]]:
-    """Label and ranks of each island of `group`, ordered by lowest rank. Ranks are the group's own."""
+    """Returns label and ranks of each island of `group`, ordered by lowest rank. Ranks are the group's own."""
     return backend_of(group).islands()
 
 
@@ -153,17 +155,17 @@ class Island:
 
     label: str
     ranks: list[int]
-    """The group's own, ascending."""
+    """The group's own ranks, ascending."""
     device: str
-    """PyTorch's type of the device its ranks compute on."""
+    """PyTorch's type of the device that its ranks compute on."""
     library: str
-    """That works inside: "nccl", "gloo"; "atoll" where Atoll does it itself."""
+    """The library that reduces inside the island: "nccl", "gloo", or "atoll" if Atoll does it itself."""
 
 
 def layout(group: dist.ProcessGroup | None = None) -> list[Island]:
-    """The islands of `group`, ordered by lowest rank, with the library inside each. A library takes part in operations
-    on tensors of its own device; Atoll does everything else, and whatever a group of one rank does, unless ATOLL_INNER
-    names the library."""
+    """Returns the islands of `group`, ordered by lowest rank, with the library inside each. A library takes part in
+    operations on tensors of its own device; Atoll does everything else, and all operations of a group of one rank
+    unless ATOLL_INNER names the library."""
     backend = backend_of(group)
     is_named = backend.size() == 1 and vendors.is_named(backend.devices()[0])
     rows = zip(backend.islands(), backend.devices(), backend.libraries(), strict=True)
@@ -174,21 +176,21 @@ def layout(group: dist.ProcessGroup | None = None) -> list[Island]:
 
 
 def links(group: dist.ProcessGroup | None = None) -> dict[int, str]:
-    """How this rank reaches each peer it has talked to: "shm", or "tcp" with both addresses. Links open with first
-    use."""
+    """Returns how this rank reaches each peer it has exchanged data with: "shm", or "tcp" with both addresses. Links
+    open on first use."""
     return dict(backend_of(group).links())
 
 
 def time_split(group: dist.ProcessGroup | None = None) -> dict[str, float]:
-    """Seconds this rank has spent in collectives of `group` since it was made, as `total_s` and its parts `inside_s`
-    (within the island) and `bridge_s` (waiting for other islands); with the number of `operations` and the payload
-    this rank has sent, `bytes_inside` and `bytes_bridge`. What remains of the wall time is the caller's own."""
+    """Returns the seconds that this rank has spent in collectives of `group` since it was made: `total_s` and its parts
+    `inside_s` (within the island) and `bridge_s` (waiting for other islands); also the number of `operations`, and the
+    payload that this rank has sent, `bytes_inside` and `bytes_bridge`. The rest of the wall time is the caller's."""
     return backend_of(group).time_split()
 
 
 def dump(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
-    """The last operations of this rank with their state, the group's islands and links, and its first error if any:
-    what ATOLL_DUMP_DIR receives on failure."""
+    """Returns the last operations of this rank with their state, the group's islands and links, and its first error if
+    any. The same is written to ATOLL_DUMP_DIR on failure."""
     result: dict[str, Any] = json.loads(backend_of(group).dump_json())
     return result
 
@@ -196,8 +198,8 @@ def dump(group: dist.ProcessGroup | None = None) -> dict[str, Any]:
 def monitored_barrier(
     group: dist.ProcessGroup | None = None, timeout: timedelta | None = None, wait_all_ranks: bool = False
 ) -> None:
-    """Returns when all ranks have called it. After `timeout` (default: the group's) it raises on every rank that
-    came, and rank 0's error names the first missing rank, or all of them with `wait_all_ranks`."""
+    """Waits until all ranks have called it. After `timeout` (default: the group's) it raises on every rank that called
+    it; rank 0's error names the first missing rank, or all missing ranks with `wait_all_ranks`."""
     backend = backend_of(group)
     backend.monitored_barrier(timeout or backend.options._timeout, wait_all_ranks)
 
@@ -205,7 +207,7 @@ def monitored_barrier(
 def schedule_text(
     group: dist.ProcessGroup | None, operation: str, numel: int, dtype: torch.dtype = torch.float32, root: int = 0
 ) -> str:
-    """What print_schedule prints: the algorithm, a line with its cost, and the steps of each lane."""
+    """Returns the text of print_schedule: the algorithm, a line with its cost, and the steps of each lane."""
     backend = backend_of(group)
     size = backend.size()
     counts, receive_counts = [numel], []
@@ -224,6 +226,6 @@ def schedule_text(
 def print_schedule(
     group: dist.ProcessGroup | None, operation: str, numel: int, dtype: torch.dtype = torch.float32, root: int = 0
 ) -> None:
-    """Prints the steps by which this rank takes part in `operation` ("all_reduce", "all_gather", ...) on a tensor of
-    `numel` elements: the input, or for scatter the output. The root matters for rooted operations only."""
+    """Prints the steps of this rank in `operation` ("all_reduce", "all_gather", ...) on a tensor of `numel` elements:
+    the input, or for scatter the output. The root matters for rooted operations only."""
     print(schedule_text(group, operation, numel, dtype, root))

@@ -29,7 +29,7 @@ from atoll.top.command import top
 
 app = typer.Typer(
     name="atoll",
-    help="Unlike accelerators as one: collectives for PyTorch over islands of devices.",
+    help="Make unlike accelerators work as one: collectives for PyTorch over islands of devices.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -53,7 +53,7 @@ def _options(
 
 @app.command()
 def info() -> None:
-    """What is installed here: versions and where the library lies. Useful in bug reports."""
+    """Show the installed versions and the path of the library. Useful in bug reports."""
     rows = {
         "atoll": atoll.__version__,
         "torch": f"{installed_version('torch')} (built for {TORCH_VERSION})",
@@ -62,7 +62,7 @@ def info() -> None:
         "library": str(Path(atoll.__file__).parent / "libatoll.so"),
     }
     for name, value in rows.items():
-        typer.echo(f"{name:<8}{value}")  # whole, however narrow the terminal is: to be copied
+        typer.echo(f"{name:<8}{value}")  # never wrapped, so that it can be copied
 
 
 app.command()(bench)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What members of a group tell each other outside its channels: as it was said, and nothing for bytes that say nothing.
+// Control messages of a group: they are decoded as they were encoded, and invalid bytes are ignored.
 #include "atoll/collectives/control_message.h"
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace {
 
 using namespace collectives;  // NOLINT
 
-std::span<const std::byte> behind_id(const std::vector<std::byte>& message) {
+std::span<const std::byte> body_of(const std::vector<std::byte>& message) {
   return std::span(message).subspan(kGroupIdBytes);
 }
 
@@ -33,8 +33,8 @@ std::vector<std::vector<std::byte>> samples() {
 
 TEST(ControlMessage, ComesAsItWasSaid) {
   const auto all = samples();
-  const auto body = [&](std::size_t i) { return behind_id(all[i]).subspan(1); };
-  EXPECT_EQ(control_type(behind_id(all[0])), ControlType::kError);
+  const auto body = [&](std::size_t i) { return body_of(all[i]).subspan(1); };
+  EXPECT_EQ(control_type(body_of(all[0])), ControlType::kError);
   const auto report = decode_report(body(0));
   ASSERT_TRUE(report);
   EXPECT_EQ(report->kind, ErrorKind::kPeerLost);
@@ -64,19 +64,19 @@ TEST(ControlMessage, ComesAsItWasSaid) {
 
 TEST(ControlMessage, ALongReportIsCut) {
   const auto message = encode(7, ControlType::kError, Report{ErrorKind::kTimeout, 0, std::string(5000, 'x')});
-  EXPECT_EQ(decode_report(behind_id(message).subspan(1))->text, std::string(kLongestReport, 'x'));
+  EXPECT_EQ(decode_report(body_of(message).subspan(1))->text, std::string(kMaxReport, 'x'));
 }
 
 TEST(ControlMessage, WhatIsNoneIsPassedOver) {
   EXPECT_FALSE(control_type({}));
   for (const std::uint8_t type : {0, 10, 255}) EXPECT_FALSE(control_type(std::as_bytes(std::span(&type, 1))));
   auto inquiry = encode(7, Inquiry{kCall});
-  inquiry[kGroupIdBytes + 1] = std::byte{11};  // behind the last operation
-  EXPECT_FALSE(decode_inquiry(behind_id(inquiry).subspan(1)));
+  inquiry[kGroupIdBytes + 1] = std::byte{11};  // beyond the last operation
+  EXPECT_FALSE(decode_inquiry(body_of(inquiry).subspan(1)));
   auto report = encode(7, ControlType::kError, Report{ErrorKind::kInternal, 0, ""});
   report[kGroupIdBytes + 1] = std::byte{200};
-  EXPECT_FALSE(decode_report(behind_id(report).subspan(1)));
-  EXPECT_FALSE(decode_clock(behind_id(encode(7, ClockMessage{true, -1, 0})).subspan(1)));
+  EXPECT_FALSE(decode_report(body_of(report).subspan(1)));
+  EXPECT_FALSE(decode_clock(body_of(encode(7, ClockMessage{true, -1, 0})).subspan(1)));
 }
 
 TEST(ControlMessage, MutatedBytes) {
@@ -87,11 +87,11 @@ TEST(ControlMessage, MutatedBytes) {
       for (int change = 0; change < 1 + i % 3; ++change)
         bytes[kGroupIdBytes + random() % (bytes.size() - kGroupIdBytes)] = std::byte(random() & 0xff);
       bytes.resize(kGroupIdBytes + random() % (bytes.size() - kGroupIdBytes + 1));
-      fuzz::group_control(behind_id(bytes));
+      fuzz::group_control(body_of(bytes));
       bytes.push_back(std::byte(random() & 0xff));
-      fuzz::group_control(behind_id(bytes));
+      fuzz::group_control(body_of(bytes));
     }
-    fuzz::group_control(behind_id(whole));
+    fuzz::group_control(body_of(whole));
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a waiting rank says about the others, from what they say; the times are made up.
+// What a waiting rank reports about the others, from their messages; the times are made up.
 #include "atoll/collectives/roll_call.h"
 
 #include <gmock/gmock.h>
@@ -26,12 +26,12 @@ RollCall of_rank(int rank, std::chrono::milliseconds slow_after = 20s, std::size
   return RollCall({rank, "world", labels, slow_after, [](int peer) { return "tcp to " + std::to_string(peer); }});
 }
 
-Whereabouts away(int rank, std::chrono::milliseconds since) {
+RankProgress away(int rank, std::chrono::milliseconds since) {
   return {rank, Stage::kAway, true, true, Operation::kAllReduce, sequence_of(811, 0), since, 0ms};
 }
 
-Whereabouts at(int rank, Stage stage, std::chrono::milliseconds since = 0ms) {
-  Whereabouts where;
+RankProgress at(int rank, Stage stage, std::chrono::milliseconds since = 0ms) {
+  RankProgress where;
   where.rank = rank;
   where.stage = stage;
   where.since = since;
@@ -47,23 +47,23 @@ TEST(RollCall, NamesWhoHasNotCome) {
   RollCall rolls = of_rank(0);
   const Waiting all{{1, 2, 3}};
   const auto now = kStart + 20s;
-  rolls.hear({false, 812, {at(1, Stage::kInside, 20s)}}, now);
-  rolls.hear({false, 812, {at(2, Stage::kInside, 21s)}}, now);
-  rolls.hear({false, 812, {away(3, 25s)}}, now);
+  rolls.record({false, 812, {at(1, Stage::kInside, 20s)}}, now);
+  rolls.record({false, 812, {at(2, Stage::kInside, 21s)}}, now);
+  rolls.record({false, 812, {away(3, 25s)}}, now);
   const auto line = rolls.report(all.stall(), now);
   ASSERT_TRUE(line);
   EXPECT_THAT(*line, HasSubstr("group \"world\" on rank 0: rank 3 has not entered all_reduce #812 for 21 s"));
   EXPECT_THAT(*line, HasSubstr("(its last was all_reduce #811, done 25 s ago)"));
-  EXPECT_THAT(*line, HasSubstr("; ranks 0, 1, 2 wait since "));
+  EXPECT_THAT(*line, HasSubstr("; ranks 0, 1, 2 have been waiting since "));
   EXPECT_THAT(*line, Not(HasSubstr("link")));
-  EXPECT_THAT(rolls.account(all.stall(), now), HasSubstr("rank 3 has not entered it for 21 s"));
+  EXPECT_THAT(rolls.explain(all.stall(), now), HasSubstr("rank 3 has not entered it for 21 s"));
 }
 
 TEST(RollCall, SaysThatALinkIsSlow) {
   RollCall rolls = of_rank(0);
   const Waiting one{{1}};
   const auto now = kStart + 30s;
-  for (int rank = 1; rank < 4; ++rank) rolls.hear({false, 812, {at(rank, Stage::kInside, 30s)}}, now);
+  for (int rank = 1; rank < 4; ++rank) rolls.record({false, 812, {at(rank, Stage::kInside, 30s)}}, now);
   const auto line = rolls.report(one.stall(), now);
   ASSERT_TRUE(line);
   EXPECT_THAT(*line, HasSubstr("rank 1 has entered all_reduce #812 as well, but no data has moved for 30 s"));
@@ -74,25 +74,25 @@ TEST(RollCall, SaysThatALinkIsSlow) {
 TEST(RollCall, SaysWhoDoesNotAnswer) {
   RollCall rolls = of_rank(0);
   const Waiting one{{1}};
-  rolls.hear({false, 812, {away(1, 1s)}}, kStart + 1s);
-  EXPECT_THAT(rolls.account(one.stall(), kStart + 2s), HasSubstr("rank 1 has not entered it"));
-  EXPECT_THAT(rolls.account(one.stall(), kStart + 20s), HasSubstr("rank 1 does not answer"));
+  rolls.record({false, 812, {away(1, 1s)}}, kStart + 1s);
+  EXPECT_THAT(rolls.explain(one.stall(), kStart + 2s), HasSubstr("rank 1 has not entered it"));
+  EXPECT_THAT(rolls.explain(one.stall(), kStart + 20s), HasSubstr("rank 1 has not answered for "));
 }
 
 TEST(RollCall, TellsQueuedRanksAndMissingInputFromAbsence) {
   RollCall rolls = of_rank(0);
   const Waiting two{{1, 2}};
   const auto now = kStart + 20s;
-  Whereabouts queued = at(1, Stage::kQueued, 3s);
+  RankProgress queued = at(1, Stage::kQueued, 3s);
   queued.has_last = true;
   queued.last = Operation::kBroadcast;
   queued.last_sequence = sequence_of(810, 0);
-  rolls.hear({false, 812, {queued}}, now);
-  rolls.hear({false, 812, {at(2, Stage::kInput, 3s)}}, now);
+  rolls.record({false, 812, {queued}}, now);
+  rolls.record({false, 812, {at(2, Stage::kInput, 3s)}}, now);
   const auto line = rolls.report(two.stall(), now);
   ASSERT_TRUE(line);
-  EXPECT_THAT(*line, HasSubstr("rank 1 has called all_reduce #812 but not begun it, being still in broadcast #810"));
-  EXPECT_THAT(*line, HasSubstr("rank 2 has called all_reduce #812 and not got the input"));
+  EXPECT_THAT(*line, HasSubstr("rank 1 has called all_reduce #812 but not started it (still in broadcast #810)"));
+  EXPECT_THAT(*line, HasSubstr("rank 2 has called all_reduce #812 but not received the input"));
 }
 
 TEST(RollCall, ReportsWithGrowingPausesAndOnceWhenItIsOver) {
@@ -101,7 +101,7 @@ TEST(RollCall, ReportsWithGrowingPausesAndOnceWhenItIsOver) {
   std::vector<int> reported;
   for (int second = 1; second <= 200; ++second) {
     const auto now = kStart + std::chrono::seconds(second);
-    rolls.hear({false, 812, {away(3, 25s)}}, now);
+    rolls.record({false, 812, {away(3, 25s)}}, now);
     if (rolls.report(one.stall(), now)) reported.push_back(second);
   }
   EXPECT_EQ(reported, (std::vector<int>{20, 60, 180}));
@@ -122,31 +122,31 @@ TEST(RollCall, PassesOnWhatItHeard) {
   RollCall middle = of_rank(1);
   RollCall far = of_rank(0);
   const auto now = kStart + 20s;
-  middle.hear({false, 812, {away(3, 25s)}}, now - 1s);
-  far.hear(middle.message(812, at(1, Stage::kInside, 20s), false, now), now);
-  EXPECT_THAT(far.account(Waiting{{1}}.stall(), now), HasSubstr("rank 3 has not entered it"));
-  // Older news of somebody else does not replace newer ones, nor does anybody's word about this rank count.
-  far.hear({false, 812, {at(3, Stage::kInside), away(0, 1s)}}, now);
-  far.hear(middle.message(812, at(1, Stage::kInside, 20s), false, now), now);
-  EXPECT_THAT(far.account(Waiting{{1}}.stall(), now), Not(HasSubstr("not entered")));
+  middle.record({false, 812, {away(3, 25s)}}, now - 1s);
+  far.record(middle.message(812, at(1, Stage::kInside, 20s), false, now), now);
+  EXPECT_THAT(far.explain(Waiting{{1}}.stall(), now), HasSubstr("rank 3 has not entered it"));
+  // An older report of another rank does not replace a newer one, and no report about this rank itself counts.
+  far.record({false, 812, {at(3, Stage::kInside), away(0, 1s)}}, now);
+  far.record(middle.message(812, at(1, Stage::kInside, 20s), false, now), now);
+  EXPECT_THAT(far.explain(Waiting{{1}}.stall(), now), Not(HasSubstr("not entered")));
 }
 
 TEST(RollCall, KeepsCollectivesApartAndForgetsOldOnes) {
   RollCall rolls = of_rank(0);
   const auto now = kStart + 20s;
-  rolls.hear({false, 812, {away(3, 1s)}}, now);
-  for (std::uint64_t next = 813; next < 816; ++next) rolls.hear({false, next, {away(2, 1s)}}, now);
-  EXPECT_THAT(rolls.account(Waiting{{1}}.stall(), now), HasSubstr("rank 3 has not entered"));
-  rolls.hear({false, 816, {}}, now);
-  EXPECT_THAT(rolls.account(Waiting{{1}}.stall(), now), Not(HasSubstr("rank 3")));
+  rolls.record({false, 812, {away(3, 1s)}}, now);
+  for (std::uint64_t next = 813; next < 816; ++next) rolls.record({false, next, {away(2, 1s)}}, now);
+  EXPECT_THAT(rolls.explain(Waiting{{1}}.stall(), now), HasSubstr("rank 3 has not entered"));
+  rolls.record({false, 816, {}}, now);
+  EXPECT_THAT(rolls.explain(Waiting{{1}}.stall(), now), Not(HasSubstr("rank 3")));
 }
 
 TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
   RollCall rolls = of_rank(0, 20s, 1000);
   for (int rank = 1; rank < 1000; ++rank)
-    rolls.hear({false, 812, {rank == 999 ? away(rank, 1s) : at(rank, Stage::kInside)}}, kStart);
+    rolls.record({false, 812, {rank == 999 ? away(rank, 1s) : at(rank, Stage::kInside)}}, kStart);
   const auto message = rolls.message(812, at(0, Stage::kInside), true, kStart);
-  EXPECT_EQ(message.ranks.size(), kMostWhereabouts);
+  EXPECT_EQ(message.ranks.size(), kMaxRollCallRanks);
   EXPECT_EQ(message.ranks[1].rank, 999);
   std::vector<std::byte> bytes;
   encode(message, bytes);
@@ -155,7 +155,7 @@ TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
   ASSERT_TRUE(read);
   EXPECT_EQ(read->ranks[1].last_sequence, sequence_of(811, 0));
   EXPECT_EQ(read->ranks[1].since, 1s);
-  EXPECT_TRUE(read->asks);
+  EXPECT_TRUE(read->wants_reply);
 }
 
 TEST(RollCall, MutatedMessagesDoNoHarm) {

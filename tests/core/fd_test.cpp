@@ -102,7 +102,7 @@ TEST(Fd, EndOfFileIsSeenWhileAForkedChildLives) {
   if (child == 0) {
     ::close(pipe_ends[1]);
     char byte = 0;
-    ::_exit(::read(pipe_ends[0], &byte, 1) == 0 ? 0 : 1);  // lives until the parent lets go
+    ::_exit(::read(pipe_ends[0], &byte, 1) == 0 ? 0 : 1);  // lives until the parent closes its end
   }
   ::close(pipe_ends[0]);
   // The child runs the handler before anything else, but may not have been scheduled yet: wait for the end of file.

@@ -51,7 +51,7 @@ TEST(Loop, RunsTasksInOrderOnItsOwnNamedThread) {
 TEST(Loop, PassesExceptionsOnAndSurvivesThem) {
   Loop loop("test");
   EXPECT_THROW(loop.run_and_wait([] { throw Error(ErrorKind::kTimeout, "late"); }), Error);
-  EXPECT_TRUE(loop.post([] { throw std::runtime_error("nobody waits for this one"); }));
+  EXPECT_TRUE(loop.post([] { throw std::runtime_error("no thread waits for this one"); }));
   int runs = 0;
   loop.run_and_wait([&] { ++runs; });
   EXPECT_EQ(runs, 1);
@@ -72,7 +72,7 @@ TEST(Loop, RunsWhatWasPostedBeforeItEnds) {
     get(blocked.get_future());
     for (int i = 0; i < 10; ++i) loop.post([&] { ++runs; });
     loop.post([&] {
-      while (loop.post([] {})) std::this_thread::yield();  // until the destructor has begun
+      while (loop.post([] {})) std::this_thread::yield();  // until the destructor runs
       accepted_late = loop.post([] {});
     });
     go.set_value();
@@ -118,7 +118,7 @@ TEST(Loop, TellsOfDescriptorsUntilTheyAreRemoved) {
   loop.run_and_wait([&] {
     loop.add_fd_on_loop(event.get(), 0, [&](std::uint32_t events) {
       ++calls;
-      loop.remove_fd_on_loop(event.get());  // from its own handler, which goes on
+      loop.remove_fd_on_loop(event.get());  // from its own handler, which continues
       readable.set_value(events);
     });
   });
@@ -170,7 +170,7 @@ TEST(Loop, IsInertInAForkedChild) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     const bool posted = loop->post([] {});
-    loop.reset();  // must not wait for a thread that is not here
+    loop.reset();  // must not wait for a thread that does not exist here
     ::_exit(posted ? 1 : 0);
   }
   int status = 0;

@@ -11,8 +11,8 @@
 
 namespace atl::fuzz {
 
-/// A graph from a stranger: it does not parse, or is refused, or is admitted; then it declares what each call makes, and
-/// is admitted again.
+/// A graph from an untrusted client: it does not parse, or is rejected, or is admitted; then it declares what each call
+/// makes, and is admitted again.
 inline void admission(const std::string& text) {
   infer::Graph graph;
   try {

@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
 
 namespace atl::fuzz {
 
-/// A bundle's two files from a stranger: the first two bytes say how many of the others are the graph's text. It is
-/// refused, or every weight of the graph is there with the bytes of its type; whether it was read.
+/// A bundle's two files from an untrusted source: the first two bytes are the length of the graph's text. The bundle is
+/// rejected, or every weight of the graph is there with the bytes of its type. Returns whether it was read.
 inline bool bundle(std::span<const std::byte> bytes) {
   if (bytes.size() < 2) return false;
   const std::size_t said = std::to_integer<std::size_t>(bytes[0]) | std::to_integer<std::size_t>(bytes[1]) << 8U;

@@ -14,21 +14,22 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
-#include "atoll/transport/byte_stream.h"
+#include "atoll/transport/stream/byte_stream.h"
 
 namespace atl::fuzz {
 
-/// A link's stream inside TLS, and bytes of somebody on the way, on a socket. The first byte chooses the role, whether the handshake is over, and
-/// whether they end with the connection. Whatever the bytes: nothing opens, and nothing is given out.
+/// A link's stream inside TLS, and bytes of an attacker on a socket. The first byte chooses the role, whether the
+/// handshake is over, and whether the connection ends after the bytes. Whatever the bytes are, nothing opens and
+/// nothing is delivered.
 inline void byte_stream(std::span<const std::byte> bytes) {
   using namespace transport;
   using Progress = ByteStream::Progress;
-  constexpr std::size_t kMost = std::size_t{60} << 10;  // what a socket takes at once
+  constexpr std::size_t kMax = std::size_t{60} << 10;  // what a socket takes at once
   if (bytes.empty()) return;
   static const auto credentials = Credentials::of_key(std::vector<std::byte>(32));
   const auto choice = std::to_integer<unsigned>(bytes.front());
   bytes = bytes.subspan(1);
-  bytes = bytes.first(std::min(bytes.size(), kMost));
+  bytes = bytes.first(std::min(bytes.size(), kMax));
   std::array<int, 2> sockets{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, sockets.data()) != 0) std::abort();
   ByteStream subject{Fd(sockets[0])};

@@ -12,8 +12,7 @@
 
 namespace atl::fuzz {
 
-/// Two ends of a link through shared memory in this process: an honest rank 0, and rank 1, which sends what the bytes
-/// say.
+/// Two ends of a shared-memory link in this process: rank 0 runs normally, and rank 1 sends what the input says.
 class ChannelPair {
  public:
   struct Quiet : transport::LinkObserver {

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "atoll/collectives/reduce_kernels.h"
+#include "atoll/collectives/reduce/reduce_kernels.h"
 
 // clang lacks built-ins of the others.
 namespace atl::collectives::detail {

@@ -9,15 +9,15 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/executor.h"
+#include "atoll/collectives/schedule/executor.h"
 #include "atoll/core/bytes.h"
-#include "tests/collectives/schedule_cases.h"
+#include "tests/collectives/schedule/cases.h"
 #include "tests/fuzz/channel_pair.h"
 
 namespace atl::fuzz {
 
-/// One group of the two, in which rank 0 calls collectives. Rank 1 sends the frames that belong to them, changed as the
-/// bytes say, before each call, and has left by then: so no call waits.
+/// One group of two ranks, in which rank 0 calls collectives. Before each call, rank 1 sends the frames that belong to
+/// it, changed as the input says, and leaves: so no call waits.
 class CollectiveGroup {
  public:
   CollectiveGroup(bool one_island, bool check_data)
@@ -37,7 +37,7 @@ class CollectiveGroup {
     for (const auto flow : kFlows) pair_.link().close_channel(id(flow));
   }
 
-  /// One call on rank 0, whose peer calls the same and changes frames. Throws what the call throws.
+  /// Makes one call on rank 0, whose peer makes the same call and changes frames. Throws what the call throws.
   void call(ByteReader& reader) {
     using namespace collectives;  // NOLINT
     const auto operation = test::kOperations[reader.integer<std::uint8_t>() % std::size(test::kOperations)];
@@ -70,7 +70,7 @@ class CollectiveGroup {
     void on_stall(const collectives::Stall&) override {}
     void on_stall_over(const collectives::Stall&) override {}
     void on_peer_ahead(int) override {}
-    std::string account(const collectives::Stall&) override { return ""; }
+    std::string explain(const collectives::Stall&) override { return ""; }
   };
 
   transport::ChannelId id(collectives::Flow flow) const {
@@ -78,7 +78,7 @@ class CollectiveGroup {
   }
   transport::Channel& theirs(collectives::Flow flow) { return pair_.link().channel(id(flow)); }
 
-  /// As many segments as schedule.h says, each of its exact size, so that a byte too many is found.
+  /// Provides as many segments as schedule.h says, each of its exact size, so that a byte too many is found.
   void give_memory(collectives::Call& call, const collectives::Shape& shape, std::uint64_t bytes) {
     using Operation = collectives::Operation;
     memory_.clear();
@@ -102,7 +102,7 @@ class CollectiveGroup {
     call.output = operation == Operation::kBroadcast ? call.input : segments(gets_nothing ? 0 : gathers ? 2 : 1);
   }
 
-  /// What rank 1 would send, each frame as it is or changed in one thing.
+  /// Sends what rank 1 would send, with each frame unchanged or changed in one field.
   void send(const collectives::Schedule& schedule, const collectives::Signature& mine, ByteReader& reader) {
     for (const auto& step : schedule.steps) {
       if (step.kind != collectives::StepKind::kSend) continue;
@@ -125,7 +125,7 @@ class CollectiveGroup {
     if (what < 10 && reader.left() < sizeof(std::uint64_t)) return;
     const auto value = what < 10 ? reader.integer<std::uint64_t>() : 0;
     switch (what) {
-      case 0: return;  // does not come
+      case 0: return;  // is not sent
       case 1: header.kind = static_cast<std::uint8_t>(value); break;
       case 2: header.operation = static_cast<std::uint8_t>(value); break;
       case 3: header.dtype = static_cast<std::uint8_t>(value); break;
@@ -138,7 +138,7 @@ class CollectiveGroup {
       case 10: header.tag = 1; break;
       case 11: header.checksum = 1; break;
       case 12: flow = flow == collectives::Flow::kUp ? collectives::Flow::kDown : collectives::Flow::kUp; break;
-      case 13: put(header, flow); break;  // comes twice
+      case 13: put(header, flow); break;  // is sent twice
       default: break;
     }
     put(header, flow);
@@ -164,8 +164,8 @@ class CollectiveGroup {
   std::deque<std::vector<std::byte>> memory_;
 };
 
-/// What a rank does with frames of collectives that a peer has made up: calls end well, or with an error that names the
-/// peer. Returns how many ended well.
+/// Handles generated frames of collectives from a peer: calls succeed, or fail with an error that names the peer.
+/// Returns how many succeeded.
 inline int collective_frames(std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > 512) return 0;
   ByteReader reader(bytes, "an input");

@@ -12,15 +12,15 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/collectives/direct_messages.h"
+#include "atoll/collectives/messages/direct_messages.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/direct.h"
 
-// A device, and a network that knows it, whose work is done when the bytes say so.
+// A device, and a network that supports it, whose operations end when the input says so.
 namespace atl::fuzz {
 
-/// What was begun and has not ended, oldest first. Thread-safe.
-class Errands {
+/// Operations that have started and not ended, oldest first. Thread-safe.
+class PendingOperations {
  public:
   using Run = std::function<void(const Error* problem)>;
 
@@ -29,7 +29,7 @@ class Errands {
     waiting_.emplace_back(owner, std::move(run));
   }
 
-  /// The oldest one ends, if there is one: with `problem`, or well.
+  /// Ends the oldest operation, if there is one: with `problem`, or successfully if it is nullptr.
   bool end_one(const Error* problem) {
     Run run;
     {
@@ -42,7 +42,7 @@ class Errands {
     return true;
   }
 
-  /// All of `owner`'s end; nullptr: everybody's.
+  /// Aborts all operations of `owner`; nullptr: of every owner.
   void give_up(const void* owner) {
     const Error problem(ErrorKind::kAborted, "given up");
     for (Run run = take(owner); run; run = take(owner)) run(&problem);
@@ -66,17 +66,17 @@ class Errands {
 
 class PortDouble final : public transport::DirectPort {
  public:
-  explicit PortDouble(Errands& errands) : errands_(errands) {}
+  explicit PortDouble(PendingOperations& pending) : pending_(pending) {}
   bool reaches(transport::MemoryKind) const noexcept override { return true; }
   void send(std::uint64_t, const transport::DirectBuffer& from, Done done) override {
-    errands_.add(this, [from, done = std::move(done)](const Error* problem) {
+    pending_.add(this, [from, done = std::move(done)](const Error* problem) {
       const auto* const bytes = static_cast<const std::byte*>(from.data);
       if (problem == nullptr) static_cast<void>(std::vector<std::byte>(bytes, bytes + from.bytes));
       done(problem);
     });
   }
   void receive(std::uint64_t, const transport::DirectBuffer& to, Done done) override {
-    errands_.add(this, [to, done = std::move(done)](const Error* problem) {
+    pending_.add(this, [to, done = std::move(done)](const Error* problem) {
       if (problem == nullptr) std::memset(to.data, 1, to.bytes);
       done(problem);
     });
@@ -85,45 +85,45 @@ class PortDouble final : public transport::DirectPort {
   void forget(const transport::DirectBuffer&) override {}
 
  private:
-  Errands& errands_;
+  PendingOperations& pending_;
 };
 
 class DeviceDouble final : public collectives::MessageDevice {
  public:
-  explicit DeviceDouble(Errands& errands) : errands_(errands) {}
+  explicit DeviceDouble(PendingOperations& pending) : pending_(pending) {}
   bool is_reached(const transport::DirectPort&) const noexcept override { return true; }
   std::shared_ptr<transport::RingMemory> new_ring(const transport::DirectPort&, std::size_t bytes) override {
-    return std::make_shared<Ring>(errands_, bytes);
+    return std::make_shared<Ring>(pending_, bytes);
   }
 
  private:
   struct Ring final : transport::RingMemory {
-    Ring(Errands& of, std::size_t size) : errands(of), memory(new std::byte[size]), bytes(size) {}
+    Ring(PendingOperations& of, std::size_t size) : pending(of), memory(new std::byte[size]), bytes(size) {}
     transport::DirectBuffer buffer() const noexcept override {
       return {memory.get(), bytes, transport::MemoryKind::kHost};
     }
     void copy(void* to, const void* from, std::size_t count, Copied copied) override {
-      errands.add(this, [to, from, count, copied = std::move(copied)](const Error* problem) {
+      pending.add(this, [to, from, count, copied = std::move(copied)](const Error* problem) {
         if (problem == nullptr) std::memcpy(to, from, count);
         copied(problem);
       });
-      if (is_given_up) errands.give_up(this);
+      if (is_given_up) pending.give_up(this);
     }
     void give_up() noexcept override {
       is_given_up = true;
-      errands.give_up(this);
+      pending.give_up(this);
     }
 
-    Errands& errands;
+    PendingOperations& pending;
     const std::unique_ptr<std::byte[]> memory;
     const std::size_t bytes;
     std::atomic<bool> is_given_up{false};
   };
 
-  Errands& errands_;
+  PendingOperations& pending_;
 };
 
-/// A message's memory there, of its exact size.
+/// A message's memory on the device, of its exact size.
 class LandingDouble final : public collectives::Landing {
  public:
   LandingDouble(std::shared_ptr<collectives::MessageDevice> device, std::vector<std::byte>& memory)

@@ -17,11 +17,11 @@
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/wire/frame.h"
 
-// What a server makes of a client's plan and of the rows that follow it, for libFuzzer and for a test with mutated bytes.
+// How a server handles a client's plan and the rows that follow it, for libFuzzer and for a test with mutated bytes.
 namespace atl::fuzz {
 
-/// A convolution, a pooling and a mean of all rows, which has a state; and branches of two inputs that are joined, of which every
-/// second row is taken and turned round.
+/// A convolution, a pooling and a mean of all rows, which has a state; and branches of two joined inputs, of which
+/// every second row is taken and reversed.
 inline const std::vector<infer::Graph>& graphs_to_divide() {
   static const std::vector<infer::Graph> graphs{
       infer::graph_from_json(R"({"atoll_graph":1,"inputs":[0],"weights":[{"tensor":1,"name":"w"}],
@@ -49,7 +49,7 @@ namespace detail {
 using Messages = std::set<std::tuple<int, std::int64_t, std::int64_t>>;  // tensor, begin, end
 using Kind = infer::Step::Kind;
 
-// Takes steps until one waits for a message that is not there.
+// Takes steps until one waits for a message that has not arrived.
 inline void advance(const infer::Program& program, std::size_t& next, Messages& incoming, Messages& outgoing) {
   for (; next < program.steps.size(); ++next) {
     const infer::Step& step = program.steps[next];
@@ -59,7 +59,7 @@ inline void advance(const infer::Program& program, std::size_t& next, Messages& 
   }
 }
 
-// Both come to their ends, and every message is sent once and taken once.
+// Checks that both programs end, and that every message is sent once and received once.
 inline void run_both(const infer::Program& robot, const infer::Program& server) {
   Messages up;
   Messages down;
@@ -75,8 +75,8 @@ inline void run_both(const infer::Program& robot, const infer::Program& server) 
   if (!are_over || !up.empty() || !down.empty()) std::abort();
 }
 
-// Parts are computed from rows that exist.
-inline void look_at_parts(const infer::Graph& graph, const infer::Operators& operators, const infer::Program& program) {
+// Checks that parts are computed from rows that exist.
+inline void check_parts(const infer::Graph& graph, const infer::Operators& operators, const infer::Program& program) {
   for (const infer::Step& step : program.steps) {
     if (step.kind != Kind::kCompute) continue;
     const infer::Node& node = graph.nodes[static_cast<std::size_t>(step.index)];
@@ -94,7 +94,7 @@ inline void look_at_parts(const infer::Graph& graph, const infer::Operators& ope
 }  // namespace detail
 
 /// A plan as a client may send it: a graph, an input and its dimension, chunks, and shares of small numbers, as many as
-/// there are bytes for. It is refused, or both sides have programs that fit together; whether it was taken.
+/// there are bytes for. It is rejected, or both sides have programs that fit together. Returns whether it was accepted.
 inline bool division(std::span<const std::byte> bytes) {
   constexpr std::size_t kHead = 4;
   if (bytes.size() < kHead) return false;
@@ -112,7 +112,7 @@ inline bool division(std::span<const std::byte> bytes) {
     const infer::Program server = infer::program_of(graph, operators, asked, plan::Side::kServer);
     const infer::Program robot = infer::program_of(graph, operators, asked, plan::Side::kRobot);
     detail::run_both(robot, server);
-    detail::look_at_parts(graph, operators, server);
+    detail::check_parts(graph, operators, server);
     const infer::Arrivals arrivals(graph, operators, server);
     return true;
   } catch (const Error& error) {
@@ -121,8 +121,8 @@ inline bool division(std::span<const std::byte> bytes) {
   }
 }
 
-/// Frames of rows as a client may send them to a server that computes everything, each by eight bytes that say what its
-/// header has. They are refused, or make up the rows that are waited for; whether they were taken.
+/// Frames of rows as a client may send them to a server that computes everything, with eight bytes each for the fields
+/// of the header. They are rejected, or make up the awaited rows. Returns whether they were accepted.
 inline bool arrivals(std::span<const std::byte> bytes) {
   using namespace infer;
   constexpr std::size_t kHead = 8;

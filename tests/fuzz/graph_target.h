@@ -13,7 +13,7 @@
 
 namespace atl::fuzz {
 
-/// Runs `action`; only errors that name something wrong with a graph or a request may come out of it.
+/// Runs `action`, which may throw only errors that name a fault of a graph or a request.
 template <class Action>
 void only_graph_errors(const Action& action) {
   try {
@@ -35,7 +35,7 @@ inline void node(const infer::Graph& graph, const infer::Node& node) {
   }
 }
 
-/// A graph from a stranger: it is refused by its name, or can be written, read again and split.
+/// A graph from an untrusted client: it is rejected by name, or can be written, read again and split.
 inline void graph(const std::string& text) {
   only_graph_errors([&] {
     infer::Graph graph;

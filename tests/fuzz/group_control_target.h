@@ -10,8 +10,8 @@
 
 namespace atl::fuzz {
 
-/// What a group does with a member's word outside the channels. Bodies that are none are nothing; the others come back the same
-/// when they are sent again, and can be spoken of.
+/// Decodes a member's control message as a group does. Invalid bodies are ignored; the others are unchanged when they
+/// are encoded again, and can be described.
 inline void group_control(std::span<const std::byte> message) {
   using namespace collectives;  // NOLINT
   const auto type = control_type(message);
@@ -31,12 +31,12 @@ inline void group_control(std::span<const std::byte> message) {
   } else if (*type == ControlType::kRefusal) {
     const auto refusal = decode_refusal(body);
     if (!refusal) return;
-    if (refusal->why.size() > kLongestReport) std::abort();
+    if (refusal->why.size() > kMaxReport) std::abort();
     again = encode(0, *refusal);
   } else if (*type == ControlType::kWithdrawal) {
     const auto withdrawal = decode_withdrawal(body);
     if (!withdrawal) return;
-    if (withdrawal->why.size() > kLongestReport) std::abort();
+    if (withdrawal->why.size() > kMaxReport) std::abort();
     again = encode(0, *withdrawal);
   } else if (*type == ControlType::kStepRequest || *type == ControlType::kStepGrant) {
     const auto step = decode_step(body);
@@ -45,7 +45,7 @@ inline void group_control(std::span<const std::byte> message) {
   } else if (*type == ControlType::kError || *type == ControlType::kLeft) {
     const auto report = decode_report(body);
     if (!report) return;
-    if (report->text.size() > kLongestReport) std::abort();
+    if (report->text.size() > kMaxReport) std::abort();
     again = encode(0, *type, *report);
   } else {
     return;  // roll calls have a target of their own

@@ -6,11 +6,12 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/host_port.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::fuzz {
 
-/// "host:port" as users write it: it is refused, or means the same once it is written again. Whether it was read.
+/// "host:port" as users write it: it is rejected, or means the same after it is written again. Returns whether it was
+/// read.
 inline bool host_port(const std::string& text) {
   try {
     const transport::HostPort place = transport::parse_host_port(text);

@@ -9,14 +9,14 @@
 #include <span>
 #include <vector>
 
-#include "atoll/collectives/point_to_point.h"
+#include "atoll/collectives/messages/point_to_point.h"
 #include "atoll/core/bytes.h"
 #include "tests/fuzz/channel_pair.h"
 #include "tests/fuzz/device_double.h"
 
 namespace atl::fuzz {
 
-/// Rank 0's ends, of which the link to rank 1 takes devices.
+/// Rank 0's ports, of which the link to rank 1 supports devices.
 class PortsWithDevices final : public collectives::PeerPorts {
  public:
   PortsWithDevices(PortDouble& port, std::uint64_t group)
@@ -27,7 +27,7 @@ class PortsWithDevices final : public collectives::PeerPorts {
   PortDouble& port_;
 };
 
-/// One group of the two, of which rank 0 sends and receives, and rank 1 writes frames into the channel of messages.
+/// One group of two ranks: rank 0 sends and receives, and rank 1 writes frames into the channel of messages.
 class MessageGroup {
  public:
   explicit MessageGroup(bool check_data)
@@ -37,16 +37,16 @@ class MessageGroup {
             ports_, failure_, 0, check_data, std::chrono::nanoseconds(0), [this](const Error& error) { end(error); },
             [](int) {}),
         channel_(pair_.link().channel(id_)) {
-    receive(1, kNobodys, 1);
+    receive(1, kUnusedTag, 1);
     transport::FrameHeader first;
     first.kind = static_cast<std::uint8_t>(collectives::FrameKind::kConsumed);
     ChannelPair::send_first(channel_, first);
   }
 
   ~MessageGroup() {
-    receive(1, kNobodys, 1);  // takes what has come
+    receive(1, kUnusedTag, 1);  // takes what has arrived
     end(Error(ErrorKind::kAborted, "the input is over"));
-    errands_.give_up(nullptr);  // as the end of the link does
+    pending_.give_up(nullptr);  // as the end of the link does
     pair_.link().close_channel(id_);
   }
 
@@ -67,22 +67,22 @@ class MessageGroup {
                    [this](const std::exception_ptr&) { ++ends_.ended; }, {is_direct ? device_ : nullptr, nullptr});
   }
 
-  /// How many messages have gone from device to device.
+  /// Returns how many messages have gone from device to device.
   std::uint64_t direct() const { return messages_.direct_messages(); }
 
-  /// What the device or the network has begun first comes to its end, if there is something.
+  /// Ends the oldest operation of the device or the network, if there is one.
   bool work(bool fails) {
     const Error lost(ErrorKind::kPeerLost, "the network ends it");
-    return errands_.end_one(fails ? &lost : nullptr);
+    return pending_.end_one(fails ? &lost : nullptr);
   }
 
-  void say(transport::FrameHeader header, std::size_t payload_bytes) {
+  void send_frame(transport::FrameHeader header, std::size_t payload_bytes) {
     const std::vector<std::byte> payload(std::min(payload_bytes, channel_.max_payload()), std::byte{1});
     header.payload_bytes = static_cast<std::uint32_t>(payload.size());
     channel_.try_send(header, payload);
   }
 
-  /// Takes what rank 0 has sent; with `grants` it is let go on.
+  /// Takes what rank 0 has sent; with `grants`, grants what it has announced.
   void listen(bool grants) {
     while (const transport::Frame* frame = channel_.front()) {
       transport::FrameHeader grant = frame->header;
@@ -92,12 +92,12 @@ class MessageGroup {
       const bool is_wanted =
           grants && (kind == collectives::FrameKind::kAnnounce || kind == collectives::FrameKind::kAnnounceDirect);
       channel_.pop();
-      if (is_wanted) say(grant, 0);
+      if (is_wanted) send_frame(grant, 0);
     }
   }
 
  private:
-  static constexpr std::uint64_t kNobodys = 1000;
+  static constexpr std::uint64_t kUnusedTag = 1000;
 
   void end(const Error& error) {
     if (error.kind() == ErrorKind::kInternal) std::abort();
@@ -105,7 +105,7 @@ class MessageGroup {
     messages_.fail_pending();
   }
 
-  /// Goes last, when no thread can call anything any more.
+  /// Destroyed last, when no thread can call anything any more.
   struct Ends {
     ~Ends() {
       if (begun != ended) std::abort();
@@ -116,9 +116,9 @@ class MessageGroup {
 
   ChannelPair& pair_ = ChannelPair::get();
   Ends ends_;
-  PortDouble port_{errands_};  // before what may hold rings, which let it go
-  Errands errands_;
-  const std::shared_ptr<DeviceDouble> device_ = std::make_shared<DeviceDouble>(errands_);
+  PortDouble port_{pending_};  // before the members that may hold rings, which release it
+  PendingOperations pending_;
+  const std::shared_ptr<DeviceDouble> device_ = std::make_shared<DeviceDouble>(pending_);
   const transport::ChannelId id_;
   collectives::Failure failure_;
   std::deque<std::vector<std::byte>> memory_;  // of its exact size, so that a byte too many is found
@@ -127,10 +127,10 @@ class MessageGroup {
   transport::Channel& channel_;
 };
 
-/// One more than there are, so that one kind is unknown.
+/// One kind more than there are, so that one is unknown.
 inline constexpr unsigned kFrameKinds = static_cast<unsigned>(collectives::FrameKind::kTurnedDown) + 2;
 
-inline transport::FrameHeader made_up_message(ByteReader& reader, std::uint64_t tag, bool any_dtype) {
+inline transport::FrameHeader message_frame(ByteReader& reader, std::uint64_t tag, bool any_dtype) {
   transport::FrameHeader header;
   header.kind = static_cast<std::uint8_t>(reader.integer<std::uint8_t>() % kFrameKinds);
   header.dtype = static_cast<std::uint8_t>(collectives::DataType::kUInt8);
@@ -143,8 +143,8 @@ inline transport::FrameHeader made_up_message(ByteReader& reader, std::uint64_t 
   return header;
 }
 
-/// What a rank does with frames of messages that a peer has made up, between sends and receives of its own, of which
-/// some are a device's. Every one of these ends once.
+/// Handles generated frames of messages from a peer, between sends and receives of this rank, of which some use a
+/// device. Every one of these ends once.
 inline void messages(std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > 512) return;
   ByteReader reader(bytes, "an input");
@@ -164,9 +164,9 @@ inline void messages(std::span<const std::byte> bytes) {
         case 3:
         case 4: group.work(choice); break;
         default: {
-          const auto header = made_up_message(reader, tag, choice);
+          const auto header = message_frame(reader, tag, choice);
           const auto has = reader.integer<std::uint16_t>();
-          group.say(header, what % 8 == 5 ? header.count : has);
+          group.send_frame(header, what % 8 == 5 ? header.count : has);
         }
       }
     }

@@ -7,14 +7,14 @@
 #include <cstdlib>
 #include <string>
 
-#include "atoll/plan/adapter.h"
-#include "atoll/plan/membership.h"
+#include "atoll/plan/batches/adapter.h"
+#include "atoll/plan/batches/membership.h"
 #include "tests/fuzz/refusals.h"
 
-// What ranks tell each other of themselves as JSON, and what the planner makes of it: refused by its name, or read.
+// What ranks report of themselves as JSON, and how the planner reads it: rejected by name, or read.
 namespace atl::fuzz {
 
-/// A cost is written as it was read, and predicts times.
+/// Checks that a cost is written as it was read, and predicts times.
 inline bool cost(const std::string& text) {
   return is_read(ErrorKind::kInvalidArgument, [&] {
     const auto cost = plan::Cost::from_json(text);
@@ -28,11 +28,11 @@ inline bool cost(const std::string& text) {
   });
 }
 
-/// A division holds to its total, and one that is planned can be explained as JSON.
+/// Checks that a division keeps to its total, and that a planned one can be explained as JSON.
 inline bool request(const std::string& text) {
   return is_read(ErrorKind::kInvalidArgument, [&] {
     auto request = plan::Request::from_json(text);
-    request.rounds = std::min(request.rounds, 16);  // this rank's own, and as long as it says
+    request.rounds = std::min(request.rounds, 16);  // this rank's own setting, which takes as long as it states
     if (request.ranks.size() > 16) return;
     const auto divided = plan::plan_batches(request);
     if (divided.batches.size() != request.ranks.size()) std::abort();
@@ -64,7 +64,7 @@ inline bool adaptation(const std::string& text) {
   return is_window || is_options;
 }
 
-/// Whether it was one of them.
+/// Returns whether the text was one of these.
 inline bool plan_requests(const std::string& text) {
   if (text.size() > 4096) return false;
   const bool is_cost = cost(text);

@@ -11,10 +11,11 @@
 #include "atoll/transport/tcp/control_reader.h"
 #include "atoll/transport/tcp/wire.h"
 
-// What a peer sends on channel 0 of a link over several rails, and through UCX into a channel's ring: pieces at any position, in any order.
+// Bytes that a peer sends on channel 0 of a link over several rails, and through UCX into a channel's ring: pieces at
+// any position, in any order.
 namespace atl::fuzz {
 
-/// Bytes of an input, from the front; zeros behind its end.
+/// Bytes of an input, from the front; zeros after its end.
 class Source {
  public:
   explicit Source(std::span<const std::byte> bytes) : bytes_(bytes) {}
@@ -35,8 +36,8 @@ class Source {
   std::span<const std::byte> bytes_;
 };
 
-/// Segments of the control stream: each 4 bytes of position and 2 of length, then its bytes. The first byte of all says whether positions are
-/// counted in units, as peers do, or taken as they are.
+/// Segments of the control stream: for each, 4 bytes of position and 2 of length, then its bytes. The first byte of all
+/// chooses whether positions are counted in units, as peers do, or taken as they are.
 inline void control_reader(std::span<const std::byte> bytes) {
   using namespace transport::tcp;
   Source source(bytes);

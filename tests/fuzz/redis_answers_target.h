@@ -15,17 +15,17 @@
 
 namespace atl::fuzz {
 
-/// Replies of any kinds that the bytes describe; behind the last one the server has lost everything.
-class MadeUpReplies {
+/// Replies of all kinds, as the input describes; after the last one the server has lost everything.
+class GeneratedReplies {
  public:
-  explicit MadeUpReplies(std::vector<std::byte> bytes) : bytes_(std::move(bytes)), reader_(bytes_, "replies") {}
-  MadeUpReplies(const MadeUpReplies&) = delete;
-  MadeUpReplies& operator=(const MadeUpReplies&) = delete;
+  explicit GeneratedReplies(std::vector<std::byte> bytes) : bytes_(std::move(bytes)), reader_(bytes_, "replies") {}
+  GeneratedReplies(const GeneratedReplies&) = delete;
+  GeneratedReplies& operator=(const GeneratedReplies&) = delete;
 
   std::string next() {
     try {
       return reply(0);
-    } catch (const Error&) {  // the end
+    } catch (const Error&) {  // the end of the input
       return "-ATOLLGONE\r\n";
     }
   }
@@ -60,10 +60,10 @@ class MadeUpReplies {
   ByteReader reader_;
 };
 
-/// A server that answers what it likes, and a process that has joined a job there.
-struct StrangeServer {
-  static StrangeServer& get() {
-    static StrangeServer server;
+/// A server that gives arbitrary replies, and a process that has joined a job there.
+struct ArbitraryServer {
+  static ArbitraryServer& get() {
+    static ArbitraryServer server;
     return server;
   }
 
@@ -100,14 +100,14 @@ inline void call_once(redis::JobStore& store, unsigned what) {
   }
 }
 
-/// What a process makes of the replies of a Redis server: the first byte chooses who asks, and for what; each error
-/// blames the server, or says what is not there. Whether it ended without one.
+/// How a process handles the replies of a Redis server: the first byte chooses the caller and its request; each error
+/// blames the server, or names what is missing. Returns whether it ended without an error.
 inline bool redis_answers(std::span<const std::byte> bytes) {
   if (bytes.empty() || bytes.size() > 1024) return false;
-  auto& server = StrangeServer::get();
+  auto& server = ArbitraryServer::get();
   const auto what = std::to_integer<unsigned>(bytes.front());
   const auto rest = bytes.subspan(1);
-  const auto replies = std::make_shared<MadeUpReplies>(std::vector<std::byte>(rest.begin(), rest.end()));
+  const auto replies = std::make_shared<GeneratedReplies>(std::vector<std::byte>(rest.begin(), rest.end()));
   server.answers.set([replies](const redis::Reply&) { return replies->next(); });
   const Deadline soon = Deadline::after(std::chrono::milliseconds(100));
   bool is_well = false;
@@ -119,7 +119,7 @@ inline bool redis_answers(std::span<const std::byte> bytes) {
       }
     } else if (what % 4 == 1) {
       const redis::Membership member(server.answers.url((what & 4U) != 0 ? "job=k" : "job=k&rank=0&world_size=2"),
-                                     StrangeServer::kMute, soon);
+                                     ArbitraryServer::kMute, soon);
     } else {
       redis::JobStore store(server.member);
       call_once(store, what / 4);

@@ -19,7 +19,8 @@ inline std::size_t elements_of(const redis::Reply& reply, int depth) {
   return count;
 }
 
-/// What a Redis server sends. The first byte chooses how the rest is cut. Whether all of it was replies.
+/// Bytes that a Redis server sends. The first byte chooses how the rest is cut. Returns whether all of them were
+/// replies.
 inline bool redis_replies(std::span<const std::byte> bytes) {
   if (bytes.empty()) return true;
   const std::size_t piece = 1 + std::to_integer<std::size_t>(bytes.front());
@@ -41,7 +42,7 @@ inline bool redis_replies(std::span<const std::byte> bytes) {
   }
 }
 
-/// A URL as users write it: it is refused, or names a place. Whether it was read.
+/// A URL as users write it: it is rejected, or names a place. Returns whether it was read.
 inline bool redis_url(const std::string& text) {
   try {
     const redis::Url url = redis::parse_url(text);

@@ -7,7 +7,7 @@
 
 namespace atl::fuzz {
 
-/// Whether `action` ended without an error; no error but of this kind may come out of it.
+/// Returns whether `action` ended without an error; it may throw only errors of this kind.
 template <class Action>
 bool is_read(ErrorKind kind, const Action& action) {
   try {

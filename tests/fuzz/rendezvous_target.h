@@ -4,12 +4,12 @@
 #include <cstdlib>
 #include <span>
 
-#include "atoll/collectives/rendezvous_table.h"
+#include "atoll/collectives/group/rendezvous_table.h"
 #include "atoll/core/error.h"
 
 namespace atl::fuzz {
 
-/// A table of members as the job's store gives it. What parses is the same when it is written and read again.
+/// A table of members as read from the job's store. A table that parses is unchanged when it is written and read again.
 inline void rendezvous(std::span<const std::byte> bytes) {
   try {
     const auto table = collectives::decode_table(bytes);

@@ -9,13 +9,14 @@
 
 namespace atl::fuzz {
 
-/// What a rank does with another's word about a collective. Bytes that are no message are nothing; the others come back the same.
+/// Decodes another rank's roll call. Invalid bytes are ignored; valid messages are unchanged when they are encoded
+/// again.
 inline void roll_call(std::span<const std::byte> bytes) {
   const auto message = collectives::decode_roll_call(bytes);
   if (!message) return;
-  if (message->ranks.size() > collectives::kMostWhereabouts) std::abort();
+  if (message->ranks.size() > collectives::kMaxRollCallRanks) std::abort();
   for (const auto& one : message->ranks) {
-    if (one.rank < 0 || one.since.count() < 0 || one.said.count() < 0) std::abort();
+    if (one.rank < 0 || one.since.count() < 0 || one.reported.count() < 0) std::abort();
   }
   std::vector<std::byte> again;
   collectives::encode(*message, again);

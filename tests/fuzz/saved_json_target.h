@@ -7,15 +7,16 @@
 #include "atoll/infer/profile.h"
 #include "atoll/infer/run/division_json.h"
 #include "atoll/plan/json_fields.h"
-#include "atoll/plan/layers_json.h"
-#include "atoll/plan/operators_json.h"
-#include "atoll/plan/published_profile.h"
+#include "atoll/plan/layers/json.h"
+#include "atoll/plan/operators/json.h"
+#include "atoll/plan/operators/published_profile.h"
 #include "tests/fuzz/refusals.h"
 
-// Texts that were saved, for libFuzzer and for a test with mutated ones: each is refused by its name, or read.
+// Saved texts, for libFuzzer and for a test with mutated ones: each is rejected by name, or read.
 namespace atl::fuzz {
 
-/// What `atoll profile` writes, and a division: what is read is written as it was. Whether it was one of them.
+/// What `atoll profile` writes, and a division: what is read is written unchanged. Returns whether the text was one of
+/// these.
 inline bool saved_json(const std::string& text) {
   const bool is_profile = is_read(ErrorKind::kInvalidArgument, [&] {
     const infer::Profile profile = infer::profile_from_json(text);
@@ -28,8 +29,8 @@ inline bool saved_json(const std::string& text) {
   return is_profile || is_division;
 }
 
-/// What `atoll plan` reads: a published profile, a list of operators, a link, a request about layers. Whether it was one
-/// of them.
+/// What `atoll plan` reads: a published profile, a list of operators, a link, a request about layers. Returns whether
+/// the text was one of these.
 inline bool plan_files(const std::string& text) {
   constexpr ErrorKind kRefusal = ErrorKind::kInvalidArgument;
   const bool is_profile = is_read(kRefusal, [&] { plan::check(plan::published_profile(text).graph); });

@@ -8,7 +8,8 @@
 #include "atoll/core/error.h"
 #include "atoll/transport/shm/wire.h"
 
-// What a peer may say on the stream of a shared-memory link. The first byte chooses how the rest is cut into pieces.
+// Bytes that a peer may send on the stream of a shared-memory link. The first byte chooses how the rest is cut into
+// pieces.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace atl::transport::shm;
   if (size == 0) return 0;

@@ -7,7 +7,7 @@
 #include "atoll/core/error.h"
 #include "atoll/transport/shm/ring.h"
 
-// What a peer may write into the ring that this side reads: 8 bytes of head, then the data from its start.
+// Bytes that a peer may write into the ring that this side reads: 8 bytes of head, then the data from its start.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace atl::transport;
   if (size < 8) return 0;

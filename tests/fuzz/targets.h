@@ -12,17 +12,17 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/handshake.h"
+#include "atoll/transport/handshake/handshake.h"
 #include "atoll/transport/tcp/parser.h"
 #include "atoll/transport/tcp/segment_map.h"
 
-// What is done with bytes from a peer, for libFuzzer and for the tests that run the same with mutated bytes. A target returns when it
-// behaved, whatever the bytes; it aborts when a promise was broken.
+// How bytes from a peer are handled, for libFuzzer and for the tests that run the same with mutated bytes. A target
+// returns if the code behaved, whatever the bytes; it aborts if a promise was broken.
 namespace atl::fuzz {
 
 using Bytes = std::span<const std::byte>;
 
-/// Runs `action`; only a peer's fault may come out of it.
+/// Runs `action`, which may throw only errors that blame the peer.
 template <class Action>
 void only_peer_errors(const Action& action) {
   try {
@@ -69,11 +69,11 @@ inline void handshake(Bytes bytes) {
     }
   });
   if (subject.take_output().size() > 2 * transport::kMaxHandshakeBytes) std::abort();
-  // Nobody gets in without the key.
+  // No peer is accepted without the key.
   if (subject.state() == Handshake::State::kProven || subject.state() == Handshake::State::kDone) std::abort();
 }
 
-/// Gives every frame memory of exactly its size, so that a byte too many is found.
+/// Provides memory of exactly each frame's size, so that a byte too many is found.
 class FrameMemory : public transport::tcp::MessageSink {
  public:
   static constexpr std::size_t kMaxPayload = 4096;
@@ -100,7 +100,7 @@ class FrameMemory : public transport::tcp::MessageSink {
     if (bytes == 0 || bytes > transport::tcp::kMaxSegment) std::abort();
     frame_ = std::make_unique<std::byte[]>(bytes);
     segment_ = {position, bytes};
-    // As a channel does: what was seen, and what does not fit, goes nowhere.
+    // As a channel does: repeated segments, and those that do not fit, are dropped.
     return map_.has(position, bytes) || channel % 8 == 7 ? nullptr : frame_.get();
   }
   void on_segment_complete() override {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/credentials.h"
-#include "atoll/transport/tls_session.h"
+#include "atoll/transport/stream/credentials.h"
+#include "atoll/transport/stream/tls_session.h"
 
-// A TLS session and bytes of somebody who does not hold the key, for libFuzzer and for a test that does the same with
-// mutated bytes.
+// A TLS session and bytes of an attacker without the key, for libFuzzer and for a test that does the same with mutated
+// bytes.
 namespace atl::fuzz {
 
 inline void move_output(transport::TlsSession& from, transport::TlsSession& to, std::vector<std::byte>& keep) {
@@ -21,8 +21,8 @@ inline void move_output(transport::TlsSession& from, transport::TlsSession& to, 
   to.give(keep);
 }
 
-/// Leads both through the handshake.
-inline void introduce(transport::TlsSession& client, transport::TlsSession& server) {
+/// Completes the handshake between the two.
+inline void complete_handshake(transport::TlsSession& client, transport::TlsSession& server) {
   std::vector<std::byte> keep;
   static_cast<void>(client.handshake());
   move_output(client, server, keep);
@@ -34,8 +34,8 @@ inline void introduce(transport::TlsSession& client, transport::TlsSession& serv
   server.give({});
 }
 
-/// The first byte chooses the role, whether the handshake is over, and how the rest is cut. Whatever the bytes: no
-/// handshake completes, no byte is given out, and only errors that blame the other end appear.
+/// The first byte chooses the role, whether the handshake is over, and how the rest is cut. Whatever the bytes are, no
+/// handshake completes, no byte is delivered, and errors blame only the other end.
 inline void tls(std::span<const std::byte> bytes) {
   using namespace transport;
   if (bytes.empty()) return;
@@ -46,7 +46,7 @@ inline void tls(std::span<const std::byte> bytes) {
   const std::size_t piece = 1 + 8 * std::size_t{choice >> 2};
   TlsSession subject(credentials, is_client ? TlsRole::kClient : TlsRole::kServer, "subject", "");
   TlsSession other(credentials, is_client ? TlsRole::kServer : TlsRole::kClient, "other", "");
-  if (is_open) introduce(is_client ? subject : other, is_client ? other : subject);
+  if (is_open) complete_handshake(is_client ? subject : other, is_client ? other : subject);
   if (is_client && !is_open) static_cast<void>(subject.handshake());
   std::array<std::byte, 1024> plain;
   try {

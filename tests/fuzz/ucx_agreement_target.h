@@ -12,7 +12,7 @@
 
 namespace atl::fuzz {
 
-/// What a peer says while two ends agree on UCX. The first byte chooses how it is cut and whether this end has UCX.
+/// Bytes of a peer while two ends agree on UCX. The first byte chooses how they are cut and whether this end has UCX.
 inline void ucx_agreement(std::span<const std::byte> bytes) {
   if (bytes.empty()) return;
   const auto choice = std::to_integer<unsigned>(bytes.front());
@@ -30,7 +30,7 @@ inline void ucx_agreement(std::span<const std::byte> bytes) {
     if (error.kind() != ErrorKind::kProtocol) std::abort();
     return;
   }
-  // Nothing a peer says makes this end agree without its own vote.
+  // Nothing that a peer sends makes this end agree without its own vote.
   if (subject.agreed()) std::abort();
   if (subject.is_probing()) {
     subject.vote("");

@@ -13,7 +13,8 @@
 
 namespace atl::fuzz {
 
-/// Frames that a peer writes into a channel's ring: each a choice, a position in units, a length, and its header's first bytes.
+/// Frames that a peer writes into a channel's ring. Each is given by a choice, a position in units, a length, and its
+/// header's first bytes.
 inline void ucx_ring(std::span<const std::byte> bytes) {
   using namespace transport;
   Source source(bytes);

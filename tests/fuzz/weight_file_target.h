@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/infer/weight_file.h"
+#include "atoll/infer/bundle/weight_file.h"
 
 namespace atl::fuzz {
 
-/// A weight file from a stranger: it is refused, or its tensors lie behind each other within it and have the bytes of their types.
+/// A weight file from an untrusted source: it is rejected, or its tensors lie in it one after another and have the
+/// bytes of their types.
 inline void weight_file(std::span<const std::byte> bytes) {
   const auto owner = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
   try {

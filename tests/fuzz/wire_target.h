@@ -17,11 +17,11 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-// Bytes from the other end of a split inference, for libFuzzer and for tests with mutated bytes: a target aborts when a promise
-// is broken.
+// Bytes from the other end of a split inference, for libFuzzer and for tests with mutated bytes: a target aborts if a
+// promise is broken.
 namespace atl::fuzz {
 
-/// Whether `action` ended without an error; a peer's fault is the only error that may come out of it.
+/// Returns whether `action` ended without an error; it may throw only errors that blame the peer.
 template <class Action>
 bool is_good(const Action& action) {
   try {
@@ -35,7 +35,7 @@ bool is_good(const Action& action) {
 
 inline std::uint64_t checksum(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-/// The stream with checksums that fit its frames, as far as it has any: what is wrong otherwise is looked at only then.
+/// Returns the stream with correct checksums in its frames, as far as it has any: other faults are looked at only then.
 inline std::vector<std::byte> with_checksums(std::span<const std::byte> bytes) {
   std::vector<std::byte> stream(bytes.begin(), bytes.end());
   const auto set = [&](std::size_t at, std::uint64_t value, std::size_t size) {
@@ -55,8 +55,8 @@ inline std::vector<std::byte> with_checksums(std::span<const std::byte> bytes) {
   return stream;
 }
 
-/// The first byte chooses how the rest is cut, and whether checksums are made to fit. What comes out is the same however it is
-/// cut, and encodes to the same bytes.
+/// The first byte chooses how the rest is cut, and whether checksums are corrected. The result is the same however the
+/// input is cut, and encodes to the same bytes.
 inline void wire_frames(std::span<const std::byte> bytes) {
   using namespace infer::wire;
   if (bytes.empty()) return;
@@ -73,8 +73,8 @@ inline void wire_frames(std::span<const std::byte> bytes) {
     again.insert(again.end(), encoded.begin(), encoded.end());
     again.insert(again.end(), payload.begin(), payload.end());
   };
-  constexpr std::size_t kMostControl = 4096;
-  FrameParser parser(kMostControl);
+  constexpr std::size_t kMaxWireControl = 4096;
+  FrameParser parser(kMaxWireControl);
   const bool good = is_good([&] {
     for (std::size_t at = 0; at < bytes.size(); at += piece) {
       // Memory of exactly this size, so that a byte too many is found.
@@ -88,11 +88,11 @@ inline void wire_frames(std::span<const std::byte> bytes) {
   if (good && !parser.is_inside_frame() && again.size() != bytes.size()) std::abort();
   const std::size_t frames_bytes = again.size();
   again.clear();
-  FrameParser at_once(kMostControl);
+  FrameParser at_once(kMaxWireControl);
   if (is_good([&] { at_once.push(bytes, on_frame); }) != good || again.size() != frames_bytes) std::abort();
 }
 
-/// A message is refused, or encodes to bytes that mean the same.
+/// A message is rejected, or encodes to bytes that mean the same.
 inline void wire_messages(std::span<const std::byte> bytes) {
   using namespace infer::wire;
   const std::vector<std::byte> exact(bytes.begin(), bytes.end());

@@ -46,7 +46,7 @@ TEST(Dims, FlatteningEndsAtTheSplitDimensionPartial) {
   const auto dims = choose_dims(builder.graph(), image, 2);
   EXPECT_EQ(dim_of(dims, flat), -1);
   EXPECT_EQ(count(builder.graph(), dims), (Localities{0, 0, 1, 0}));
-  // Of the first dimension, rows stay together, and the linear layer behind sums over them.
+  // Along the first dimension rows stay together, and the linear layer that follows sums over them.
   Builder rows;
   const int plane = rows.input({6, 6});
   const int line = rows.call("aten::view", {TensorId{plane}, Ints{36}}, {36});
@@ -144,7 +144,7 @@ TEST(Dims, WhatIsNoDimensionOfAnInputIsRefused) {
   EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { count(builder.graph(), {0}); }), "");
 }
 
-// Of whoever joins a thousand tensors each dimension is looked at once, not once for each operand.
+// For a node that joins a thousand tensors, each dimension is tried once, not once for each operand.
 TEST(Dims, ManyOperandsAreLookedAtOnce) {
   static int looks = 0;
   Rule rule;

@@ -14,8 +14,8 @@
 
 namespace atl::infer::test {
 
-/// Computes a handful of operators so that an element's value never depends on which others are computed with it, but for
-/// sums over rows and softmax.
+/// Computes a handful of operators so that an element's value never depends on which others are computed with it,
+/// except for sums over rows and softmax.
 class FakeRunner : public OperatorRunner {
  public:
   class FakeCall final : public Call {
@@ -48,7 +48,7 @@ class FakeRunner : public OperatorRunner {
   Value narrow(const Value& value, int dim, Region rows) override {
     return picked(plain(value), dim, counted_rows(rows.begin, rows.end));
   }
-  Value join(std::span<const Value> parts, int dim) override { return behind_each_other(parts, dim); }
+  Value join(std::span<const Value> parts, int dim) override { return concatenated(parts, dim); }
   Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) override {
     std::vector<std::int64_t> rows(static_cast<std::size_t>(low), -1);
     const auto own = counted_rows(0, plain(value).shape.at(static_cast<std::size_t>(dim)));
@@ -75,7 +75,7 @@ class FakeRunner : public OperatorRunner {
     const Plain& self = plain(operands.front());
     if (node.op == "aten::relu") return {relu(self)};
     if (node.op == "aten::conv1d") return {convolution(node, operands)};
-    if (node.op == "aten::cat") return {behind_each_other(operands, integer(node, 1))};
+    if (node.op == "aten::cat") return {concatenated(operands, integer(node, 1))};
     if (node.op == "aten::mean") return {mean(self)};
     if (node.op == "aten::slice") return {slice_of(node, self)};
     if (node.op == "aten::flip") {

@@ -22,7 +22,7 @@ std::string refused(const std::string& text) {
   return failure(ErrorKind::kProtocol, [&] { graph_from_json(text); });
 }
 
-// What is said of the graph of which the value at `place` is `value` instead.
+// The error for the graph in which the value at `place` is replaced by `value`.
 std::string refused(const std::string& place, const Json& value) {
   Json json = Json::parse(to_json(any_graph()));
   json[Json::json_pointer(place)] = value;
@@ -33,7 +33,7 @@ TEST(GraphJson, RoundTrips) {
   const std::string text = to_json(any_graph());
   const Graph again = graph_from_json(text);
   EXPECT_EQ(to_json(again), text);
-  // Everything but the one NaN, which equals nothing.
+  // Compares everything except the NaN, which does not equal itself.
   Graph expected = any_graph();
   Graph found = again;
   EXPECT_TRUE(std::isnan(std::get<double>(found.nodes.back().args.back())));
@@ -113,8 +113,8 @@ TEST(GraphJson, WhatIsOddIsNamed) {
   expect_words(refused("/nodes/0/list", 1), "node 0's \"list\" is 1");
   expect_words(refused("/nodes/0/outputs/0", 1e9), "node 0's \"outputs\"");
   expect_words(refused("/nodes/1/args/1", "tanh"), "node 1 (aten::gelu)'s argument 1 is \"tanh\"");
-  expect_words(refused("/nodes/1/args/1", {{"text", "tanh"}, {"ints", {1}}}), "one key that says what it is");
-  expect_words(refused("/nodes/1/args/1", Json::object()), "one key that says what it is");
+  expect_words(refused("/nodes/1/args/1", {{"text", "tanh"}, {"ints", {1}}}), "one key that names its type");
+  expect_words(refused("/nodes/1/args/1", Json::object()), "one key that names its type");
   expect_words(refused("/nodes/1/args/1", {{"tuple", 1}}), "one of the forms");
   expect_words(refused("/nodes/1/args/1", {{"layout", "sparse_coo"}}), "one of the forms");
   expect_words(refused("/nodes/1/args/1", {{"device", "cuda:0"}}), "one of the forms");

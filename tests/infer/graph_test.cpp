@@ -69,7 +69,7 @@ TEST(Graph, EverythingHasABound) {
   expect_words(refused([](Graph& graph) { graph.tensors[0].shape = Shape(9, 1); }), "tensor 0 has 9 dimensions");
   expect_words(refused([](Graph& graph) { graph.tensors[0].shape = {1, -1}; }), "a dimension of -1");
   expect_words(refused([](Graph& graph) { graph.tensors[0].shape = {1 << 20, 1 << 20}; }), "more than 2^40 elements");
-  // Not even where an empty dimension makes it no elements at all.
+  // Even if an empty dimension leaves it without elements.
   expect_words(refused([](Graph& graph) {
                  graph.tensors[0].shape = {1 << 20, 0, 1 << 20};
                }),

@@ -17,7 +17,7 @@ namespace atl::infer::test {
 
 inline constexpr Dtype kSingle = Dtype::kFloat32;
 
-/// As an index of a vector.
+/// An index of a vector.
 inline std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
 /// Seeded random numbers.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// modelled_worker DEVICE THREADS BYTES SECONDS: serves a modelled graph as infer/serve wants it. DEVICE says how: a number is the speed (0:
-// layers take no time); "crash" dies in the first inference, "babble" sends what does not parse, "spin" computes for
-// ever, "slow-start" never gets ready, "freeze" is stopped by the system once it is ready.
+// modelled_worker DEVICE THREADS BYTES SECONDS: serves a modelled graph for infer/serve. DEVICE selects the behaviour:
+// a number is the speed (0: layers take no time); "crash" dies in the first inference, "babble" sends bytes that do not
+// parse, "spin" computes forever, "slow-start" never gets ready, "freeze" is stopped by a signal once it is ready.
 #include <signal.h>
 #include <sys/socket.h>
 

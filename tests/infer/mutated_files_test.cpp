@@ -16,7 +16,7 @@
 #include "tests/fuzz/host_port_target.h"
 #include "tests/fuzz/plan_requests_target.h"
 #include "tests/fuzz/saved_json_target.h"
-#include "tests/infer/wire_cases.h"
+#include "tests/infer/wire/cases.h"
 
 namespace atl::infer {
 namespace {
@@ -44,7 +44,7 @@ std::string text_of_bytes(const ByteVector& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// `genuine` of the seeds are taken as they are, so that changes begin at what means something.
+// `genuine` of the seeds are used unchanged, so that mutations start from valid input.
 template <class Target>
 void run(const std::string& name, int rounds, int genuine, const Target& target) {
   const std::vector<ByteVector> seeds = seeds_of(name);

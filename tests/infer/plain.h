@@ -25,7 +25,7 @@ inline Value plain_value(Shape shape, std::vector<double> data) {
   return std::make_shared<const Plain>(std::move(shape), std::move(data));
 }
 
-/// How many elements lie behind one index of `dim`, and how often such runs of all indices repeat.
+/// The number of elements at one index of `dim`, and how often such runs of all indices repeat.
 struct Strides {
   std::int64_t outer = 1;
   std::int64_t rows = 1;
@@ -65,7 +65,7 @@ inline std::vector<std::int64_t> counted_rows(std::int64_t first, std::int64_t e
   return rows;
 }
 
-inline Value behind_each_other(std::span<const Value> parts, std::int64_t dim) {
+inline Value concatenated(std::span<const Value> parts, std::int64_t dim) {
   Shape shape = plain(parts.front()).shape;
   std::int64_t rows = 0;
   for (const Value& part : parts) rows += plain(part).shape.at(static_cast<std::size_t>(dim));

@@ -113,7 +113,7 @@ inline Value product(const Plain& input, const Plain& weight) {
   return plain_value(std::move(shape), std::move(data));
 }
 
-/// One operator that the rules for states use, or softmax; none where it is another one.
+/// Computes an operator that the rules for states use, or softmax; none for other operators.
 inline std::optional<std::vector<Value>> try_math(const Node& node, std::span<const Value> operands) {
   const auto integer = [&](std::size_t i) { return std::get<std::int64_t>(node.args.at(i)); };
   const auto ints = [&](std::size_t i) { return std::get<Ints>(node.args.at(i)); };
@@ -163,7 +163,7 @@ inline std::optional<std::vector<Value>> try_math(const Node& node, std::span<co
       shape.insert(shape.begin() + integer(1), 1);
       rows.push_back(plain_value(std::move(shape), plain(each).data));
     }
-    return one(behind_each_other(rows, integer(1)));
+    return one(concatenated(rows, integer(1)));
   }
   if (node.op == "aten::softmax") return one(soft_maximum(self, integer(1)));
   return std::nullopt;

@@ -38,7 +38,7 @@ TEST(Profile, NamesWhatIsWrong) {
     profile[Json::json_pointer(path)] = value;
     EXPECT_NE(refusal(profile).find(text), std::string::npos) << refusal(profile);
   };
-  expect("version 2, this is 1", "/atoll_profile", 2);
+  expect("version 2, but this Atoll reads version 1", "/atoll_profile", 2);
   expect("unknown key \"x\"", "/x", 0);
   expect("\"device\" has 300 bytes", "/device", std::string(300, 'd'));
   expect("model is \"../weights\"", "/model", "../weights");

@@ -48,7 +48,7 @@ TEST(Regions, ElementsAreBroadcast) {
             (Texts{"element 0:identity whole", "element whole 1:identity"}));
   EXPECT_EQ(splits("aten::where.self", {{3}, {2, 3}, {}}, {}, {2, 3}),
             (Texts{"element whole 0:identity whole", "element 0:identity 1:identity whole"}));
-  // A shape that the operands do not make: whatever this is, it is not split.
+  // A shape that the operands cannot have: such a node is not split.
   EXPECT_EQ(splits("aten::add.Tensor", {{2, 3}, {4}}, {1}, {2, 3}), (Texts{"element 0:identity whole", "global"}));
 }
 
@@ -69,7 +69,7 @@ TEST(Regions, Convolutions) {
   // Without a batch.
   EXPECT_EQ(splits("aten::conv2d", {{3, 9, 8}, {4, 3, 3, 2}}, plain, {4, 5, 7})[1],
             "block 1:window(kernel 3, stride 2, padding 1, dilation 1) whole");
-  // By group a channel of the output has channels of its own.
+  // With groups, a channel of the output has input channels of its own.
   const std::vector<Argument> grouped{{}, Ints{2, 1}, Ints{1, 0}, Ints{1}, 3};
   EXPECT_EQ(splits("aten::conv2d", {{2, 3, 9, 8}, {3, 1, 3, 2}}, grouped, {2, 3, 5, 7})[1], "global");
   EXPECT_EQ(splits("aten::conv2d", {{2, 3, 9, 8}, {4, 3, 3, 2}}, plain, {2, 4, 6, 7})[2], "global");
@@ -207,7 +207,7 @@ TEST(Regions, AConvolutionIsPaddedWhereTheTrueBorderIs) {
   EXPECT_EQ(call({0, 4}), top);
   SlicedCall middle{{{input, 2, {1, 6}}, {weight, -1, {}}}, {}, {{4, Ints{0, 1}}}, {0, 3}};
   EXPECT_EQ(call({2, 5}), middle);
-  // All of it is the call as it is.
+  // All rows are the unchanged call.
   SlicedCall all{{{input, 2, {0, 8}}, {weight, -1, {}}}, {}, {}, {0, 8}};
   EXPECT_EQ(call({0, 8}), all);
   EXPECT_EQ(call({3, 3}), SlicedCall{});
@@ -229,7 +229,7 @@ TEST(Regions, WhatCannotBeAskedIsRefused) {
   // A node that its operator would refuse.
   builder.call("aten::softmax.int", {TensorId{input}, Text{"x"}, {}}, {4, 3});
   const std::string broken = failure(ErrorKind::kProtocol, [&] { slice(builder.graph(), builder.last(), 0, {0, 2}); });
-  EXPECT_NE(broken.find("argument 1 of another kind: it must be an integer"), std::string::npos) << broken;
+  EXPECT_NE(broken.find("argument 1 of the wrong type: it must be an integer"), std::string::npos) << broken;
 }
 
 TEST(Regions, UsersGiveTheirOperatorsRules) {

@@ -89,7 +89,7 @@ TEST(RowMap, WindowsAreWhatConvolutionsRead) {
     const maps::Window map{dice.integer(1, 5), dice.integer(1, 4), dice.integer(0, 6), dice.integer(1, 3)};
     const Rows n = dice.integer(1, 14);
     const Rows m = floor_div(n + 2 * map.padding - map.dilation * (map.kernel - 1) - 1, map.stride) + 1;
-    // Rows in gaps are declared, too: between windows, and within dilated ones.
+    // Rows in gaps are declared as well: between windows, and within dilated ones.
     expect_rows(map, n, m, map.dilation == 1 && map.kernel >= map.stride);
   }
 }

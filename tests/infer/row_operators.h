@@ -11,8 +11,7 @@
 #include "atoll/infer/graph.h"
 #include "atoll/infer/regions.h"
 
-// Operators as their documentation defines them, on tensors with one row per value: what a rule's slices are compared
-// with.
+// Operators as their documentation defines them, on tensors with one row per value: the reference for a rule's slices.
 namespace atl::infer::test {
 
 using Values = std::vector<double>;
@@ -223,7 +222,7 @@ inline Values attend_causally(const std::vector<Values>& operands) {
   return result;
 }
 
-/// What `node` makes of its operands, of which each value is a row.
+/// Computes `node` from its operands, in which each value is a row.
 inline Values run(const Node& node, const std::vector<Values>& operands) {
   if (node.op == "aten::conv1d") return convolve(node, operands.at(0), operands.at(1));
   if (node.op == "aten::conv_transpose1d") return convolve_transposed(node, operands.at(0), operands.at(1));

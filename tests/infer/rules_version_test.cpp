@@ -91,7 +91,7 @@ std::string derived(const Graph& graph, int dim) {
   return said;
 }
 
-// Whoever changes what is derived has to raise kRulesVersion, so that releases that would take each other's rows for something else
+// A change of what is derived must raise kRulesVersion, so that releases that would misinterpret each other's rows
 // refuse each other; then the new values go here.
 TEST(RulesVersion, IsRaisedWithWhatIsDerived) {
   EXPECT_EQ(kRulesVersion, 1U);

@@ -35,7 +35,7 @@ Shape shape_of(const Shape& before, const Values& rows, const Shape& after) {
   return shape;
 }
 
-// `more`: the arguments behind the operands. The operands are one list if `listed`.
+// `more`: the arguments after the operands. The operands are one list if `listed`.
 SliceCase case_of(const std::string& name, std::vector<Values> operands, const std::vector<Argument>& more,
                   const Shape& before = {1, 1}, const Shape& after = {}, bool listed = false) {
   SliceCase result;

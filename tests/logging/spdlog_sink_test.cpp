@@ -20,7 +20,7 @@ class SpdlogSink : public testing::Test {
     ::unsetenv("ATOLL_LOG_LEVEL");
   }
 
-  /// What one line of each level leaves on standard error.
+  /// Logs one line of each level and returns what reaches standard error.
   static std::string lines_at(const char* level) {
     ::setenv("ATOLL_LOG_LEVEL", level, 1);
     return lines();

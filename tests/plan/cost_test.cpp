@@ -73,8 +73,7 @@ TEST(Cost, InvertsLargeBatches) {
   }
 }
 
-// What happens in a step, bucket by bucket: a collective starts when its gradients are there and the one before is
-// done.
+// Simulates a step bucket by bucket: a collective starts when its gradients are ready and the one before is done.
 double step_by_bucket(double compute, double forward_share, const std::vector<Bucket>& buckets) {
   const double forward = forward_share * compute;
   double done = 0;
@@ -117,7 +116,7 @@ TEST(Cost, KeepsItselfAsJson) {
   }
 }
 
-TEST(Cost, RefusesWhatIsNoTime) {
+TEST(Cost, RefusesInvalidTimes) {
   const double nan = std::nan("");
   const double infinite = std::numeric_limits<double>::infinity();
   for (const double wrong : {-1.0, nan, infinite}) {
@@ -142,7 +141,7 @@ TEST(Cost, NamesWhatIsWrongInJson) {
   const auto refused = [](const char* text) { return refusal([&] { Cost::from_json(text); }); };
   EXPECT_NE(refused("{").find("not JSON"), std::string::npos);
   EXPECT_NE(refused("[1]").find("object"), std::string::npos);
-  EXPECT_NE(refused(R"({"shape": "cubic"})").find("known are affine"), std::string::npos);
+  EXPECT_NE(refused(R"({"shape": "cubic"})").find("give one of affine"), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine"})").find("lacks \"per_sample\""), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": "1"})").find("not a number"), std::string::npos);
   EXPECT_NE(refused(R"({"shape": "affine", "per_sample": 1, "knee": 3})").find("unknown key \"knee\""),
@@ -201,7 +200,7 @@ TEST(Fit, ChoosesTheSimplestShapeThatDescribesThePoints) {
   EXPECT_DOUBLE_EQ(fit({{8, 2}}).cost.seconds(16), 4);
 }
 
-TEST(Fit, RefusesPointsThatAreNoMeasurements) {
+TEST(Fit, RefusesInvalidMeasurements) {
   EXPECT_NE(refusal([] { fit({}); }).find("no points"), std::string::npos);
   EXPECT_NE(refusal([] { fit({{8, 0}}); }).find("[8, 0]"), std::string::npos);
   EXPECT_NE(refusal([] { fit_affine({{0, 1}}); }).find("[0, 1]"), std::string::npos);

@@ -54,7 +54,7 @@ unsigned side_of(const MinCut& cut) {
   return side;
 }
 
-// Node 0 is the source, the last one the sink. Also the intersection of all minimum cuts' source sides.
+// Node 0 is the source, the last one the sink. Also returns the intersection of all minimum cuts' source sides.
 std::pair<double, unsigned> brute_force(const CutCase& instance) {
   double least = kUncut;
   unsigned smallest = 0;

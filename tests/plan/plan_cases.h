@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/batches.h"
+#include "atoll/plan/batches/batches.h"
 
 namespace atl::plan::test {
 
@@ -28,7 +28,8 @@ class Dice {
   std::mt19937_64 engine_;
 };
 
-/// Any shape, sometimes scaled, sometimes with overlapped collectives; parameters are often round, so that ties occur.
+/// Returns any shape, sometimes scaled, sometimes with overlapped collectives; parameters are often round, so that ties
+/// occur.
 inline Cost any_cost(Dice& dice) {
   const bool round = dice.chance(0.3);
   const auto amount = [&](double most) {
@@ -95,7 +96,7 @@ inline void each_split(const Instance& instance, const std::function<void(const 
   choose(0, instance.batch);
 }
 
-/// The error that `call` throws, which must be of the kind "fix the call"; an empty text when it throws nothing.
+/// Returns the message of the kInvalidArgument error that `call` throws; an empty string if it throws nothing.
 inline std::string refusal(const std::function<void()>& call) {
   try {
     call();

@@ -19,7 +19,7 @@ EVERYWHERE = ON_CPUS + ON_DEVICES
 
 
 def are_devices_unlike() -> bool:
-    """Whether CPUs and simulated devices are in the default group; a collective."""
+    """Returns whether the default group has both CPUs and simulated devices. Collective."""
     kinds = [""] * dist.get_world_size()
     dist.all_gather_object(kinds, device())
     return len(set(kinds)) > 1
@@ -30,8 +30,8 @@ def run_body(rank: int, size: int, module: str, name: str) -> None:
 
 
 def on_layouts(*layouts: str) -> Callable[[Body], Callable[..., None]]:
-    """Makes tests of a body(rank, size), one per layout: a letter per rank; equal letters are one island.
-    Ranks of lower-case letters compute on simulated devices; support.device() tells the body which it is."""
+    """Turns a body(rank, size) into tests, one per layout: a letter per rank; equal letters are one island. Ranks of
+    lower-case letters compute on simulated devices; support.device() tells the body which it is."""
 
     def decorate(body: Body) -> Callable[..., None]:
         @pytest.mark.parametrize("ranks", layouts, indirect=True)

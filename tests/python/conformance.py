@@ -3,7 +3,7 @@
 
     python conformance.py [--page-only] [MODE ...]
 
-Counts come from the runs, and stand in docs/results/conformance.json; what backends lack comes from the contract."""
+Counts come from the runs, and are kept in docs/results/conformance.json; what backends lack comes from the contract."""
 
 import argparse
 import json
@@ -72,7 +72,7 @@ def measured(run: Run) -> dict[str, Any]:
 
 
 def runs_text(record: dict[str, Any]) -> str:
-    """What passed in each mode, and what was left out."""
+    """Returns what passed in each mode, and what was left out."""
     lines = ["| run | what | passed | failed | skipped by PyTorch | left out |", "|---|---|---:|---:|---:|---:|"]
     for name, run in RUNS.items():
         found = record[name]
@@ -88,7 +88,7 @@ def runs_text(record: dict[str, Any]) -> str:
 
 
 def left_out_text(record: dict[str, Any]) -> str:
-    """Tests that are left out of any run, by reason."""
+    """Returns the tests that are left out of any run, by reason."""
     by_reason: dict[str, dict[str, None]] = {}
     for found in record.values():
         for test, reason in found["left_out"].items():
@@ -99,7 +99,7 @@ def left_out_text(record: dict[str, Any]) -> str:
 
 
 def contract_text() -> str:
-    """What the contract is asked of, and how many of its properties."""
+    """Returns the backends that the contract is checked for, and the number of properties of each."""
     from contract_backends import EVERYWHERE
     from test_contract import ASKED, PROPERTIES
 
@@ -120,7 +120,7 @@ def contract_text() -> str:
 
 
 def lacks_text(backend: str, device: str) -> str:
-    """The reasons of one backend, each once, in the order of the contract."""
+    """Returns the reasons of one backend, each once, in the order of the contract."""
     from contract_backends import EVERYWHERE
 
     places = [place for place in EVERYWHERE if (place.backend, place.device) == (backend, device)]
@@ -129,7 +129,7 @@ def lacks_text(backend: str, device: str) -> str:
 
 
 def filled(page: str, record: dict[str, Any]) -> str:
-    """The page with what lies between its marks made anew."""
+    """Returns the page with the parts between its marks replaced."""
     parts = {
         "runs": runs_text(record),
         "left out": left_out_text(record),

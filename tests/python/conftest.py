@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of every Python test: no influence from the caller's environment, reproducible properties; processes that
-serve many tests."""
+"""Settings of all Python tests: no influence of the caller's environment, reproducible properties, and processes
+that serve many tests."""
 
 import atexit
 import gc
@@ -20,7 +20,7 @@ for name in list(os.environ):
     if name in JOB_VARIABLES or name.startswith(("ATOLL_", "TORCHELASTIC_")):
         del os.environ[name]
 
-# Nothing of the user's own is read or left behind.
+# Tests neither read the user's files nor leave any there.
 os.environ["ATOLL_CACHE"] = tempfile.mkdtemp(prefix="atoll-cache-")
 atexit.register(shutil.rmtree, os.environ["ATOLL_CACHE"], ignore_errors=True)
 
@@ -30,7 +30,7 @@ os.environ["ATOLL_SIM_SERIAL"] = "1"
 # Ranks outnumber cores in most tests; more threads per rank would only wait for each other.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# torch's store looks up the names of those who connect: a name server that does not answer holds up nobody for long.
+# torch's store looks up the names of its clients: a name server that does not answer must not delay tests for long.
 os.environ.setdefault("RES_OPTIONS", "timeout:1 attempts:1")
 
 # Examples start processes, so time per example says nothing; a failing example is printed as a line to paste.
@@ -39,7 +39,7 @@ hypothesis.settings.load_profile("atoll")
 
 
 def pytest_collection_finish() -> None:
-    """What is there by now stays to the end: not to be visited whenever garbage is collected."""
+    """Freezes all objects, which live to the end, so that garbage collection does not visit them."""
     gc.collect()
     gc.freeze()
 
@@ -80,18 +80,18 @@ def island_ranks() -> Iterator[Ranks]:
 
 @pytest.fixture(scope="session")
 def two_on_sim() -> Iterator[Ranks]:
-    """Two processes with simulated devices, for tests of their library, whose operations run side by side."""
+    """Two processes with simulated devices, for tests of their library, whose operations run concurrently."""
     yield from _ranks(2, device="sim", ATOLL_SIM_SERIAL="0")
 
 
 @pytest.fixture(scope="session")
 def three_on_sim() -> Iterator[Ranks]:
-    """Three of them."""
+    """Three processes like those of two_on_sim."""
     yield from _ranks(3, device="sim", ATOLL_SIM_SERIAL="0")
 
 
 @pytest.fixture(params=["two_ranks", "three_ranks", "island_ranks"])
 def any_ranks(request: pytest.FixtureRequest) -> Ranks:
-    """Each layout in turn."""
+    """The workers of each layout in turn."""
     ranks: Ranks = request.getfixturevalue(request.param)
     return ranks

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lets PyTorch's distributed_test take simulated devices for CUDA's: its tests say "cuda" where they mean the
+"""Makes PyTorch's distributed_test use simulated devices for CUDA's: its tests say "cuda" where they mean the
 accelerator."""
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ LIMIT = "a wait with a limit lasts until the device is done over NCCL, until all
 NEW_PARAMETERS = "marks parameters, then moves the model: to devices of PyTorch's extension point it makes new ones"
 PYTORCH_WITHOUT_NCCL = "PyTorch's profiler asks for NCCL's version, or its checks for hashes that are built with NCCL"
 
-# Tests that cannot run on simulated devices, by the backend whose they are; each for a reason.
+# Tests that cannot run on simulated devices, by the backend that they are for, each with its reason.
 BOTH = {
     "test_DistributedDataParallel_SyncBatchNorm": SYNC_BATCH_NORM,
     "test_DistributedDataParallel_SyncBatchNorm_2D_Input": SYNC_BATCH_NORM,
@@ -53,7 +53,7 @@ NOT_RUN_BY_ISLANDS = {
 
 
 def not_run(name: str, ranks: int, islands: int) -> dict[str, str]:
-    """Tests that are left out, with the reason."""
+    """Returns the tests that are left out, with the reason."""
     is_power = ranks & (ranks - 1) == 0
     return {
         **NOT_RUN[name],
@@ -63,7 +63,7 @@ def not_run(name: str, ranks: int, islands: int) -> dict[str, str]:
 
 
 def as_sim(device: Any) -> Any:
-    """The simulated device where a CUDA device is meant; everything else as it is."""
+    """Returns the simulated device if a CUDA device is meant, and anything else unchanged."""
     if isinstance(device, torch.device) and device.type == "cuda":
         return torch.device("sim") if device.index is None else torch.device("sim", device.index)
     if isinstance(device, str) and device.partition(":")[0] == "cuda":
@@ -72,7 +72,7 @@ def as_sim(device: Any) -> Any:
 
 
 class CudaMeansSim(TorchFunctionMode):
-    """Inside, calls that name a CUDA device get a simulated one."""
+    """A context in which calls that name a CUDA device get a simulated one."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = {name: as_sim(value) for name, value in (kwargs or {}).items()}
@@ -97,8 +97,8 @@ class Stand(ModuleType):
 
 
 def prepare(name: str) -> None:
-    """Before distributed_test is used: the group "gloo" or "nccl" has CPUs and simulated devices, and the tests'
-    conditions find accelerators."""
+    """Prepares the use of distributed_test: the group "gloo" or "nccl" has CPUs and simulated devices, and the
+    tests' conditions find accelerators."""
     import torch.distributed.distributed_c10d as c10d
     from torch.testing._internal import common_distributed
     from torch.testing._internal.distributed import distributed_test

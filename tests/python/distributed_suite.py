@@ -31,7 +31,7 @@ from typing import Any
 RANKS = 3
 TEST_TIMEOUT_S = 150
 
-# Not run, each for a reason.
+# Tests that are not run, each with its reason.
 NOT_RUN: dict[str, str] = {
     "test_ddp_logging_data_cpu": "compares what DDP logs about Gloo itself: sockets, transport, number of threads",
 }
@@ -39,7 +39,7 @@ NOT_RUN: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Mode:
-    """How the tests run. `name`: which backend's tests, "gloo" or "nccl"."""
+    """A way to run the tests. `name`: the backend whose tests are run, "gloo" or "nccl"."""
 
     ranks: int = RANKS
     islands: tuple[str, ...] = ()
@@ -50,7 +50,7 @@ class Mode:
 
     @property
     def not_run(self) -> dict[str, str]:
-        """Tests that are left out, with the reason."""
+        """Returns the tests that are left out, with the reason."""
         import distributed_on_sim
 
         on_sim = distributed_on_sim.not_run(self.name, self.ranks, len(set(self.islands))) if self.sim else {}
@@ -59,7 +59,7 @@ class Mode:
 
 NCCL_IS_ABSENT = "Test requires backend nccl to be available"  # with --as nccl only; Atoll is there
 
-# What Gloo says in the tests' own words, and what Atoll says.
+# Errors of Gloo that the tests expect, and what Atoll says instead.
 WORDS = {
     r"Ranks? ([\d, ]+) failed to pass monitoredBarrier": r"rank \1 did not reach it",
     r"Rank \d+ successfully reached monitoredBarrier, but received errors.*": r"monitored_barrier",
@@ -71,14 +71,14 @@ WORDS = {
 
 
 def set_environment(mode: Mode) -> None:
-    """What distributed_test reads while it is imported."""
+    """Sets the variables that distributed_test reads while it is imported."""
     os.environ.update(BACKEND=mode.name, WORLD_SIZE=str(mode.ranks), MASTER_ADDR="127.0.0.1", INIT_METHOD="file:///")
     os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def stand_in(name: str) -> None:
-    """Makes torch.distributed create Atoll groups where Gloo, or NCCL, is asked for."""
+    """Makes torch.distributed create Atoll groups where Gloo, or NCCL, is requested."""
     import torch
     import torch.distributed as dist
     import torch.distributed.distributed_c10d as c10d
@@ -115,7 +115,7 @@ def stand_in(name: str) -> None:
         gloo = torch._C._distributed_c10d.ProcessGroupGloo
 
         def wrap_with_gloo(*arguments: Any, **options: Any) -> Any:
-            """In real life the group that compares calls is Gloo's own."""
+            """Outside these tests the group that compares calls is Gloo's own."""
             c10d.ProcessGroupGloo = gloo
             try:
                 return wrap(*arguments, **options)
@@ -127,7 +127,7 @@ def stand_in(name: str) -> None:
 
 
 def register_as_custom() -> None:
-    """In C++ a group of type GLOO is cast to Gloo's own class, so Atoll's are of the type of ordinary life."""
+    """C++ code casts a group of type GLOO to Gloo's own class, so Atoll's groups keep their usual type."""
     import torch.distributed.distributed_c10d as c10d
 
     custom = c10d.ProcessGroup.BackendType.CUSTOM
@@ -136,7 +136,7 @@ def register_as_custom() -> None:
 
 
 def suite(mode: Mode) -> Any:
-    """The class that holds the tests, adapted to Atoll's words."""
+    """Returns the class with the tests, adapted to Atoll's error messages."""
     from torch.testing._internal.distributed import distributed_test
 
     find_events = distributed_test.get_profiling_event
@@ -145,7 +145,7 @@ def suite(mode: Mode) -> Any:
         if not name.startswith(f"{mode.name}:"):
             return find_events(name, *arguments, **options)
         events: list[Any] = []
-        for maker in ("atoll", "simccl"):  # the calls of one island go through to its library
+        for maker in ("atoll", "simccl"):  # calls within one island are passed to its library
             title = maker + name.removeprefix(mode.name)
             events = events or find_events(title, *arguments, **options)
         for event in events:
@@ -159,7 +159,7 @@ def suite(mode: Mode) -> Any:
             ours = pattern
             for their_words, our_words in WORDS.items():
                 ours = re.sub(their_words, our_words, ours)
-            if mode.detail or mode.name == "nccl":  # then Gloo itself is there, too, and may be the first to speak
+            if mode.detail or mode.name == "nccl":  # then Gloo itself is used, too, and may raise first
                 ours = f"(?:{pattern})|(?:{ours})"
             return super().assertRaisesRegex(kind, ours, *arguments, **options)  # noqa: PT027
 
@@ -167,7 +167,7 @@ def suite(mode: Mode) -> Any:
 
 
 def run_one(rank: int, name: str, folder: str, tests: Any, mode: Mode) -> tuple[str, str]:
-    """Runs one test on this rank as TestDistBackend does; the outcome and why."""
+    """Runs one test on this rank as TestDistBackend does; returns the outcome and the reason."""
     import unittest
     from datetime import timedelta
 
@@ -227,7 +227,7 @@ def run_one(rank: int, name: str, folder: str, tests: Any, mode: Mode) -> tuple[
 def serve(rank: int, environment: dict[str, str], mode: Mode, connection: Connection) -> None:
     os.environ.update(environment)
     set_environment(mode)
-    if not os.environ.get("VERBOSE"):  # the tests and the profiler say a lot
+    if not os.environ.get("VERBOSE"):  # the tests and the profiler print a lot
         quiet = os.open(os.devnull, os.O_WRONLY)
         os.dup2(quiet, 1)
         os.dup2(quiet, 2)
@@ -249,7 +249,7 @@ def serve(rank: int, environment: dict[str, str], mode: Mode, connection: Connec
 
 
 def start_server(mode: Mode) -> None:
-    """Begins to import the tests, once, in the process that all ranks are forked from."""
+    """Starts the import of the tests, once, in the process that all ranks are forked from."""
     set_environment(mode)
     multiprocessing.get_context("forkserver").set_forkserver_preload(
         ["torch.testing._internal.distributed.distributed_test"]
@@ -258,7 +258,7 @@ def start_server(mode: Mode) -> None:
 
 
 class Workers:
-    """The processes of all ranks. A test that fails or hangs costs them their lives."""
+    """The processes of all ranks, which are replaced after a test that fails or hangs."""
 
     def __init__(self, mode: Mode) -> None:
         self._mode = mode
@@ -325,7 +325,7 @@ def workers(mode: Mode) -> Iterator[Workers]:
 
 
 def runnable_tests(mode: Mode) -> tuple[list[str], int]:
-    """Names of the tests that are not skipped by their decorators, and how many are."""
+    """Returns the names of the tests that their decorators do not skip, and the number of skipped ones."""
     set_environment(mode)
     from torch.testing._internal.distributed.distributed_test import DistributedTest
 
@@ -337,7 +337,7 @@ def runnable_tests(mode: Mode) -> tuple[list[str], int]:
 
 
 def run_all(names: list[str], mode: Mode, report: Callable[[str], None]) -> dict[str, list[str]]:
-    """Names by outcome: "pass", "skip", "fail"."""
+    """Runs the tests; returns their names by outcome: "pass", "skip", "fail"."""
     outcomes: dict[str, list[str]] = {"pass": [], "skip": [], "fail": []}
     with workers(mode) as group:
         for name in names:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of a training under `atoll run` to which something happens, and what its records say afterwards.
+"""One rank of a training under `atoll run` that suffers faults, and checks of its records afterwards.
 
 elastic_training.py FOLDER EPOCHS FAULTS: FAULTS is JSON, a list of {"attempt": a, "step": s, "do": "kill" or "hold"}
-with "rank" or "island" for some ranks only. What happens, happens after the step's backward pass."""
+with "rank" or "island" for some ranks only. Faults come after the step's backward pass."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def adam(net: nn.Module) -> torch.optim.Optimizer:
 
 
 def undisturbed(epochs: int) -> list[float]:
-    """The loss of each step, computed by one process without a stop."""
+    """Returns the loss of each step, computed by one process without interruption."""
     net, data = network(), dataset()
     update, losses = adam(net), []
     for epoch in range(epochs):
@@ -60,7 +60,8 @@ def undisturbed(epochs: int) -> list[float]:
 
 
 class Record:
-    """A line is in the file before what it tells of goes on, so that a kill loses none."""
+    """Records events. A line is in the file before the training continues, so that no line is lost if the process is
+    killed."""
 
     def __init__(self, folder: Path) -> None:
         self.attempt, self.rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), dist.get_rank()
@@ -80,8 +81,8 @@ def happen(faults: list[dict[str, Any]], **here: Any) -> None:
 
 
 def shares_of(attempt: int, model: DistributedDataParallel) -> dict[str, Any]:
-    """Options of a loader: shares by chance; with TEST_PACES, the seconds that a sample takes on each island, shares by
-    what is measured."""
+    """Returns options of a loader: random shares, or measured shares with TEST_PACES, the seconds that a sample
+    takes on each island."""
     watch = atoll.Watch(live=False)
     paces = json.loads(os.environ.get("TEST_PACES", "{}"))
     if paces:
@@ -101,11 +102,11 @@ def main() -> None:
     optimizer = adam(model)
     loader = atoll.DataLoader(dataset(), BATCH, model=model, seed=SEED, **shares_of(record.attempt, model))
     own = folder / "saved" / os.environ.get("OWN_FOLDER", "")
-    saved = atoll.Saved(own, model=model, optimizer=optimizer, loader=loader, every=EVERY)
-    record.line(start=saved.resume(), ranks=dist.get_world_size(), shares=loader.batch_sizes())
+    checkpointer = atoll.Checkpointer(own, model=model, optimizer=optimizer, loader=loader, every=EVERY)
+    record.line(start=checkpointer.resume(), ranks=dist.get_world_size(), shares=loader.batch_sizes())
     while loader.epoch < epochs:
         for inputs, targets, numbers in loader:
-            step = saved.steps + 1
+            step = checkpointer.steps + 1
             record.line(step=step, epoch=loader.epoch, numbers=numbers.tolist() if loader.weight else [])
             loss = nn.functional.cross_entropy(model(inputs), targets)
             loss.backward()
@@ -115,15 +116,15 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
             record.line(step=step, loss=mean)
-            saved.step()
-    saved.save()
-    print(f"{saved.steps} steps are done", flush=True)
+            checkpointer.step()
+    checkpointer.save()
+    print(f"{checkpointer.steps} steps are done", flush=True)
     dist.destroy_process_group()
 
 
 def check_history(folder: Path, epochs: int) -> dict[int, dict[str, Any]]:
-    """Every loss ever computed is that of the undisturbed training, and of the steps that count each sample comes once
-    per epoch. Returns the first line of each attempt."""
+    """Checks that every computed loss is that of the undisturbed training, and that each sample comes once per epoch
+    in the steps that count. Returns the first line of each attempt."""
     expected = undisturbed(epochs)
     attempts: dict[int, list[dict[str, Any]]] = {}
     for file in folder.glob("*.seen"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that something happens to: fresh processes for each test, and a record of what each said and when.
+"""Jobs that suffer faults: new processes for each test, and a record of what each reported and when.
 
 Times are time.monotonic(), which all processes of a machine share."""
 
@@ -23,13 +23,13 @@ import torch.distributed as dist
 from forking import PROCESSES, fork, leave, redirect
 
 TORCH_ERRORS = {"DistBackendError", "DistNetworkError", "DistStoreError"}
-START_S = 60  # bounds what is not measured: starting processes on a busy machine
-END_S = 20  # from a body's end to that of its process; a Python interpreter needs seconds for it on a busy machine
+START_S = 60  # limits what is not measured, such as starting processes on a busy machine
+END_S = 20  # from a body's end to that of its process, for which Python needs seconds on a busy machine
 
 
 @dataclass
 class Event:
-    """What a rank told: that it reached a point, or ("error") with which exception its body ended."""
+    """A report of a rank: that it reached a point, or ("error") the exception with which its body ended."""
 
     rank: int
     name: str
@@ -39,7 +39,7 @@ class Event:
 
 @dataclass
 class Failure:
-    """The exception a body ended with."""
+    """The exception with which a body ended."""
 
     kind: str
     text: str
@@ -63,7 +63,7 @@ class Me:
         dist.init_process_group("atoll", store=store, rank=self.rank, world_size=self.size, timeout=limit)
 
     def limit(self, seconds: float, device: str = "cpu") -> None:
-        """Limits every later call of the default group on `device`: joining it had the time it needed."""
+        """Limits every later call of the default group on `device`, after joining, which may take longer."""
         dist.group.WORLD._get_backend(torch.device(device)).set_timeout(timedelta(seconds=seconds))
 
     def tell(self, name: str, details: Any = None) -> None:
@@ -74,9 +74,9 @@ class Me:
         return self.connection.recv()
 
     def run_together(self) -> None:
-        """Tells "running" and waits, through the job's store, until all ranks of the job have told it. A rank that fails
-        after this fails nobody's earlier calls: that its own part of a collective is done does not mean that a peer's is.
-        """
+        """Reports "running" and waits, through the job's store, until all ranks of the job have done so. A rank that
+        fails afterwards then fails no earlier call of another rank, whose part of a collective may take longer than
+        its own."""
         self.tell("running")
         store = dist.TCPStore("127.0.0.1", self.port, is_master=False, timeout=timedelta(seconds=START_S))
         store.set(f"running/{self.rank}", "")
@@ -93,7 +93,7 @@ class Me:
 
 
 def reduce_forever(me: Me, count: int) -> None:
-    """A body that calls all_reduce until something happens to it."""
+    """A body that calls all_reduce until a fault ends it."""
     me.join()
     me.check_sum(count)
     me.tell("running")
@@ -105,7 +105,7 @@ Body = Callable[..., None]
 
 
 def import_what_joins() -> None:
-    """What joining a group imports: the time that takes is no part of any limit."""
+    """Imports what joining a group imports, so that this time is not part of any limit."""
     import atoll.backend  # noqa: F401
     from atoll import vendors
 
@@ -187,14 +187,14 @@ class Job:
         self.connections[rank].send(message)
 
     def signal(self, rank: int, number: signal.Signals = signal.SIGKILL) -> float:
-        """Sends a signal and returns when that was."""
+        """Sends a signal; returns the time of it."""
         at = time.monotonic()
         os.kill(self.pid(rank), number)
         return at
 
     def wait_for(self, name: str, ranks: Iterable[int] | None = None, seconds: float = START_S) -> dict[int, Event]:
-        """The next event `name` of each of `ranks` (default: all that run). Fails when one ends without it or keeps
-        silent."""
+        """Returns the next event `name` of each of `ranks` (default: all that run). Fails if one ends without it or
+        reports nothing."""
         waiting = set(ranks if ranks is not None else self.processes)
         found: dict[int, Event] = {}
         end = time.monotonic() + seconds
@@ -216,8 +216,8 @@ class Job:
         return found
 
     def errors(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
-        """The exceptions that bodies ended with, each of torch.distributed's types and at most `within` seconds after
-        `since`."""
+        """Returns the exceptions with which bodies ended. Each must have one of torch.distributed's types and come
+        at most `within` seconds after `since`."""
         events = self.wait_for("error", ranks, START_S)
         failures = {rank: Failure(*event.details, event.at) for rank, event in events.items()}
         for rank, failure in failures.items():
@@ -227,14 +227,14 @@ class Job:
         return failures
 
     def failures(self, ranks: Iterable[int], since: float, within: float) -> dict[int, Failure]:
-        """The same, of ranks whose processes must have ended by themselves soon after."""
+        """Like errors(), and the processes of the ranks must end by themselves soon after."""
         ranks = list(ranks)
         failures = self.errors(ranks, since, within)
         self.check_ends(ranks, code=1)
         return failures
 
     def check_ends(self, ranks: Iterable[int] | None = None, code: int = 0, seconds: float = END_S) -> None:
-        """The processes of `ranks` end by themselves with `code`, within `seconds` from now."""
+        """Checks that the processes of `ranks` end by themselves with `code`, within `seconds` from now."""
         end = time.monotonic() + seconds
         for rank in ranks if ranks is not None else self.processes:
             process = self.processes[rank]
@@ -244,7 +244,7 @@ class Job:
 
 
 def process_ends(pid: int, seconds: float) -> bool:
-    """Whether the process is gone within `seconds`, whoever its parent is."""
+    """Returns whether the process is gone within `seconds`, whatever its parent is."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
@@ -259,7 +259,7 @@ def process_ends(pid: int, seconds: float) -> bool:
 
 @contextlib.contextmanager
 def expected(*kinds: str) -> Iterator[list[str]]:
-    """The body must raise one of torch.distributed's errors; its text is appended to the list."""
+    """Expects one of torch.distributed's errors from the body; its text is appended to the list."""
     texts: list[str] = []
     try:
         yield texts

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Provoked:
-    """`ranks` processes that run `source`, with `environment` besides. In values @TAKEN@ is a port that is taken,
-    @KEY@ a key file, @OPEN@ one that others may read."""
+    """`ranks` processes that run `source` with `environment` in addition. In values @TAKEN@ is a port in use, @KEY@
+    a key file, @OPEN@ a key file that others may read."""
 
     source: str
     ranks: int = 1
@@ -25,7 +25,7 @@ HURRY = JOIN + 'dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(t
 ADD = "dist.all_reduce(torch.ones(4))\n"
 SUM = JOIN + ADD
 
-# What a rank says of itself begins with a version of Atoll's messages, then the number of ranks.
+# A rank's entry begins with the version of Atoll's messages, then the number of ranks.
 ANOTHER_ATOLL = """
 import os
 import torch.distributed as dist
@@ -141,18 +141,18 @@ session(f"127.0.0.1:{listening.getsockname()[1]}").wait_until_ready(50)
 
 
 def on_rank(rank: int, variable: str, value: str, then: str = SUM) -> str:
-    """`then`, in a job where one rank's variable is another."""
+    """Returns a program that runs `then` in a job where one rank has another value of a variable."""
     return f'import os\nif os.environ["RANK"] == "{rank}":\n    os.environ["{variable}"] = {value}\n{then}'
 
 
 DEVICES = {
     "A vendor's module is missing": Provoked(SUM, 1, {"ATOLL_DEVICE": "npu"}),
-    "A device that is not there": Provoked(SUM, 1, {"ATOLL_DEVICE": "cuda:0"}),
-    "A word for no device": Provoked(SUM, 1, {"ATOLL_DEVICE": "gpu:0"}),
+    "A missing device": Provoked(SUM, 1, {"ATOLL_DEVICE": "cuda:0"}),
+    "An unknown device type": Provoked(SUM, 1, {"ATOLL_DEVICE": "gpu:0"}),
     "Unlike devices in one island": Provoked(
         "import atoll.sim\n" + on_rank(1, "ATOLL_DEVICE", "'sim'"), 2, {"ATOLL_DEVICE": "cpu", "ATOLL_ISLAND": "a"}
     ),
-    "A library that is not there": Provoked(SUM, 1, {"ATOLL_INNER": "cpu:nosuch"}),
+    "A missing library": Provoked(SUM, 1, {"ATOLL_INNER": "cpu:nosuch"}),
     "A tensor on another device": Provoked(
         JOIN + "import atoll.sim\ndist.all_reduce(torch.ones(4, device='sim'))\n", 1, {"ATOLL_DEVICE": "cpu"}
     ),
@@ -165,23 +165,23 @@ MEETING = {
     "The store is out of reach": Provoked(SUM.replace("seconds=50", "seconds=1"), 1, {"MASTER_PORT": "1"}),
     "No Redis server": Provoked(NO_SERVER),
     "A Redis server without a job": Provoked(NO_SERVER.replace("1:1/?job=train", "1:6379/")),
-    "A rank does not come": Provoked(MISSING),
+    "A rank does not join": Provoked(MISSING),
     "Another number of ranks": Provoked(on_rank(1, "WORLD_SIZE", "'3'"), 2),
     "A rank beyond the last": Provoked(BEYOND),
-    "A world of no ranks": Provoked(SUM, 1, {"WORLD_SIZE": "0"}),
+    "A world of zero ranks": Provoked(SUM, 1, {"WORLD_SIZE": "0"}),
     "Another version of Atoll": Provoked(ANOTHER_ATOLL, 2),
 }
 TCP = {"ATOLL_TRANSPORT": "tcp"}
 NETWORK = {
-    "An interface that is not there": Provoked(SUM, 1, {"ATOLL_IFACE": "nosuch0"}),
-    "An address that is none": Provoked(SUM, 1, {"ATOLL_ADDRESS": "no.such.host.invalid"}),
-    "The same, before half a minute": Provoked(HURRY + ADD, 2, {"ATOLL_ADDRESS": "100::1", **TCP}),
+    "A missing interface": Provoked(SUM, 1, {"ATOLL_IFACE": "nosuch0"}),
+    "An address that does not resolve": Provoked(SUM, 1, {"ATOLL_ADDRESS": "no.such.host.invalid"}),
+    "A firewall and a short timeout": Provoked(HURRY + ADD, 2, {"ATOLL_ADDRESS": "100::1", **TCP}),
     "No port is free": Provoked(SUM, 1, {"ATOLL_PORTS": "@TAKEN@-@TAKEN@", **TCP}),
-    "Ways that do not fit": Provoked(on_rank(1, "ATOLL_TRANSPORT", "'shm'"), 2, TCP),
+    "Transports that do not match": Provoked(on_rank(1, "ATOLL_TRANSPORT", "'shm'"), 2, TCP),
 }
 SLOW_NETWORK = {"A firewall": Provoked(SUM, 2, {"ATOLL_ADDRESS": "100::1", **TCP})}
 SETTINGS = {
-    "A setting that means nothing": Provoked(SUM, 1, {"ATOLL_TRANSPORT": "pigeons"}),
+    "An invalid setting": Provoked(SUM, 1, {"ATOLL_TRANSPORT": "pigeons"}),
     "A setting that does not exist": Provoked(SUM + "raise SystemExit(1)", 1, {"ATOLL_TRANSPORTS": "tcp"}),
     "Settings that must be equal": Provoked(on_rank(0, "ATOLL_REDUCE", "'flat'"), 2),
     "A key that others may read": Provoked(SUM, 1, {"ATOLL_KEY_FILE": "@OPEN@"}),
@@ -191,7 +191,7 @@ SETTINGS = {
     ),
 }
 TRAINING = {
-    "Calls that do not fit": Provoked(SUM.replace("ones(4)", "ones(4 + rank)"), 2),
+    "Calls that do not match": Provoked(SUM.replace("ones(4)", "ones(4 + rank)"), 2),
     "A rank is late": Provoked(NEVER_CALLED, 2),
     "A model without a wrapper": Provoked(BARE_MODEL),
     "A batch that is too small": Provoked(SMALL_BATCH, 2),
@@ -204,14 +204,14 @@ TRAINING = {
 ROBOTS = {
     title: Provoked(ROBOT + source, 1, {"ATOLL_KEY_FILE": "@KEY@"})
     for title, source in {
-        "A robot's key file is not there": "session(key_file='/no/key')\n",
+        "A missing key file": "session(key_file='/no/key')\n",
         "The address of a server is a URL": "session('http://10.0.0.2:4700')\n",
-        "A policy that is none": "session(policy='fastest')\n",
+        "An unknown policy": "session(policy='fastest')\n",
         "A model in training mode": "net.train()\nsession()\n",
         "A server with another key": "server = served(key_file=key + '.other')" + WAIT,
-        "A server that speaks something else": NO_TLS,
+        "A server that speaks another protocol": NO_TLS,
         "A model that the server refuses": "server = served(cache_bytes=4096)" + WAIT,
-        "A call that insists on a server which refuses": (
+        "A call that requires a server which refuses": (
             "server = served(cache_bytes=4096)\nrobot = session(server.address, hedge='never')\n"
             "while not robot.report()['link']['refusal']: pass\nrobot(x)\n"
         ),
@@ -226,7 +226,7 @@ DOCTORS = {
     "Doctor: no store": Provoked(
         DOCTOR.format(options="timeout=1"), 1, {**ONE_OF_TWO, "RANK": "1", "MASTER_PORT": "1"}
     ),
-    "Doctor: a slower way than needed": Provoked(
+    "Doctor: a slower transport than needed": Provoked(
         DOCTOR.format(options='layout="AB", device="cpu", timeout=50'), 2, TCP
     ),
 }

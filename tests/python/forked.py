@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a forked process finds already imported: the server of forking.py imports this module once.
+"""Modules that a forked process finds already imported: the server of forking.py imports this module once.
 
-Objects of these modules are set aside from Python's garbage collector: to visit them all in each process, so that the
-system copies each page that they are on, takes long."""
+Objects of these modules are excluded from Python's garbage collection: visiting them in each process, which makes
+the system copy the pages that they are on, takes long."""
 
 import contextlib
 import gc
@@ -20,7 +20,7 @@ with contextlib.suppress(ImportError):  # tests of such models are skipped where
     import transformers.models.llama.modeling_llama
     import transformers.models.qwen2.modeling_qwen2  # noqa: F401
 
-# The folder of this module, which only the server needed; see forking.py.
+# Removes the folder of this module, which only the server needs; see forking.py.
 _, _, rest = os.environ["PYTHONPATH"].partition(os.pathsep)
 if rest:
     os.environ["PYTHONPATH"] = rest

@@ -39,7 +39,7 @@ def fork(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> A
 
 
 def redirect(path: Path, *numbers: int) -> None:
-    """Lets these descriptors of this process append to the file."""
+    """Redirects these descriptors of this process to the end of the file."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in numbers:
         os.dup2(opened, number)
@@ -50,13 +50,13 @@ _ends_in_full = False
 
 
 def leave(code: int) -> NoReturn:
-    """Ends this process as a program ends that waits for its threads and calls its exit handlers. To take the
-    interpreter down piece by piece besides, as it does after end_in_full(), takes longer than most tests."""
+    """Ends this process like a program that waits for its threads and calls its exit handlers. It does not shut the
+    interpreter down, as after end_in_full(), because that takes longer than most tests."""
     if not _ends_in_full:
         threading._shutdown()
         atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # closed, or nobody reads
+        with contextlib.suppress(OSError, ValueError):  # closed, or without a reader
             stream.flush()
     if _ends_in_full:
         ctypes.pythonapi.Py_Exit(code)
@@ -65,15 +65,15 @@ def leave(code: int) -> NoReturn:
 
 
 def end_in_full() -> None:
-    """Lets this process end as an ordinary program does, with a collection of what was imported before the fork too:
-    slow, and for tests of that end only."""
+    """Lets this process end like an ordinary program, which also collects what was imported before the fork. This is
+    slow, and only for tests of that end."""
     global _ends_in_full
     _ends_in_full = True
     gc.unfreeze()
 
 
 def run_source(source: str, environment: Mapping[str, str], out: Path, err: Path) -> None:
-    """What `python -c source` does, in a process that has imported PyTorch."""
+    """Does what `python -c source` does, in a process that has imported PyTorch."""
     import torch.distributed as dist
 
     redirect(out, 1)
@@ -81,13 +81,13 @@ def run_source(source: str, environment: Mapping[str, str], out: Path, err: Path
     os.environ.clear()
     os.environ.update(environment)
     dist.set_debug_level_from_env()
-    tempfile.tempdir = None  # TMPDIR may be another one
+    tempfile.tempdir = None  # TMPDIR may have changed
     multiprocessing.process.current_process()._config["daemon"] = False  # it may have children
     leave(_status_of(source))
 
 
 def _status_of(source: str) -> int:
-    """Runs a program in this process's `__main__`; its exit status."""
+    """Runs a program in this process's `__main__`; returns its exit status."""
     try:
         exec(compile(source, "<string>", "exec"), vars(sys.modules["__main__"]))
     except SystemExit as leaving:
@@ -103,14 +103,14 @@ def _status_of(source: str) -> int:
 
 
 class Program:
-    """A running `python -c source`, but forked: it finds PyTorch imported."""
+    """A running `python -c source`, but forked, so that PyTorch is already imported."""
 
     def __init__(self, source: str, environment: Mapping[str, str], folder: Path) -> None:
         self.source, self.out, self.err = source, folder / "out", folder / "err"
         self.process = fork(run_source, source, dict(environment), self.out, self.err)
 
     def finish(self, deadline: float) -> subprocess.CompletedProcess[str]:
-        """The ended program with what it printed; `deadline` is of time.monotonic()."""
+        """Returns the finished program with its output; `deadline` is a time of time.monotonic()."""
         timeout = max(0.1, deadline - time.monotonic())
         self.process.join(timeout)
         out, err = (path.read_text() if path.exists() else "" for path in (self.out, self.err))
@@ -124,7 +124,7 @@ class Program:
 
 
 def module_source(module: str, *arguments: object) -> str:
-    """The program that does what `python -m module arguments` does."""
+    """Returns a program that does what `python -m module arguments` does."""
     words = [module, *map(str, arguments)]
     return f"import runpy, sys\nsys.argv = {words!r}\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 
@@ -132,7 +132,8 @@ def module_source(module: str, *arguments: object) -> str:
 def run_module(
     module: str, *arguments: object, timeout: float = 100, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """The finished `python -m module arguments`, but forked; `environment` is added to this process's."""
+    """Runs `python -m module arguments`, but forked, and returns it when it has finished; `environment` is added to
+    this process's."""
     with tempfile.TemporaryDirectory() as folder:
         program = Program(module_source(module, *arguments), {**os.environ, **environment}, Path(folder))
         try:

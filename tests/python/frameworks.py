@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make verify` has besides .venv: the environment build/frameworks, and which of its packages are there."""
+"""The environment build/frameworks, which `make verify` has in addition to .venv, and its packages."""
 
 import importlib.metadata
 from pathlib import Path
@@ -17,7 +17,7 @@ def pinned(package: str) -> str:
 
 
 def skip_without(package: str) -> None:
-    """Skips the test unless the package is in build/frameworks, in the version that is pinned for it."""
+    """Skips the test unless the package is in build/frameworks in its pinned version."""
     folders = [str(folder) for folder in FRAMEWORKS.glob("lib/python*/site-packages")]
     found = {f"{package}=={each.version}" for each in importlib.metadata.distributions(name=package, path=folders)}
     if pinned(package) not in found:

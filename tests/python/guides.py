@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guides as steps: packages to install, files to save, commands to run, and commands that belong elsewhere."""
+"""The guides as steps: packages to install, files to save, commands to run, and commands for other machines."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 GUIDES = ["get-started.md", "launchers.md", *sorted(f"guides/{path.name}" for path in (DOCS / "guides").glob("*.md"))]
 BLOCK = re.compile(r"((?:^<!-- .*? -->\n)*)^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"<!-- (file|run|install|elsewhere)(?:: (.*?))? -->")
-PORTS = ("4700", "29500")  # in the guides; a test takes free ones
+PORTS = ("4700", "29500")  # the ports in the guides, for which a test substitutes free ones
 SECONDS = 100  # for one command, on a busy machine
 INSTALL_SECONDS = 1800  # PyTorch comes over the network
 
@@ -22,12 +22,12 @@ INSTALL_SECONDS = 1800  # PyTorch comes over the network
 @dataclass(frozen=True)
 class Step:
     kind: str  # "file", "run", "install" or "elsewhere"
-    what: str  # a file's name, what a command's output holds, or the wheel's extra that is installed
+    what: str  # a file's name, a text in a command's output, or the extra of the wheel
     text: str
 
 
 def steps_of(guide: str) -> list[Step]:
-    """In order. Every block of commands says whether it can be run here."""
+    """Returns the steps in order. Every block of commands must state whether it can be run here."""
     found = []
     for marks, language, text in BLOCK.findall((DOCS / guide).read_text()):
         said = MARK.findall(marks)
@@ -45,9 +45,9 @@ def steps_of(guide: str) -> list[Step]:
 def follow(
     guide: str, folder: Path, environment: dict[str, str], ports: dict[str, str], checkout: Path | None = None
 ) -> Iterator[Step]:
-    """Does in `folder` what the guide says, with other ports; gives each command when it is done. Raises AssertionError
-    for one that fails or does not say what it must. Packages are installed from `checkout`, which holds the wheel;
-    without it they are there already."""
+    """Follows the guide in `folder` with other ports; yields each command when it is done. Raises AssertionError for
+    a command that fails or lacks the expected output. Packages are installed from `checkout`, which holds the wheel;
+    without it they are already installed."""
 
     def here(text: str) -> str:
         return re.sub("|".join(rf"\b{port}\b" for port in PORTS), lambda match: ports[match[0]], text)
@@ -67,7 +67,7 @@ def follow(
 
 
 def shell(script: str, folder: Path, environment: dict[str, str], seconds: float = SECONDS) -> tuple[int, str]:
-    """Its status and what it said; nothing that it has started is left."""
+    """Runs a command; returns its status and output. Nothing that it started is left."""
     command = ["bash", "-e", "-o", "pipefail", "-c", script]
     log = folder / "said.log"
     with log.open("w") as output:

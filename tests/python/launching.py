@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll run` for tests: as a finished command, or as one that runs and is waited for by what it prints."""
+"""`atoll run` for tests: as a finished command, or as a running one whose output is waited for."""
 
 import contextlib
 import os
@@ -23,8 +23,8 @@ COMMAND = [sys.executable, "-m", "atoll.cli"]
 
 
 def free_port() -> int:
-    """One that neither the system hands out to others by itself, nor another worker of the tests, so that it is free
-    still when a program binds it seconds later."""
+    """Returns a port that neither the system nor another worker of the tests gives to others, so that it is still
+    free when a program binds it seconds later."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
     while True:
         port = 10_000 + worker * 5_000 + secrets.randbelow(5_000)
@@ -51,8 +51,8 @@ def _ignore(signals: Sequence[int]) -> None:
 
 
 class Launched:
-    """A running `atoll run`, with its output so far in `text`. Its ranks and whatever they start can be found again:
-    they carry a variable of their own."""
+    """A running `atoll run`, with its output so far in `text`. A variable marks its ranks and the processes that
+    they start, so that they can be found."""
 
     def __init__(self, *arguments: object, ignored: Sequence[int] = (), **environment: str) -> None:
         self.mark = f"TEST_MARK={uuid.uuid4().hex}"
@@ -85,7 +85,7 @@ class Launched:
         return self.process.returncode
 
     def marked(self) -> list[int]:
-        """The processes of this job, without those of which only the exit code is left."""
+        """Returns the processes of this job, without zombies."""
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != self.process.pid:
@@ -98,7 +98,7 @@ class Launched:
         return found
 
     def wait_until_gone(self) -> None:
-        """A process that was killed takes a moment to vanish."""
+        """Waits until no process is left; a killed process takes a moment to vanish."""
         eventually(lambda: not self.marked(), f"the processes {self.marked()} end")
 
 

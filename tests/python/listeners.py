@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a process listens, and whom it is connected with."""
+"""The sockets on which a process listens, and its connections."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def sockets_of(pid: int) -> set[str]:
-    """Inode numbers of the process's sockets."""
+    """Returns the inode numbers of the process's sockets."""
     found = set()
     for descriptor in os.listdir(f"/proc/{pid}/fd"):
         try:
@@ -34,7 +34,7 @@ def listening_ports(pid: int) -> list[int]:
 
 
 def listening_names(pid: int) -> list[str]:
-    """Abstract Unix sockets that the process listens on."""
+    """Returns the abstract Unix sockets on which the process listens."""
     mine, names = sockets_of(pid), []
     for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
         fields = line.split()
@@ -53,7 +53,7 @@ def with_socket(descriptor: int, act: Callable[[socket.socket], None]) -> None:
 
 
 def own_sockets() -> dict[int, str]:
-    """The inodes of this process's sockets, by descriptor."""
+    """Returns the inodes of this process's sockets, by descriptor."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -66,7 +66,7 @@ def own_sockets() -> dict[int, str]:
 
 
 def tcp_ports() -> dict[str, tuple[str, str]]:
-    """By inode: the port here and the port there."""
+    """Returns, by inode, the local and the remote port."""
     found = {}
     for table in ("tcp", "tcp6"):
         for line in Path(f"/proc/self/net/{table}").read_text().splitlines()[1:]:
@@ -76,7 +76,7 @@ def tcp_ports() -> dict[str, tuple[str, str]]:
 
 
 def connections_with(pid: int) -> list[int]:
-    """Descriptors of this process's connections with another one of this machine, TCP and Unix."""
+    """Returns the descriptors of this process's TCP and Unix connections with another process of this machine."""
     ports = tcp_ports()
     ends = {ports[inode] for inode in sockets_of(pid) if inode in ports}
     found: list[int] = []

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program: starts a Ray cluster of a fast node with one processor and a slow one with two, both on this machine, runs
-the command that it is given there, and ends with its status."""
+"""A program that starts a Ray cluster of a fast node with one processor and a slow one with two, both on this
+machine, runs the given command in it, and exits with its status."""
 
 import os
 import subprocess

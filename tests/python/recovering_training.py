@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that ranks are taken from, as a program for `atoll run`, and the same training in one process.
+"""A training that loses ranks, as a program for `atoll run`, and the same training in one process.
 
-What a rank does is in a file of its own in TEST_FOLDER, a JSON object a line; TEST_FAULTS says what happens to whom."""
+Each rank records what it does in a file of its own in TEST_FOLDER, a JSON object per line; TEST_FAULTS lists the
+faults of ranks."""
 
 import json
 import os
@@ -24,7 +25,7 @@ WAIT_S = 60
 
 
 class Samples(Dataset[Any]):
-    """Each with its own index."""
+    """Samples with their indices."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -42,7 +43,7 @@ def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def order(epochs: int) -> Iterator[list[int]]:
-    """The samples of each step."""
+    """Returns the samples of each step."""
     from atoll.loading.order import Order
 
     for epoch in range(epochs):
@@ -51,7 +52,7 @@ def order(epochs: int) -> Iterator[list[int]]:
 
 
 def alone(kind: str, epochs: int) -> tuple[list[float], nn.Module]:
-    """The loss of each step, and the model, of one process that loses nobody."""
+    """Returns the loss of each step, and the model, of one undisturbed process."""
     net, optimizer = make(kind)
     samples, losses = Samples(), []
     for step in order(epochs):
@@ -66,7 +67,7 @@ def alone(kind: str, epochs: int) -> tuple[list[float], nn.Module]:
 
 
 class Rank:
-    """This process: what it notes, and what happens to it."""
+    """This process: the events that it records, and its faults."""
 
     def __init__(self) -> None:
         self.folder = Path(os.environ["TEST_FOLDER"])
@@ -85,7 +86,7 @@ class Rank:
             file.write(line + "\n")
 
     def note_list(self, number: int) -> None:
-        """Whom others see in Redis: rank, and how many are alive. Collective."""
+        """Records the rank that others see in Redis, and the number of members that are alive. Collective."""
         if not (url := os.environ["ATOLL_SUPERVISOR"]).startswith("redis"):
             return
         from atoll.redis.listing import rows
@@ -98,7 +99,7 @@ class Rank:
         dist.barrier()
 
     def strike(self, phase: str) -> None:
-        """Here something happens to ranks whose fault has this phase, in its step and at its number of groups."""
+        """Causes the faults of this phase, each in its step and at its number of groups."""
         for fault in list(self.faults):
             here = {"phase": phase, "step": self.step, "wrap": self.wraps}
             if all(fault.get(name, value) == value for name, value in here.items()):
@@ -135,8 +136,8 @@ class Rank:
 
 
 def planning(net: nn.Module, rank: int) -> dict[str, Any]:
-    """Options of a loader: equal shares; with TEST_PACES, the seconds that a sample takes on each local rank, shares by
-    what is measured."""
+    """Returns options of a loader: equal shares, or measured shares with TEST_PACES, the seconds that a sample takes
+    on each local rank."""
     import atoll
 
     paces = json.loads(os.environ.get("TEST_PACES", "[]"))
@@ -147,7 +148,7 @@ def planning(net: nn.Module, rank: int) -> dict[str, Any]:
 
 
 def meet_with_faults(me: Rank) -> None:
-    """Has this rank suffer what is to happen before its group is made, and note whom others see in it."""
+    """Causes faults that come before this rank's group is made, and records the rank that others see in it."""
     from atoll.recovering import world
     from atoll.recovering.notices import Roster
 
@@ -171,7 +172,7 @@ def main() -> None:
     torch.set_num_threads(1)
     epochs, kind = int(os.environ.get("TEST_EPOCHS", "2")), os.environ.get("TEST_OPTIMIZER", "sgd")
     world._MEETING = timedelta(seconds=float(os.environ.get("TEST_MEETING", "30")))
-    member._LOOK_S = 0.0  # newcomers are seen at once
+    member._LOOK_S = 0.0  # newcomers are noticed at once
     me = Rank()
     net, optimizer = make(kind)
     options = planning(net, me.rank)
@@ -184,36 +185,36 @@ def main() -> None:
         return made
 
     meet_with_faults(me)
-    job = atoll.Recovering(net, optimizer, loader, timeout=timedelta(seconds=40))
+    trainer = atoll.ElasticTrainer(net, optimizer, loader, timeout=timedelta(seconds=40))
 
     def wait_for_newcomers() -> None:
-        assert job._member is not None
-        if len(job.members) < int(os.environ["LOCAL_WORLD_SIZE"]):
-            job._member.store.wait([growth_key(job.group)], timedelta(seconds=WAIT_S))
+        assert trainer._member is not None
+        if len(trainer.members) < int(os.environ["LOCAL_WORLD_SIZE"]):
+            trainer._member.store.wait([growth_key(trainer.group)], timedelta(seconds=WAIT_S))
 
     me.wait_for_newcomers = wait_for_newcomers
     me.tear = lambda: next(net.parameters()).data.add_(1)
     next(net.parameters()).register_hook(lambda gradient: me.strike("backward"))
     optimizer.register_step_pre_hook(lambda *_: me.strike("optimizer"))
-    for step in job.steps(epochs):
+    for step in trainer.steps(epochs):
         me.step = step.number
         with step as (inputs, targets, indices):
             me.strike("forward")
             optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(job.model(inputs), targets)
-            # Before others can have them: a rank may be the only one that does not learn that they have.
-            me.note("computed", group=job.group, indices=indices.tolist() if step.weight else [])
+            loss = nn.functional.cross_entropy(trainer.model(inputs), targets)
+            # Before others can have applied them: a rank may be the only one that does not learn that they have.
+            me.note("computed", group=trainer.group, indices=indices.tolist() if step.weight else [])
             loss.backward()
             mean = step.mean(loss).item()
             me.strike("reduced")
             optimizer.step()
             me.has_applied()
         if step.is_done:
-            me.note("done", group=job.group, members=job.members, loss=mean)
+            me.note("done", group=trainer.group, members=trainer.members, loss=mean)
         me.strike("between")
     me.step = -1
     me.strike("after")
-    me.note("end", members=job.members)
+    me.note("end", members=trainer.members)
     torch.save(net.state_dict(), me.folder / f"net{me.rank}.pt")
 
 

@@ -39,7 +39,7 @@ class RedisServer:
         return f"redis{'s' if self._certificates else ''}://{login}{self.place}/0?{options}"
 
     def start(self) -> bool:
-        """On the same port; returns when it answers. False: it has ended."""
+        """Starts the server on the same port; returns True when it answers, False if it has ended."""
         port = ["--port", "0", "--tls-port", str(self.port)] if self._certificates else ["--port", str(self.port)]
         self._process = subprocess.Popen(
             ["redis-server", *port, "--bind", "127.0.0.1", "--dir", str(self.folder), "--logfile", "log",
@@ -57,7 +57,7 @@ class RedisServer:
         return False
 
     def ask(self, *words: str) -> bytes:
-        """The first bytes of the answer; of a connection of its own."""
+        """Returns the first bytes of the answer to a request on a new connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as plain:
             connection = self._secured(plain)
             if self._password:
@@ -92,7 +92,8 @@ class RedisServer:
 
 @contextmanager
 def store_options(place: str, folder: Path, job: str) -> Iterator[list[str]]:
-    """Of an `atoll run` whose store is in the "launcher", or in "redis". There its name must be free afterwards."""
+    """Yields the options of an `atoll run` whose store is in the "launcher" or in "redis", where its name must be
+    free afterwards."""
     if place == "launcher":
         yield []
         return
@@ -118,7 +119,8 @@ def _tls_options(folder: Path) -> list[str]:
 
 
 def make_certificates(folder: Path) -> Path:
-    """ca.pem and another.pem, two authorities; server.pem for 127.0.0.1 and client.pem of the first, with .key each."""
+    """Makes two authorities, ca.pem and another.pem, and of the first server.pem for 127.0.0.1 and client.pem, with
+    a .key each."""
     for authority in ("ca", "another"):
         _openssl(folder, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
                  "-subj", f"/CN={authority}", "-keyout", f"{authority}.key", "-out", f"{authority}.pem")  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers of split inference as processes of tests."""
+"""Servers of split inference as processes for tests."""
 
 import signal
 import subprocess
@@ -25,7 +25,7 @@ class Serve:
         self._reader.start()
 
     def wait_for(self, begin: str) -> str:
-        """The next line that begins so."""
+        """Waits for the next line that starts with this text."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip())
@@ -43,7 +43,7 @@ class Serve:
         return "\n".join(self.lines)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Its exit status."""
+        """Stops the server; returns its exit status."""
         self.process.send_signal(number)
         status = self.process.wait(60)
         self._reader.join(60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that has simulated devices, for tests."""
+"""A process with simulated devices, for tests."""
 
 import os
 import traceback
@@ -26,7 +26,8 @@ def serve(environment: dict[str, str], connection: Connection) -> None:
 
 
 class Host:
-    """A process with simulated devices; PyTorch takes one kind of accelerator per process, so tests share none."""
+    """A process with simulated devices. PyTorch supports one kind of accelerator per process, so the process of the
+    tests has none."""
 
     def __init__(self, **environment: str) -> None:
         self.connection, there = PROCESSES.Pipe()

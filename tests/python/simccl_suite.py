@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks do in the tests of simccl: every operation against a reference, which the CPU computes in rank order."""
+"""The bodies of the tests of simccl: every operation against a reference, which the CPU computes in rank order."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -25,22 +25,22 @@ _groups: dict[str, dist.ProcessGroup] = {}
 
 
 def ranks_on_sim(size: int, **environment: str) -> Iterator[Ranks]:
-    """Processes with simulated devices, until the caller is done with them. Operations run side by side where nothing
-    else is asked for."""
+    """Processes with simulated devices, until the caller is done with them. Operations run concurrently unless
+    something else is requested."""
     ranks = Ranks(size, environment={"ATOLL_SIM_SERIAL": "0", **environment}, devices=["sim"] * size)
     yield ranks
     ranks.stop()
 
 
 def group() -> dist.ProcessGroup:
-    """The simccl group of all ranks of this process; made once."""
+    """Returns the simccl group of all ranks of this process, which is made once."""
     if "all" not in _groups:
         _groups["all"] = fresh_group(60)
     return _groups["all"]
 
 
 def fresh_group(timeout_s: float) -> dist.ProcessGroup:
-    """A group that a test may break."""
+    """Returns a new group that a test may break."""
     made: dist.ProcessGroup = dist.new_group(backend="simccl", timeout=timedelta(seconds=timeout_s))
     return made
 
@@ -50,12 +50,13 @@ def backend(of: dist.ProcessGroup) -> Any:
 
 
 def store() -> dist.Store:
-    """Where the ranks of a test leave notes for each other, beside any group; who waits there holds up nobody else."""
+    """Returns a store for notes between the ranks of a test, which does not depend on any group; waiting in it
+    delays no other rank."""
     return dist.distributed_c10d._get_default_store().clone()
 
 
 def data(rank: int, size: int, dtype: torch.dtype, seed: int = 0) -> torch.Tensor:
-    """What `rank` brings: the same on every rank that asks, on the CPU."""
+    """Returns the contribution of `rank`, which every rank can compute, on the CPU."""
     generator = torch.Generator().manual_seed(1000 * seed + rank)
     if dtype.is_complex or dtype in (torch.float32, torch.float64):
         return torch.randn(size, dtype=dtype, generator=generator)
@@ -70,7 +71,7 @@ def on_sim(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reduced(op: Any, parts: list[torch.Tensor]) -> torch.Tensor:
-    """The contributions folded in rank order, in float32 for 16-bit types."""
+    """Returns the contributions folded in rank order, in float32 for 16-bit types."""
     dtype = parts[0].dtype
     wide = dtype
     if dtype in (torch.float16, torch.bfloat16):
@@ -239,7 +240,7 @@ def check_messages(rank: int) -> None:
     ranks = dist.get_world_size()
     where = group()
     others = [peer for peer in range(ranks) if peer != rank]
-    # Everybody sends first, then receives: nobody waits for anybody's order.
+    # All ranks send first, then receive, so none waits for the order of another.
     for size in (0, 1, LARGE):
         works = [dist.isend(on_sim(data(rank, size, torch.float32, seed=peer)), peer, group=where) for peer in others]
         inboxes = {peer: torch.zeros(size, device="sim") for peer in others}

@@ -22,28 +22,29 @@ BACKEND = "TEST_BACKEND"  # of the default group; "atoll" where it is not set
 
 
 def later(*values: Any) -> Any:
-    """A parameter of `make verify` only."""
+    """Marks a parameter for `make verify` only."""
     return pytest.param(*values, marks=pytest.mark.verify)
 
 
 def threads_of_atoll() -> list[str]:
-    """The names of this process's, but for the one of a simulated device."""
+    """Returns the names of this process's threads of Atoll, except that of a simulated device."""
     names = []
     for path in Path("/proc/self/task").glob("*/comm"):
-        with contextlib.suppress(OSError):  # of one that has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             names.append(path.read_text().strip())
     return [name for name in names if name.startswith("atoll-") and name != "atoll-sim"]
 
 
 def device() -> str:
-    """Where the tensors of this rank are to be: "cpu", or "sim" in a rank that has simulated devices."""
+    """Returns the device for this rank's tensors: "cpu", or "sim" on a rank with simulated devices."""
     return os.environ.get(DEVICE, "cpu")
 
 
 @contextlib.contextmanager
 def any_order_of_groups() -> Iterator[None]:
-    """Simulated devices let operations of groups that are made inside run side by side, as real ones do while they have
-    room: for programs whose ranks use their groups in different orders, which libraries of devices do not promise."""
+    """Lets simulated devices run operations of groups made inside concurrently, as real ones do while they have
+    room. Programs whose ranks use their groups in different orders need it, and libraries of devices do not
+    guarantee it."""
     before = os.environ.get("ATOLL_SIM_SERIAL", "0")
     os.environ["ATOLL_SIM_SERIAL"] = "0"
     try:
@@ -54,7 +55,7 @@ def any_order_of_groups() -> Iterator[None]:
 
 @contextlib.contextmanager
 def warnings_of_plans() -> Iterator[list[str]]:
-    """What the logger `atoll.plan` warns of meanwhile."""
+    """Collects the warnings of the logger `atoll.plan` inside the context."""
     said: list[str] = []
 
     class Keep(logging.Handler):
@@ -70,7 +71,7 @@ def warnings_of_plans() -> Iterator[list[str]]:
 
 
 class RankError(AssertionError):
-    """A function failed on some ranks; the text holds every traceback."""
+    """A function failed on some ranks; the text contains every traceback."""
 
 
 def _serve(rank: int, size: int, environment: dict[str, str], port: int, connection: Connection) -> None:
@@ -99,7 +100,7 @@ def _serve(rank: int, size: int, environment: dict[str, str], port: int, connect
 
 class Ranks:
     """`size` processes, each a rank of a default group over Atoll. `islands` gives each rank's ATOLL_ISLAND,
-    `devices` what device() returns there: "cpu" or "sim", `own` what is in its environment alone."""
+    `devices` the result of device() there, "cpu" or "sim", and `own` the additional environment of each rank."""
 
     def __init__(
         self,
@@ -118,8 +119,8 @@ class Ranks:
         self._connections: list[Connection] = []
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """function(rank, *arguments) on every rank; the results by rank. The function must be importable by name.
-        After a failure the processes are replaced."""
+        """Runs function(rank, *arguments) on every rank; returns the results by rank. The function must be
+        importable by name. After a failure the processes are replaced."""
         if not self._processes:
             self._start()
         for connection in self._connections:
@@ -187,7 +188,7 @@ class Ranks:
 
 @contextlib.contextmanager
 def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
-    """The body must raise `kind` with all `parts` in its text; usable in workers, where pytest is not."""
+    """Expects the body to raise `kind` with all `parts` in its text; usable in workers, which have no pytest."""
     try:
         yield
     except kind as error:
@@ -198,8 +199,8 @@ def raises(kind: type[BaseException], *parts: str) -> Iterator[None]:
 
 
 def run_script(source: str, size: int, environment: dict[str, str] | None = None, timeout: float = 60) -> list[Any]:
-    """Runs the Python program `source` in `size` processes that find RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in
-    their environment and a store already there; returns the finished processes with their output."""
+    """Runs the Python program `source` in `size` processes with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT in
+    their environment and a running store; returns the finished processes with their output."""
     from torch.distributed import TCPStore
 
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

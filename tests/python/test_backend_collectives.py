@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective of torch.distributed over Atoll against what it must give, for many dtypes, sizes and kinds of
+"""Every collective of torch.distributed over Atoll against expected results, for many dtypes, sizes and kinds of
 tensors."""
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ SIZES = [0, 1, 7, 1031, 70_001]
 
 
 def values(rank: int, numel: int, dtype: torch.dtype) -> torch.Tensor:
-    """Small whole numbers that differ by rank and position: sums of a few are exact in every dtype."""
+    """Returns small whole numbers that differ by rank and position, so that sums of a few are exact in every dtype."""
     pattern = (torch.arange(numel, dtype=torch.int64) * 7 + rank * 3) % 5
     if dtype is torch.bool:
         return (pattern % 2).to(dtype)
@@ -213,7 +213,7 @@ def check_strided(rank: int) -> None:
     columns.fill_(rank)
     dist.all_reduce(columns)
     assert torch.equal(columns, torch.full_like(columns, total))
-    assert matrix.sum() == total * columns.numel()  # and nothing else was written
+    assert matrix.sum() == total * columns.numel()  # nothing else was written
     image = torch.full((2, 3, 4, 4), float(rank)).to(memory_format=torch.channels_last)
     dist.broadcast(image, 0, async_op=True).wait()
     assert torch.equal(image, torch.zeros_like(image))

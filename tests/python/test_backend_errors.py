@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What goes wrong says so: wrong arguments before anything is sent, mismatches, abort, time limits, wrong settings."""
+"""Errors: wrong arguments before anything is sent, mismatches, abort, time limits, wrong settings."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +13,8 @@ from support import Ranks, raises, run_script
 
 
 def tensors_without_plain_memory() -> dict[torch.Tensor, str]:
-    """With what each is called. torch.distributed itself refuses most of them in words of its own."""
+    """Returns tensors without plain memory, by their names in errors. torch.distributed itself refuses most of them
+    with its own errors."""
     one = torch.ones(2, 2)
     away = one.clone()
     away.untyped_storage().resize_(0)
@@ -30,7 +31,7 @@ def tensors_without_plain_memory() -> dict[torch.Tensor, str]:
 
 
 def check_wrong_arguments(rank: int) -> None:
-    """Each is refused on this rank alone; the group is unharmed."""
+    """Each call is refused on this rank alone; the group is unharmed."""
     size = dist.get_world_size()
     backend = dist.group.WORLD._get_backend(torch.device("cpu"))
     one = torch.ones(4)
@@ -86,7 +87,7 @@ def check_wrong_arguments(rank: int) -> None:
 def check_mismatch(rank: int) -> None:
     group = dist.new_group()
     dist.all_reduce(torch.ones(1), group=group)
-    dist.barrier()  # nobody is in the group's first operation any more, which the error would end
+    dist.barrier()  # no rank is in the group's first operation any more, which the error would end
     with raises(dist.DistBackendError, "all_reduce"):
         dist.all_reduce(torch.ones(4 if rank else 5), group=group)
     with raises(dist.DistBackendError, "all_reduce"):  # the first error stays
@@ -107,7 +108,7 @@ def check_abort(rank: int) -> None:
     group = dist.new_group()
     backend = group._get_backend(torch.device("cpu"))
     dist.barrier(group)
-    dist.barrier()  # nobody is in the group's barrier any more
+    dist.barrier()  # no rank is in the group's barrier any more
     if rank == 0:
         work = dist.irecv(torch.ones(1), 1, group=group)
         pending = dist.all_reduce(torch.ones(1), group=group, async_op=True)
@@ -147,7 +148,7 @@ def check_use_after_destroy(rank: int) -> None:
     dist.destroy_process_group(group)
     with raises(dist.DistBackendError, "shut down"):
         backend.allreduce([torch.ones(1)])
-    backend.shutdown()  # again: nothing to do
+    backend.shutdown()  # a second time, which does nothing
     backend.abort()
     assert work.result()[0].item() == dist.get_world_size()
 
@@ -194,7 +195,7 @@ def test_wrong_setting_is_named(variable: str, value: str) -> None:
         ("', pg_options=dist.ProcessGroupGloo._Options()", {}, "TypeError: the atoll backend takes atoll.Options, got "
          "_Options"),
         ("'", {"ATOLL_BRIDGE": "relay", "ATOLL_TLS": "1"}, "ValueError: ATOLL_BRIDGE=relay with ATOLL_TLS=1: its bytes "
-         "travel through Gloo, in clear; unset one"),
+         "sends through Gloo, unencrypted; unset one of them"),
     ],
 )  # fmt: skip
 def test_what_the_backend_does_not_take(change: str, environment: dict[str, str], words: str) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several groups at once, what torch.distributed builds on collectives, and what can be asked of a group."""
+"""Several groups at once, features that torch.distributed builds on collectives, and the properties of a group."""
 
 import copy
 import os
@@ -83,7 +83,7 @@ def check_functional(rank: int) -> None:
     group = dist.group.WORLD
     mine = torch.full((4,), float(rank))
     assert (functional.all_reduce(mine, "sum", group) == sum(range(size))).all()
-    assert (mine == rank).all()  # functional: the input is not touched
+    assert (mine == rank).all()  # functional: the input does not change
     assert (functional.all_reduce(mine, "avg", group) == sum(range(size)) / size).all()
     gathered = functional.all_gather_tensor(mine, 0, group)
     assert torch.equal(gathered, torch.arange(float(size)).repeat_interleave(4))
@@ -114,7 +114,7 @@ def check_ddp(rank: int) -> None:
 
 
 def check_split(rank: int) -> None:
-    """What split_group does below its check for an accelerator."""
+    """Does what split_group does after its check for an accelerator."""
     size = dist.get_world_size()
     parent = atoll.backend.backend_of()
     assert parent.supports_splitting

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Beginnings and ends: registration, several groups and stores, exit without clean-up, forked and spawned children."""
+"""Start and end: registration, several groups and stores, exit without clean-up, forked and spawned children."""
 
 import time
 
@@ -12,7 +12,7 @@ HEAD = """
 import os, datetime, torch, torch.distributed as dist
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 """
-# The interpreter's end is a part of the test.
+# The interpreter's end is part of the test.
 END_IN_FULL = """
 import forking
 forking.end_in_full()
@@ -20,7 +20,7 @@ forking.end_in_full()
 
 
 def check(source: str, size: int, environment: dict[str, str] | None = None, expected: str = "fine") -> float:
-    """Every process must print `expected` and end in good order; returns the seconds it took."""
+    """Checks that every process prints `expected` and exits normally; returns the seconds it took."""
     began = time.monotonic()
     for process in run_script(HEAD + source, size, environment):
         assert process.returncode == 0, process.stderr
@@ -29,7 +29,7 @@ def check(source: str, size: int, environment: dict[str, str] | None = None, exp
     return time.monotonic() - began
 
 
-# Goes on in an interpreter that has imported nothing.
+# Restarts in an interpreter that has imported nothing.
 AFRESH = "import sys; os.execv(sys.executable, [sys.executable, '-c', {source!r}])"
 
 REGISTERED = """
@@ -65,7 +65,7 @@ print("fine")
     )
 
 
-def test_exit_with_a_receive_that_nobody_answers() -> None:
+def test_exit_with_an_unanswered_receive() -> None:
     took = check(
         END_IN_FULL
         + """
@@ -101,7 +101,7 @@ print("fine")
 
 
 def test_groups_beside_another_default_backend() -> None:
-    """Groups that share no rank at first must still form one job."""
+    """Groups that at first share no rank must still form one job."""
     check(
         """
 import atoll
@@ -222,7 +222,7 @@ import atoll
 from torch.distributed.distributed_c10d import _abort_process_group
 dist.init_process_group("atoll")
 dist.barrier()
-# An abort reaches who is still inside the barrier too: it waits until all are out.
+# An abort would also reach ranks that are still in the barrier, so it waits until all have left.
 store = dist.distributed_c10d._get_default_store()
 store.set(f"out{rank}", "")
 store.wait([f"out{peer}" for peer in range(size)])

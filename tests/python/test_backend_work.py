@@ -144,7 +144,7 @@ def check_strided_messages(rank: int) -> None:
 
 
 def check_batches(rank: int) -> None:
-    """Every order of sends and receives in a batch goes through, also when ranks differ in their order."""
+    """Sends and receives in a batch work in any order, also if the ranks' orders differ."""
     size = dist.get_world_size()
     right, left = (rank + 1) % size, (rank - 1) % size
     for numel, order in itertools.product((1, 200_000), itertools.permutations(range(4))):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll bench` and the scenarios in bench/, at tiny sizes: the right columns, and no silence about anything wrong."""
+"""`atoll bench` and the scenarios in bench/, at tiny sizes: the right columns, and an error for anything wrong."""
 
 import json
 import os
@@ -23,13 +23,14 @@ OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`atoll bench`, which starts its ranks."""
+    """Runs `atoll bench`, which starts its ranks itself."""
     command = [sys.executable, "-m", "atoll.bench", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
 def bench_of_ranks(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`atoll bench` in ranks that are there already: what rank 0 says. The others must end well, or as it does."""
+    """Runs `atoll bench` in ranks that are started here; returns rank 0. The others must succeed, or end like rank
+    0."""
     first, *others = run_script(module_source("atoll.bench", *arguments), ranks, timeout=100)
     assert all(other.returncode in (0, first.returncode) for other in others), others
     assert "Traceback" not in "".join(done.stderr for done in (first, *others)), first.stderr
@@ -76,12 +77,15 @@ def test_wrong_results_and_unexpected_links_fail() -> None:
         (["all_reduces"], "choose from all_reduce"),
         (["all_reduce", "--sizes", "4..3"], "FIRST..LAST"),
         (["all_reduce", "--dtype", "float31"], "choose from float32"),
-        (["all_reduce", "--op", "band"], "no meaning for float32"),
+        (["all_reduce", "--op", "band"], "is not defined for float32"),
         (["all_reduce", "--expect-link", "pigeon"], "choose shm or tcp"),
-        (["all_reduce", "--against", "atoll"], "the backend itself"),
+        (["all_reduce", "--against", "atoll"], "must differ from --backend"),
         (["send", "--ranks", "1"], "two ranks"),
-        (["all_reduce", "--device", "sim,cpu", "--ranks", "3"], "names 2 devices, the job has 3 ranks"),
-        (["all_reduce", "--device", "sim,,cpu", "--ranks", "3"], "expected devices with commas, such as sim,sim,cpu"),
+        (["all_reduce", "--device", "sim,cpu", "--ranks", "3"], "names 2 devices, but the job has 3 ranks"),
+        (
+            ["all_reduce", "--device", "sim,,cpu", "--ranks", "3"],
+            "expected comma-separated devices, such as sim,sim,cpu",
+        ),
     ],
 )
 def test_bad_arguments(arguments: list[str], message: str) -> None:
@@ -142,7 +146,7 @@ def test_a_missing_contribution_is_found_after_many_calls(name: str, ranks: int)
     values.fill(buffer, expected)
     assert values.wrong(buffer, expected, relative=relative) == 0
     assert not number.dtype.is_floating_point or bool(buffer.isfinite().all())
-    # One rank's contribution left out of the first call: wrong everywhere but where all bits of it have grown out.
+    # One rank's contribution is missing in the first call: all elements are wrong except those that no longer show it.
     lacking = values.reduced_repeatedly([*vectors[1:], torch.zeros_like(vectors[0])], "sum", calls)
     values.fill(buffer, lacking)
     assert values.wrong(buffer, expected, relative=relative) > 500
@@ -196,7 +200,7 @@ def test_expected_links_follow_the_place() -> None:
 
 
 class OneRank(worker.Session):
-    """A session without processes."""
+    """A single rank without processes."""
 
     said = ""
 

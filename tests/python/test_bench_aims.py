@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How bench/ judges what it measured."""
+"""The judgement of bench/ about what it measured."""
 
 import importlib
 import json
@@ -22,7 +22,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     ("buckets", "backward", "bandwidth", "exposed"),
     [
         ([10], 4.0, 5.0, 2.0),  # one bucket is ready at the very end
-        ([10, 10], 20.0, 1.0, 10.0),  # the first is through when the second is ready
+        ([10, 10], 20.0, 1.0, 10.0),  # the first has crossed when the second is ready
         ([5, 10], 3.0, 1.0, 13.0),  # the second waits for the first
     ],
 )
@@ -46,13 +46,13 @@ def test_the_worst_case_counts(load: Any, tmp_path: Path) -> None:
     assert "**missed**" in line
 
 
-def test_readme_has_the_headlines_and_all_that_is_missed(load: Any, tmp_path: Path) -> None:
+def test_readme_has_the_headlines_with_their_pages(load: Any, tmp_path: Path) -> None:
     aims = load("aims_table")
     assert {aim.name for aim in aims.AIMS} >= aims.HEADLINES
     (tmp_path / "bridge.json").write_text(json.dumps(bridge_document()))
     text = aims.summary(tmp_path, headlines=True)
     assert [line.split(" | ")[0] for line in text.splitlines()[2:4]] == [
-        "| 200 Mbit/s and 1 Gbit/s, of M/B",
+        "| [200 Mbit/s and 1 Gbit/s, of M/B](docs/results/bridge.md)",
         "",
     ]
     assert "Of 2 aims 1 are met" in text
@@ -149,7 +149,7 @@ def ready_document(load: Any) -> dict[str, Any]:
 
 
 def test_the_import_is_timed_alone(load: Any, tmp_path: Path) -> None:
-    """And a measurement without it, of before, is none."""
+    """An older measurement without it gives no figure."""
     ready, document = load("ready"), ready_document(load)
     path = tmp_path / "ready.json"
     path.write_text(json.dumps(document))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll bench` on devices, and what it compares with: tiny sizes, every element checked."""
+"""`atoll bench` on devices, and its baselines, at tiny sizes, with every element checked."""
 
 import json
 import os
@@ -39,8 +39,8 @@ def test_devices_and_baselines(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--against", "inner"], "no library works inside this island; on the CPU set ATOLL_INNER=cpu:gloo"),
-        (["--layout", "AB", "--against", "inner"], "inner is the library of one island, and here are 2 (A, B)"),
+        (["--against", "inner"], "this island uses no library; on the CPU set ATOLL_INNER=cpu:gloo"),
+        (["--layout", "AB", "--against", "inner"], "inner is the library of a single island, but there are 2 (A, B)"),
         (["--device", "pdp11"], "ATOLL_DEVICE=pdp11: pdp11 is no device type of PyTorch"),
     ],
 )
@@ -51,7 +51,7 @@ def test_what_cannot_be_compared(arguments: list[str], message: str) -> None:
 
 
 def test_each_library_has_its_limits() -> None:
-    with pytest.raises(groups.UsageError, match="gloo takes tensors on cpu, and rank 1 is on sim: compare with relay"):
+    with pytest.raises(groups.UsageError, match="gloo takes tensors on cpu, but rank 1 is on sim: compare with relay"):
         groups.check("gloo", "all_reduce", ["cpu", "sim"])
     groups.check("simccl", "send", ["sim", "sim"])
     with pytest.raises(groups.UsageError, match="measure it with --against inner"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""bench/operators.py counts operators of small networks as it does of published ones, and these have as many as their
-authors say."""
+"""bench/operators.py counts operators of small networks like those of published ones, and the latter match the
+authors' numbers."""
 
 import importlib
 import json
@@ -32,7 +32,7 @@ def test_small_networks_are_counted(operators: Any) -> None:
 
 
 def test_published_networks_have_as_many_as_the_authors_say(operators: Any) -> None:
-    """But for four operators of torchvision's DenseNet that do nothing."""
+    """Except for four operators of torchvision's DenseNet that do nothing."""
     rows = json.loads((RESULTS / "operators.json").read_text())["rows"]
     for row in rows:
         ours = row["ours"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The papers' experiments at tiny sizes: the right rows, pages and plots, and figures that follow from the rows."""
+"""The papers' experiments at tiny sizes: the right rows, pages and plots, and figures computed from the rows."""
 
 import importlib
 import json
@@ -177,7 +177,7 @@ def test_the_sweep_judges_policies(load: Any) -> None:
 
     part = {"sweep": [step("fixed", 3.0), step("fixed", 2.0)], "policies": [step("minmax", 2.02)]}
     assert shares.over_sweep(part, "minmax") == pytest.approx(1.01)
-    part["sweep"][0]["late"] = [1]  # the best share may have been that one
+    part["sweep"][0]["late"] = [1]  # the best share may have been the one without a figure
     assert shares.over_sweep(part, "minmax") is None
 
 

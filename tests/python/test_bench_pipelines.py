@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The AMD and NVIDIA paper's experiment at tiny sizes, and what its figures and pages say of made-up samples."""
+"""The AMD and NVIDIA paper's experiment at tiny sizes, and its figures and pages for made-up samples."""
 
 import importlib
 import json
@@ -125,7 +125,7 @@ def test_figures_follow_from_rows(load: Any, document: dict[str, Any]) -> None:
     figures = load("pipelines_figures")
     rows = document["parts"][0]["rows"]
     mixed = figures.row_of(rows, MIXED, PLANNER)
-    assert mixed["tokens_s"]["rounds"] == [99.0, 99.0, 98.0]  # not those of another transport
+    assert mixed["tokens_s"]["rounds"] == [99.0, 99.0, 98.0]  # not from rows of another transport
     ratio = figures.by(mixed, figures.row_of(rows, FAST, PLANNER))
     assert ratio["median"] == pytest.approx(0.98)  # of 99/102, 99/100 and 98/100
     assert figures.of_seconds(mixed, "bound_s")["median"] == pytest.approx(0.96)
@@ -274,7 +274,7 @@ def test_one_process_learns_bytes(load: Any, dtype: str) -> None:
 
 
 def test_staged_messages_and_sums(load: Any) -> None:
-    """Two ranks of stock Gloo in one process, as threads cannot share a default group: each has its own object."""
+    """Two ranks of stock Gloo in one process: threads cannot share a default group, so each has its own object."""
     from concurrent.futures import ThreadPoolExecutor
     from datetime import timedelta
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults given to all: what a rank's fate is called, which rank a message names, and the page."""
+"""Faults given to every contender: a rank's fates, the rank that a message names, and the page."""
 
 import importlib
 import json
@@ -111,7 +111,7 @@ def test_ways_back(reliability: ModuleType) -> None:
     assert "| a way | 2 | 2.00 s" in page
 
 
-def test_wrong_steps_are_no_steps(reliability: ModuleType, tmp_path: Path) -> None:
+def test_wrong_steps_are_errors(reliability: ModuleType, tmp_path: Path) -> None:
     ways = importlib.import_module("reliability_ways")
     step = {"event": "step", "at": 2.0, "pid": 7, "step": 21, "ranks": 3, "text": ""}
     (tmp_path / "rank-0").write_text(json.dumps(step) + "\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divided inferences with real bytes: real sessions between processes, over links that replay recorded ones."""
+"""Split inference with real bytes: real sessions between processes, over links that replay recorded ones."""
 
 import importlib
 import json
@@ -12,7 +12,7 @@ import pytest
 from atoll.infer.planning.trace import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
-SLACK = 5.0  # seconds that a machine which does other things too may add
+SLACK = 5.0  # seconds that a busy machine may add
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def load(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def programs(load: Any) -> Any:
-    """Those that `make setup` has built."""
+    """The programs that `make setup` has built."""
     folder = ROOT / "build" / "release" / "bench"
     found = load("split_stage").Programs(folder / "split_session", folder / "split_server")
     assert found.session.exists(), f"{found.session} is missing: make setup builds it"
@@ -31,7 +31,8 @@ def programs(load: Any) -> Any:
 
 
 def check(case: Any, robots: dict[str, Any], seconds: float) -> None:
-    """A wrong byte would have ended the robot. Local inferences end when they should, and `auto` not much later."""
+    """Checks times; a wrong byte would have ended the robot. Local inferences take their time, and `auto` not much
+    longer."""
     alone = case.robot_seconds() / case.speed
     for name, robot in robots.items():
         times = [line["seconds"] for line in robot.lines]
@@ -69,7 +70,7 @@ def test_overhead_at_a_constant_rate(load: Any, programs: Any) -> None:
         assert row["inferences"] == 6
         assert row["clear"] == 6, "nothing guards, and nothing is lost"
         assert "local" not in row["origins"]
-        # Never earlier than computing and the link allow, but for the relay's clock and the server's own.
+        # Never earlier than computing and the link allow, apart from the clocks of the relay and the server.
         assert row["overhead"]["p50"] > -1e-4
         assert row["with_framing"]["p50"] >= row["overhead"]["p50"]
         assert row["overhead"]["p50"] < SLACK
@@ -100,7 +101,7 @@ def test_a_minute_of_each_recorded_link(load: Any, programs: Any, environment: s
     check(case, robots, 60.0)
     rows = {name: load("split_stage").row_of(robot) for name, robot in robots.items()}
     assert rows["auto"]["origins"].get("server", 0) + rows["auto"]["origins"].get("mixed", 0) > 0
-    # In the mean the link helps, and the slowest answers are near the robot's own.
+    # On average the link helps, and the slowest answers take about as long as the robot alone.
     assert rows["auto"]["seconds"]["mean"] < rows["local"]["seconds"]["mean"] + 0.05
     assert rows["auto"]["seconds"]["p99"] < 1.5 * rows["local"]["seconds"]["p99"] + 0.1
 
@@ -111,7 +112,7 @@ def test_windows_are_like_the_record(load: Any) -> None:
     part = split_bytes.window_of(record, 60.0, seed=1)
     assert len(part.up) == 120
     assert part == split_bytes.window_of(record, 60.0, seed=1)
-    # The rates of both halves are in it, as they are in the record: 119 of the 881 windows have both, and 64 are drawn.
+    # It contains the rates of both halves of the record: 119 of the 881 windows do, and 64 are drawn.
     assert min(part.up.count(1e5), part.up.count(1e7)) > 10
     assert split_bytes.window_of(record, 1e6, seed=1).up == record.up
     faster = split_bytes.faster(part, 4.0)
@@ -148,7 +149,7 @@ def document(load: Any, **changes: Any) -> dict[str, Any]:
             "cases": [case, other], **changes}  # fmt: skip
 
 
-def test_what_misses_its_limit_is_said(load: Any, tmp_path: Path) -> None:
+def test_figures_that_miss_their_limits_are_marked(load: Any, tmp_path: Path) -> None:
     (tmp_path / "split_bytes.json").write_text(json.dumps(document(load)))
     rows = (line.split(" | ") for line in load("aims_table").summary(tmp_path).splitlines())
     found = {row[0].removeprefix("| "): f"{row[2]} {row[3].removesuffix(' |')}" for row in rows if len(row) == 4}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages from device to device without a stop at the host: over links of UCX, from and to simulated devices, of whose
-memory UCX is told where the host finds it. Wherever they pass, they are what was sent."""
+"""Messages from device to device without a stop at the host, over UCX links between simulated devices, whose memory
+UCX is given as the host addresses it. Whatever way messages take, they arrive unchanged."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -45,14 +45,14 @@ def new_ranks(request: pytest.FixtureRequest) -> Iterator[Callable[..., Ranks]]:
 
 
 def meet(rank: int) -> None:
-    """Brings the link up: messages before that pass the host."""
+    """Opens the link; messages before that pass through the host."""
     token = torch.zeros(1)
     for sender in (0, 1):
         dist.send(token, 1 - rank) if rank == sender else dist.recv(token, 1 - rank)
 
 
 def directly() -> int:
-    """How many messages of this rank have gone without a stop at the host."""
+    """Returns how many messages of this rank have bypassed the host."""
     from atoll.backend import backend_of
 
     return backend_of().direct_messages()
@@ -81,7 +81,7 @@ def of_many_sizes(rank: int) -> int:
 
 
 def test_both_ways_at_once(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
-    # A device's messages go that way; each is one to whoever sends it and to whoever receives it.
+    # Messages of devices bypass the host; each counts for its sender and for its receiver.
     assert new_ranks(ends).run(of_many_sizes) == [len(SIZES) * ends.count("sim")] * 2
 
 
@@ -92,7 +92,7 @@ def many_at_once(rank: int) -> int:
     for number, theirs in enumerate(arrived):
         mine = torch.full((300_000,), 10.0 * rank + number, dtype=torch.float64, device=device())
         works += swap(rank, mine, theirs, tag=number % 3)
-        del mine  # what follows must not get its memory before the message is out
+        del mine  # later tensors must not get its memory before the message is sent
     finish(works)
     for number, theirs in enumerate(arrived):
         assert torch.equal(theirs.cpu(), torch.full_like(theirs, 10.0 * (1 - rank) + number, device="cpu")), number
@@ -103,8 +103,9 @@ def test_many_at_once_of_several_tags(new_ranks: Callable[..., Ranks], ends: lis
     assert new_ranks(ends).run(many_at_once) == [12 * ends.count("sim")] * 2
 
 
-def behind_a_busy_stream(rank: int) -> int:
-    """A message is what was computed before it was sent, and arrives behind what was issued before it was received."""
+def after_a_busy_stream(rank: int) -> int:
+    """A message contains what was computed before it was sent, and arrives after the work that was issued before it
+    was received."""
     meet(rank)
     count = 1_000_000
     mine = torch.ones(count, dtype=torch.float64, device=device())
@@ -116,7 +117,7 @@ def behind_a_busy_stream(rank: int) -> int:
         read = read + theirs
     works = swap(rank, mine, theirs)
     finish(works)
-    mine.zero_()  # wait() has made this stream come behind the message
+    mine.zero_()  # wait() has ordered this stream after the message
     assert torch.equal(theirs.cpu(), torch.full((count,), 41.0, dtype=torch.float64))
     assert torch.equal(read.cpu(), torch.full((count,), 41 * 7.0, dtype=torch.float64))
     return directly()
@@ -124,7 +125,7 @@ def behind_a_busy_stream(rank: int) -> int:
 
 def test_order_on_the_callers_stream(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
     slow = {"ATOLL_SIM_SPEED": "0.2", "ATOLL_SIM_DELAY": "0.001"}
-    assert new_ranks(ends, **slow).run(behind_a_busy_stream) == [ends.count("sim")] * 2
+    assert new_ranks(ends, **slow).run(after_a_busy_stream) == [ends.count("sim")] * 2
 
 
 def of_any_layout(rank: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What bench/device_pair.py does, with a simulated device: two stages, and messages whose memory is registered."""
+"""bench/device_pair.py with a simulated device: two stages, and messages in registered memory."""
 
 import os
 import subprocess
@@ -41,7 +41,8 @@ def test_the_program_prints_its_rows() -> None:
 
 
 def straight(rank: int) -> list[str]:
-    """Both ways of one number each, and what is said of a link that is not open, and of a message of another size."""
+    """Sends one number in both directions, and checks the errors for a link that is not open and for a message of
+    another size."""
     from atoll import _C
     from atoll.backend import backend_of
 
@@ -58,7 +59,7 @@ def straight(rank: int) -> list[str]:
         dist.send(token, peer) if rank == sender else dist.recv(token, peer)
     for tensor in (mine, theirs):
         _C.remember_direct(backend, peer, tensor)
-    mine.cpu(), theirs.cpu()  # the device is done with them
+    mine.cpu(), theirs.cpu()  # the device has finished with them
     for sender in (0, 1):
         _C.pass_direct(backend, peer, 7 + sender, mine if rank == sender else theirs, rank == sender, LIMIT)
     for tensor in (mine, theirs):

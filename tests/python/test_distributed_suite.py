@@ -85,7 +85,7 @@ def test_all(mode: str) -> None:
 
 
 def test_the_page_is_what_was_recorded() -> None:
-    """Mended by tests/python/conformance.py --page-only."""
+    """If it fails, tests/python/conformance.py --page-only writes the page."""
     record = json.loads(RECORD.read_text())
     assert record.keys() == RUNS.keys()
     assert not any(found["failed"] for found in record.values())

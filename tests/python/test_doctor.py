@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll doctor`: what it shows of a job, what it finds wrong with it, and that it ends whatever the ranks do."""
+"""`atoll doctor`: what it shows of a job, the problems that it finds, and that it ends whatever the ranks do."""
 
 import io
 import json
@@ -41,7 +41,7 @@ def doctor(*arguments: str, launcher: Sequence[str] = ()) -> subprocess.Complete
 
 
 def job(options: Options, setup: str = "", patch: str = "") -> list[Any]:
-    """One process per rank, each of which runs `setup` before and `patch` after it imports the doctor."""
+    """Runs one process per rank, each of which runs `setup` before it imports the doctor and `patch` afterwards."""
     return run_script(JOB.format(setup=setup, patch=patch, options=options.to_json()), options.ranks)
 
 
@@ -221,13 +221,13 @@ def test_no_store(
         (["--schedule", "all_reduce", "--bytes", "many"], "size 'many': expected a number with K, M or G"),
         (
             ["--schedule", "all_to_all", "--bytes", "4"],
-            "4 bytes hold no float32 for each of 2 ranks: --bytes 8 or more",
+            "4 bytes are too few for one float32 per rank (2): use --bytes 8 or more",
         ),
         (["--schedule", "all_reduce", "--dtype", "float31"], "dtype 'float31': choose from float32"),
         (["--rank", "1"], "--rank 1 shows steps of a schedule: give --schedule too"),
         (["--schedule", "all_reduce", "--rank", "2"], "--rank 2: the job's ranks count from 0 to 1"),
         (["--device", "cpu,cpu,cpu"], "device 'cpu,cpu,cpu' names 3 devices: give one, or one per rank (2)"),
-        (["--json", "/no/such/folder/x"], "there is no folder /no/such/folder"),
+        (["--json", "/no/such/folder/x"], "the folder /no/such/folder does not exist"),
         (["--inject-fault", "barrier"], "operation 'barrier': choose from all_reduce"),
     ],
 )
@@ -245,12 +245,12 @@ def refusal(arguments: list[str], **variables: str) -> str:
 
 
 def test_a_launched_job_decides_the_number_of_ranks() -> None:
-    assert "layout 'AAB' names 3 ranks, the job has 2" in refusal(["--layout", "AAB"], RANK="0", WORLD_SIZE="2")
+    assert "layout 'AAB' names 3 ranks, but the job has 2" in refusal(["--layout", "AAB"], RANK="0", WORLD_SIZE="2")
     assert "RANK is set, but WORLD_SIZE is not" in refusal([], RANK="0", WORLD_SIZE="")
 
 
 def ranks(count: int, **changes: Any) -> list[Facts]:
-    """Ranks on one machine that has nothing to complain about."""
+    """Returns the facts of ranks on one machine without problems."""
     versions = {"atoll": "1.0", "torch": "2.13.0", "python": "3.11.7"}
     quiet = replace(of_this_rank(0, "cpu"), versions=versions, host_label="", cores=list(range(64)), threads=1,
                     interfaces=["eth0"], open_files=[65536, 65536], host="h", machine="m", key_file=False)  # fmt: skip
@@ -270,7 +270,7 @@ def found(facts: list[Facts], *pairs: Measured) -> list[Finding]:
     return judge(facts, pairs, ISLANDS)
 
 
-def test_a_good_job_is_left_alone() -> None:
+def test_a_good_job_has_no_findings() -> None:
     assert found(ranks(2), replace(TCP, link="shm")) == []
     protected = [replace(each, key_file=True, address="ib0") for each in on_two_machines()]
     assert found(protected, TCP) == []
@@ -318,7 +318,7 @@ def test_a_rail_that_is_down_is_named() -> None:
     assert found(protected, replace(TCP, link=text.format(2, "117.9 MB/s"))) == []
 
 
-def test_a_pair_that_ucx_does_not_serve_is_told() -> None:
+def test_a_pair_without_ucx_is_reported() -> None:
     facts = [replace(each, transport="ucx") for each in ranks(2)]
     (finding,) = found(facts, replace(TCP, link=TCP.link + " (not UCX: this end: no transport (at all))"))
     assert finding.what == "pair 0-1 uses tcp, not UCX: this end: no transport (at all)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The doctor's heat maps and ways out: colours follow what links measure, and no finding is without a fix."""
+"""The doctor's heat maps and fixes: colours follow the measured rates, and every finding has a fix."""
 
 import ast
 import io
@@ -82,16 +82,16 @@ def test_a_slow_link_is_named() -> None:
     assert found(*links) == []
     slow = replace(SHM, b=5, b_to_a=1.0)
     (finding,) = found(*links, slow)
-    assert finding.what == "pair 0-5 far slower than other shm links: 1 GB/s (0-5) where 9 is usual"
+    assert finding.what == "pair 0-5 far slower than other shm links: 1 GB/s (0-5), where 9 is usual"
     assert "bind these ranks" in finding.fix
     assert found(links[0], slow) == [], "two links tell nothing about a third"
     tcp = replace(slow, link="tcp 1.2.3.4:5 -> 1.2.3.4:6")
     assert found(*links, tcp) == [], "another kind of link"
 
 
-def test_no_finding_is_without_a_way_out() -> None:
+def test_every_finding_has_a_way_out() -> None:
     for level in findings.LEVELS:
-        with pytest.raises(ValueError, match="without a way out: bad"):
+        with pytest.raises(ValueError, match="without a fix: bad"):
             Finding(level, "bad", " ")
     folder = Path(findings.__file__).parent
     count = 0
@@ -120,4 +120,4 @@ def test_the_command_writes_the_page(tmp_path: Path) -> None:
     again = [*command[:-1], str(tmp_path / "none" / "x.html")]
     done = subprocess.run(again, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 2
-    assert "there is no folder" in done.stderr
+    assert "does not exist" in done.stderr

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings under `atoll run` that lose ranks, islands and hosts, and win some: they go on, with the losses of a
-training that nothing happened to, and each sample once."""
+"""Trainings under `atoll run` that lose and gain ranks, islands and hosts: they go on with the losses of an
+undisturbed training, and each sample is used once."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def program(folder: Path, epochs: int, *faults: dict[str, Any]) -> list[str]:
 
 
 class Hosts:
-    """Commands of one job on this machine. The first holds the list of members, unless `server` does."""
+    """The commands of one job on this machine. The first one holds the list of members, unless `server` does."""
 
     def __init__(self, nodes: str, *options: str, server: RedisServer | None = None) -> None:
         backend, place = ("redis", server.place) if server else ("c10d", f"127.0.0.1:{free_port()}")
@@ -51,7 +51,7 @@ class Hosts:
 
 
 def starts(folder: Path, epochs: int) -> list[tuple[int, int]]:
-    """The first step and the number of ranks of each attempt of a training that is as it should be."""
+    """Checks a training; returns the first step and the number of ranks of each attempt."""
     return [(begin["start"], begin["ranks"]) for begin in check_history(folder, epochs).values()]
 
 
@@ -68,14 +68,15 @@ def test_a_rank_is_killed_and_then_its_island_is_lost(tmp_path: Path) -> None:
     assert begins[0]["shares"] != begins[1]["shares"]
     said = re.findall(r"atoll run: (rank \d failed first: island \w+), .*, ended by SIGKILL: (.*)", job.text)
     assert said == [
-        ("rank 1 failed first: island b", "starting again (1 of 1 restarts)"),
-        ("rank 1 failed first: island b", "island b has failed 2 times: starting again without it"),
+        ("rank 1 failed first: island b", "restarting (1 of 1 restarts)"),
+        ("rank 1 failed first: island b", "island b has failed 2 times: restarting without it"),
     ]
 
 
 @pytest.mark.verify
 def test_a_new_plan_for_those_that_are_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each attempt measures what a sample costs its ranks: the slow one takes less beside two, and beside one."""
+    """Each attempt measures the cost of a sample on its ranks: the slow one gets fewer samples, with two others and
+    with one."""
     monkeypatch.setenv("TEST_PACES", json.dumps({"a": 0.001, "b": 0.001, "slow": 0.005}))
     faults = [{"attempt": attempt, "step": 5, "island": "b", "do": "kill"} for attempt in (0, 1)]
     options = ["--max-restarts=1", "--min-islands=1", *islands("a:1", "b:1", "slow:1")]
@@ -115,7 +116,7 @@ def test_a_host_joins_and_is_lost(tmp_path: Path, server: RedisServer | None) ->
             comes.end(signal.SIGKILL)
             assert stays.end() == 0, stays.text
     assert starts(tmp_path, 2) == [(0, 1), (3, 2), (6, 1)]
-    assert "atoll run: a rank of another command was lost: starting again" in stays.text
+    assert "atoll run: a rank of another command was lost: restarting" in stays.text
 
 
 @pytest.mark.verify
@@ -183,7 +184,7 @@ def test_the_list_of_members_is_lost(tmp_path: Path) -> None:
 
 @pytest.mark.verify
 def test_hosts_need_no_shared_folder(tmp_path: Path) -> None:
-    """What the joining host finds in its own folder is older, or nothing."""
+    """The joining host's own folder holds an older state, or none."""
     faults = [
         {"attempt": 0, "step": 5, "do": "hold"},
         {"attempt": 1, "step": 8, "island": "b", "do": "kill"},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The examples run as users run them, and the demo's verdict can fail."""
+"""The examples run as users run them, and the demo can fail."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def test_all_reduce() -> None:
 
 @pytest.mark.parametrize("backend", ["atoll", pytest.param("gloo", marks=pytest.mark.verify)])
 def test_train_digits(backend: str) -> None:
-    # About one process in thirty aborts while it ends after using torch 2.13's Gloo; what matters was printed by then.
+    # About one process in thirty aborts at exit after using torch 2.13's Gloo; the results have been printed by then.
     command = [str(EXAMPLES / "train_digits.py"), "--backend", backend, "--epochs", "4"]
     output = torchrun(2, *command, must_end_well=backend == "atoll")
     assert output.count("loss") == 4
@@ -136,8 +136,8 @@ def test_demo_judges(monkeypatch: pytest.MonkeyPatch, change: dict[str, Any], me
     assert demo_module.judge(demo_module.Outcome(ranks[:2], []), "atoll", 0.97) == ["2 of 4 ranks finished"]
 
 
-def test_demo_says_what_it_judges(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The end of a demo whose ranks have trained too little; `make verify` runs such a demo."""
+def test_demo_reports_a_failure(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Runs the end of a demo whose ranks have trained too little; `make verify` runs such a demo completely."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import demo as demo_module
 

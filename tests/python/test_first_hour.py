@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The messages of the first hour are as docs/first-hour.md shows them: each is provoked and compared with the page."""
+"""The messages in docs/first-hour.md are those that users get: each is provoked and compared with the page."""
 
 import os
 import re
@@ -40,33 +40,33 @@ int main() try {{
   return 1;
 }}
 """
-# Of packages that this build has: what stands in for them, its header, and a call.
+# For optional packages that this build has: the stand-in without them, its header, and a call.
 STAND_INS = {
     "A build without UCX": ("transport/ucx/no_ucx.cpp", "transport/ucx/context.h", "transport::ucx::Context::open()"),
     "A build without Redis": ("redis/no_hiredis.cpp", "redis/protocol.h", "redis::format_command({})"),
 }
 COMMANDS = {
     "An island without ranks": ["--island=gpu", "train.py"],
-    "An island whose ranks are no number": ["--island=gpu:two", "train.py"],
-    "An island of no ranks": ["--island=gpu:0", "train.py"],
-    "A name that is none": ["--island=my gpus:2", "train.py"],
+    "An island whose ranks are not numbers": ["--island=gpu:two", "train.py"],
+    "An island of zero ranks": ["--island=gpu:0", "train.py"],
+    "An invalid island name": ["--island=my gpus:2", "train.py"],
     "A rank in two islands": ["--island=a:0-1", "--island=b:1-2", "train.py"],
     "An island that is given twice": ["--island=a:1", "--island=a:1", "train.py"],
     "A rank in no island": ["--island=a:1-2", "train.py"],
     "An option that islands do not have": ["--island=a:1,devise=cpu", "train.py"],
-    "A device that is none": ["--island=a:1,device=GPU", "train.py"],
+    "An invalid device": ["--island=a:1,device=GPU", "train.py"],
     "A variable that the island sets itself": ["--island=a:1,env=ATOLL_DEVICE=cuda", "train.py"],
     "Islands and --nproc-per-node": ["--nproc-per-node=3", "--island=a:2", "train.py"],
     "No ranks at all": ["--nproc-per-node=0", "train.py"],
-    "A number of ranks that is none": ["--nproc-per-node=two", "train.py"],
-    "A number of hosts that is none": ["--nnodes=two", "train.py"],
-    "A program that is not there": ["--island=a:1", "train.py"],
-    "An interpreter that is not there": ["--island=a:1,python=/no/python", "train.py"],
+    "An invalid number of ranks": ["--nproc-per-node=two", "train.py"],
+    "An invalid number of hosts": ["--nnodes=two", "train.py"],
+    "A missing program": ["--island=a:1", "train.py"],
+    "A missing interpreter": ["--island=a:1,python=/no/python", "train.py"],
     "A container without a runtime": ["--island=a:1,container=image", "train.py"],
 }
 LAUNCHES = {
     "The launcher's port is taken": ["--master-addr=127.0.0.1", "--master-port=@TAKEN@", "empty.py"],
-    "The other host's command does not come": [
+    "The other host's command does not arrive": [
         "--nnodes=2", "--node-rank=1", "--master-addr=127.0.0.1", "--master-port=1", "--rdzv-conf=timeout=1",
         "--island=a:1", "empty.py",
     ],
@@ -77,8 +77,8 @@ FRESH = ["Another version of PyTorch", "Python finds the source", "UCX is not in
 
 
 def check(title: str, said: str) -> None:
-    """A line ends with what the page shows, where an ellipsis stands for whatever varies. The width of the output
-    breaks the lines of the doctor."""
+    """Checks that a line ends with the message on the page, in which an ellipsis stands for any text. The doctor's
+    lines are wrapped to the width of the output."""
     shown, end = SHOWN[title], "$"
     if title in DOCTORS:
         said, shown, end = " ".join(said.split()), " ".join(shown.split()), ""
@@ -87,7 +87,7 @@ def check(title: str, said: str) -> None:
 
 
 def fresh(source: str, folder: Path, **environment: str) -> str:
-    """What `python -c source` writes as it fails, in a process that has imported nothing."""
+    """Returns what a failing `python -c source` writes, in a process that has imported nothing."""
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, timeout=60, check=False, cwd=folder,
         env={**os.environ, **environment},
@@ -104,7 +104,7 @@ def taken_port() -> Iterator[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current one, with three programs and the key files of Provoked."""
+    """The current folder, with three programs and the key files of Provoked."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     (tmp_path / "empty.py").write_text("")
@@ -172,7 +172,7 @@ def test_launch(title: str, folder: Path, taken_port: str, capfd: pytest.Capture
 
 
 def provoke(provoked: Provoked, folder: Path, taken_port: str) -> list[subprocess.CompletedProcess[str]]:
-    """The ended ranks."""
+    """Runs the ranks; returns the finished processes."""
     meant = {"TAKEN": taken_port, "KEY": str(folder / "key"), "OPEN": str(folder / "open")}
     environment = {
         name: re.sub("@([A-Z]+)@", lambda place: meant[place[1]], value) for name, value in provoked.environment.items()

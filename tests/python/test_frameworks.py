@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed and Megatron-Core train over Atoll what they train over Gloo."""
+"""DeepSpeed and Megatron-Core give the same training over Atoll as over Gloo."""
 
 import functools
 import json
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.verify
 
 @functools.cache
 def losses_of(example: str, *options: str, backend: str = "atoll", ranks: str = "ab") -> list[float]:
-    """What the example prints, a rank for each letter, each an island of its own."""
+    """Returns the losses that the example prints, with a rank for each letter, each an island of its own."""
     islands = [part for island in ranks for part in ("--island", f"{island}:1,device=cpu")]
     launcher = [str(FRAMEWORKS / "bin/python"), "-m", "atoll.cli", "run", *islands]
     command = [*launcher, str(ROOT / "examples" / example), *options, "--backend", backend]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     output = done.stdout + done.stderr
-    # About one process in thirty aborts while it ends after using torch 2.13's Gloo; what matters was printed by then.
+    # About one process in thirty aborts at exit after using torch 2.13's Gloo; the results have been printed by then.
     assert done.returncode == 0 or backend == "gloo", output
     assert f" over {backend}, {len(ranks)} ranks" in output
     steps, losses = zip(*re.findall(r"step (\d+): loss (\S+)", done.stdout), strict=True)
@@ -55,7 +55,7 @@ def test_megatron_core(layout: str) -> None:
 
 
 def test_megatron_core_divides_one_training() -> None:
-    """Whether batches or layers' insides are divided. Stages of a pipeline begin with other random numbers."""
+    """Divides batches or the inside of layers. Stages of a pipeline would start with other random numbers."""
     skip_without("megatron-core")
     by_batches = losses_of("megatron_tiny.py", "--layout", "data")
     assert by_batches == pytest.approx(losses_of("megatron_tiny.py", "--layout", "tensor"), abs=EQUAL)
@@ -76,7 +76,7 @@ KINDS = {"embedding": ["embedding"], "block": ["decoder"], "norm": [], "head": [
 
 
 def random_request(chance: random.Random) -> dict[str, Any]:
-    """Of a language model on two to five devices."""
+    """Returns a request for a language model on two to five devices."""
     kinds = ["embedding", *["block"] * chance.randint(6, 30), "norm", "head"]
     devices = [{"name": f"device{number}", "kind": f"kind{number}"} for number in range(chance.randint(2, 5))]
     speeds = {device["kind"]: chance.uniform(0.5, 2) for device in devices}
@@ -91,7 +91,7 @@ def random_request(chance: random.Random) -> dict[str, Any]:
 
 
 def test_megatron_core_reads_our_layouts() -> None:
-    """Its own class takes the planner's layouts, and divides as the planner does."""
+    """Megatron-Core's own class accepts the planner's layouts, and divides as the planner does."""
     skip_without("megatron-core")
     chance = random.Random(20261124)
     asked, expected = [], []
@@ -99,7 +99,7 @@ def test_megatron_core_reads_our_layouts() -> None:
         request = random_request(chance)
         answer = json.loads(_C.plan_layers(json.dumps(request)))
         format = answer["formats"]["megatron"]
-        if "refused" in format:  # what Megatron-Core cannot have: the final norm before the last stage
+        if "refused" in format:  # Megatron-Core cannot have the final norm before the last stage
             assert "norm" in format["refused"] or "head" in format["refused"], format
             continue
         kinds = [item["kind"] for item in request["items"]]

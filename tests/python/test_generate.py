@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll generate`: what Slurm and Kubernetes would run is run by stand-ins for them, arguments arrive as they were
-written, and bad input is named."""
+"""`atoll generate`: stand-ins run what Slurm and Kubernetes would run, arguments arrive unchanged, and bad input is
+named."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ ISLANDS = ["--island", "fast:2x8,device=cuda,container=image:1", "--island", "sl
 STRANGE = ["train.py", "--text", "a 'quoted' $HOME $(date) $$ \"word\"", "--island=x"]
 TIMEOUT_S = 60
 
-# As many processes as srun starts nodes. One that fails ends the others, and gives the status.
+# Starts as many processes as srun starts nodes. A process that fails ends the others, and determines the status.
 SRUN = f"""#!{sys.executable}
 import os, signal, subprocess, sys
 options = dict(each.lstrip("-").split("=", 1) for each in sys.argv[1:] if each.startswith("--") and "=" in each[:30])
@@ -37,7 +37,7 @@ def end(*_):
     ended.append(True)
     for node in nodes:
         node.terminate()
-signal.signal(signal.SIGTERM, end)  # before there is a node that could be left behind
+signal.signal(signal.SIGTERM, end)  # before there is a node that could be left running
 for node in ids:
     nodes.append(subprocess.Popen(command, env=dict(os.environ, SLURM_NODEID=str(node))))
 if ended:
@@ -68,7 +68,7 @@ def generated(*arguments: object) -> str:
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder that is first on the PATH, with stand-ins for Slurm's programs."""
+    """A folder at the front of PATH with stand-ins for Slurm's programs."""
     folder = tmp_path / "programs"
     folder.mkdir()
     for name, text in (("srun", SRUN), ("scontrol", "#!/bin/bash\necho 127.0.0.1\necho 127.0.0.2\n")):
@@ -151,7 +151,7 @@ def test_slurm_ends_when_one_node_fails(programs: Path) -> None:
 
 
 def as_kubelet(command: list[str], variables: dict[str, str]) -> list[str]:
-    """Commands as containers get them: $(NAME) is a variable if there is one, $$ is $."""
+    """Expands commands like Kubernetes: $(NAME) is a variable if it exists, $$ is $."""
 
     def replaced(found: re.Match[str]) -> str:
         return "$" if found[1] == "$" else variables.get(found[2], found[0])
@@ -160,7 +160,7 @@ def as_kubelet(command: list[str], variables: dict[str, str]) -> list[str]:
 
 
 def job_set(kind: str) -> tuple[str, dict[str, Any]]:
-    """The name and the specification of the job set that comes of it."""
+    """Returns the name and the specification of the resulting job set."""
     manifests = list(yaml.safe_load_all(generated(kind, *ISLANDS, "--name=digits", *STRANGE)))
     if kind == "jobset":
         (manifest,) = manifests
@@ -207,12 +207,13 @@ def dockerfile(vendor: str) -> str:
 
 
 def test_every_vendor_has_a_dockerfile() -> None:
-    assert {row.name for row in vendors.vendors()} - set(docker.IMAGES) == {"gloo"}  # which PyTorch brings
+    assert {row.name for row in vendors.vendors()} - set(docker.IMAGES) == {"gloo"}  # PyTorch includes it
 
 
 @pytest.mark.parametrize("vendor", docker.IMAGES)
 def test_dockerfiles_bring_the_checkout_that_there_is(vendor: str) -> None:
-    """All that they copy is here, the tools that they install are pinned, and their packages are those of setup."""
+    """All files that Dockerfiles copy exist, the tools that they install are pinned, and their packages are those of
+    setup."""
     text = dockerfile(vendor)
     copied = [part for line in re.findall("^COPY (?!--from)(.*) .*$", text, re.MULTILINE) for part in line.split()]
     assert {"src", "pyproject.toml"} < set(copied)
@@ -242,17 +243,17 @@ def test_output_goes_into_a_file(tmp_path: Path) -> None:
         (["slurm", "--island=fast:2x8,cpus=many", "train.py"], "write cpus= and a number"),
         (["slurm", "--island=a:1x1", "--island=a:1x1", "train.py"], "island 'a' is given 2 times"),
         (["slurm", "--island=a:1x1", "--name=a b", "train.py"], "--name 'a b': write letters"),
-        (["slurm", "--island=a:1x1", "--time=soon", "train.py"], "--time 'soon' is no time of Slurm's"),
+        (["slurm", "--island=a:1x1", "--time=soon", "train.py"], "--time 'soon' is not a Slurm time"),
         (["slurm", "--island=a:1x1", "--output=/no/such/folder/job.sh", "train.py"], "/no/such/folder/job.sh"),
         (["jobset", "--island=a:1x1", "train.py"], "island 'a' has no image: add container=IMAGE"),
-        (["jobset", "--island=A:1x1,container=i", "train.py"], "island 'A': Kubernetes takes up to 26 lower-case"),
-        (["jobset", "--island=a:1x1,device=mps,container=i", "train.py"], "no name of mps in Kubernetes is known"),
+        (["jobset", "--island=A:1x1,container=i", "train.py"], "island 'A': Kubernetes allows up to 26 lower-case"),
+        (["jobset", "--island=a:1x1,device=mps,container=i", "train.py"], "the Kubernetes resource of mps is unknown"),
         (["jobset", "--island=a:1x1,select=kind,container=i", "train.py"], "write select= and LABEL:VALUE"),
-        (["kubeflow", "--island=a:1x1,container=i", "--name=Big", "train.py"], "--name 'Big': Kubernetes takes"),
-        (["docker", "--vendor=acme"], "--vendor 'acme' is not known: choose from cpu, sim, nvidia, amd, intel, huawei"),
-        (["docker", "--vendor=intel"], "--vendor intel: no public image with its PyTorch is known: name yours with --"),
-        (["docker", "--vendor=cambricon"], "name yours with --base, on Debian 12, Ubuntu 24.04 or newer"),
-        (["docker", "--vendor=cpu", "--base=a b"], "--base 'a b' is no image: leave the blanks out"),
+        (["kubeflow", "--island=a:1x1,container=i", "--name=Big", "train.py"], "--name 'Big': Kubernetes allows"),
+        (["docker", "--vendor=acme"], "unknown --vendor 'acme': choose from cpu, sim, nvidia, amd, intel, huawei"),
+        (["docker", "--vendor=intel"], "--vendor intel: no public image with its PyTorch is known: name one with --"),
+        (["docker", "--vendor=cambricon"], "name one with --base, with Debian 12, Ubuntu 24.04 or newer"),
+        (["docker", "--vendor=cpu", "--base=a b"], "--base 'a b' is not a valid image name: remove the blanks"),
     ],
 )
 def test_bad_input_is_named(arguments: list[str], text: str) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `atoll generate` writes, checked by others: linters, the published models of Kubernetes' objects, and CMake."""
+"""The output of `atoll generate`, checked by other tools: linters, the published models of Kubernetes' objects, and
+CMake."""
 
 import json
 import shutil
@@ -20,7 +21,7 @@ ISLANDS = [
 ]
 TIMEOUT_S = 200
 
-# Reads each manifest with its model and writes it again: what the model does not know, or knows otherwise, differs.
+# Reads each manifest with its model and writes it again: fields that are unknown, or of another type, then differ.
 READ = """
 import json, sys
 from kubeflow_trainer_api import models

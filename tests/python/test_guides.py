@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the guides tell people to type works: commands that say so are run, the others' options exist."""
+"""The commands of the guides work: those marked for it are run, and the options of the others exist."""
 
 import ast
 import os
@@ -24,7 +24,7 @@ from launching import eventually, free_port
 
 
 def commands(script: str) -> list[list[str]]:
-    """Those of `atoll` in a piece of shell."""
+    """Returns the `atoll` commands in a piece of shell."""
     lines = re.sub(r"\\\n", " ", script).splitlines()
     words = [shlex.split(line, comments=True) for line in lines if re.search(r"\batoll (?!\()", line)]
     return [line[line.index("atoll") + 1 :] for line in words if "atoll" in line]
@@ -68,7 +68,7 @@ def test_islands_can_be_read(guide: str) -> None:
 
 
 def brought(extras: set[str]) -> set[str]:
-    """The packages that the wheel with these extras asks for, and its own."""
+    """Returns the packages that the wheel requires with these extras, and its own."""
     needs = [Requirement(text) for text in requires("atoll") or []]
     return {"atoll"} | {
         need.name

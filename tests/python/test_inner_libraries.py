@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a library inside an island changes, and what it must not: results, sizes, reductions, order."""
+"""A library inside an island must not change results, whatever the sizes, reductions and order of calls."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ LAYOUTS: list[tuple[str, list[str], dict[str, str]]] = [
     ("AAB", ["sim", "sim", "cpu"], {}),
     ("ABAB", ["sim"] * 4, {}),
 ]
-PIECE = 2 << 20  # bytes
+CHUNK = 2 << 20  # bytes
 
 
 @pytest.fixture(params=LAYOUTS, ids=lambda layout: f"{layout[0]}-{layout[1][0]}", scope="module")
@@ -34,8 +34,8 @@ def libraries(request: pytest.FixtureRequest) -> Iterator[Ranks]:
     ranks.stop()
 
 
-def everybodys(count: int, dtype: torch.dtype) -> list[torch.Tensor]:
-    """Small whole numbers, so that sums and products of them are exact in every type."""
+def values_of_all(count: int, dtype: torch.dtype) -> list[torch.Tensor]:
+    """Returns the values of all ranks: small whole numbers, whose sums and products are exact in every type."""
     steps = torch.arange(count)
     return [((steps * (rank + 1) + rank) % 3 + 1).to(dtype) for rank in range(dist.get_world_size())]
 
@@ -74,7 +74,7 @@ def reduce_all_types(rank: int) -> None:
     for dtype in DTYPES:
         for op in OPS:
             for count in (1, 7, 5003):
-                inputs = everybodys(count, dtype)
+                inputs = values_of_all(count, dtype)
                 expected = reduced(op, inputs)
                 tensor = inputs[rank].clone().to(device())
                 dist.all_reduce(tensor, op)
@@ -86,7 +86,7 @@ def reduce_all_types(rank: int) -> None:
 
 
 def reduce_in_other_ways(rank: int) -> None:
-    """Bitwise operations and bool are Atoll's; a factor is applied before the library adds."""
+    """Atoll itself does bitwise operations and bool; a factor is applied before the library adds."""
     size, count = dist.get_world_size(), 5003
     bits = torch.full((count,), 1 << rank, dtype=torch.int32, device=device())
     dist.all_reduce(bits, dist.ReduceOp.BOR)
@@ -100,10 +100,10 @@ def reduce_in_other_ways(rank: int) -> None:
 
 
 def sizes_at_the_borders(rank: int) -> None:
-    """Around a piece, a led part and the small limit; every operation that a library takes part in."""
+    """Around a chunk, a led part and the small limit; every operation that a library takes part in."""
     size = dist.get_world_size()
-    for count in (1024, 1025, PIECE // 4 - 1, PIECE // 4, PIECE // 4 + 1, 3 * PIECE // 4 + 5):
-        inputs = everybodys(count, torch.float32)
+    for count in (1024, 1025, CHUNK // 4 - 1, CHUNK // 4, CHUNK // 4 + 1, 3 * CHUNK // 4 + 5):
+        inputs = values_of_all(count, torch.float32)
         total = reduced(dist.ReduceOp.SUM, inputs)
         tensor = inputs[rank].clone().to(device())
         dist.all_reduce(tensor)
@@ -127,7 +127,7 @@ def uneven_sizes(rank: int) -> None:
     size = dist.get_world_size()
     for base in (0, 3, 70_001):
         counts = [base * (1 + each % 3) if each % 4 != 3 else 0 for each in range(size)]
-        inputs = [everybodys(counts[each], torch.float32)[each] for each in range(size)]
+        inputs = [values_of_all(counts[each], torch.float32)[each] for each in range(size)]
         outputs = [torch.empty(count, device=device()) for count in counts]
         dist.all_gather(outputs, inputs[rank].clone().to(device()))
         for found, expected in zip(outputs, inputs, strict=True):
@@ -138,7 +138,7 @@ def uneven_sizes(rank: int) -> None:
 
 
 def interleave(rank: int) -> None:
-    """CPU tensors, device tensors and objects on one group, many at once."""
+    """Many operations at once on one group, with CPU tensors, device tensors and objects."""
     size = dist.get_world_size()
     works = []
     for turn in range(6):
@@ -156,7 +156,7 @@ def interleave(rank: int) -> None:
 
 
 def the_library_does_it(rank: int) -> None:
-    """Nothing of a large tensor passes inside an island over Atoll's own links."""
+    """Inside an island no part of a large tensor passes over Atoll's own links."""
     before = atoll.time_split()
     tensor = torch.ones(1 << 20, device=device())
     for _ in range(3):
@@ -197,7 +197,7 @@ def sum_flat(rank: int) -> bytes:
 
 
 def test_flat_reductions_leave_libraries_out() -> None:
-    """The same bits on every layout and device."""
+    """Flat reductions give the same bits on every layout and device."""
     results = set()
     for islands, devices in (("AAAA", ["cpu"] * 4), ("AABB", ["sim", "sim", "cpu", "cpu"]), ("AAAA", ["sim"] * 4)):
         ranks = Ranks(4, list(islands), {"ATOLL_REDUCE": "flat", "ATOLL_INNER": "cpu:gloo"}, devices)
@@ -229,7 +229,7 @@ def coalesce(rank: int) -> None:
     manager.wait()
     assert all(tensor.eq(sum(range(size))).all().item() for tensor in tensors)
     unlike = [torch.full((6000,), 2, dtype=dtype, device=device()) for dtype in (torch.float32, torch.int16)]
-    # Of the second type libraries know nothing.
+    # Libraries do not support the second type.
     dist.group.WORLD.allreduce_coalesced(unlike, dist.AllreduceCoalescedOptions()).wait()
     assert all(tensor.eq(2 * size).all().item() for tensor in unlike)
     to, source = (rank + 1) % size, (rank - 1) % size
@@ -243,8 +243,9 @@ def coalesce(rank: int) -> None:
     assert [tensor[0].item() for tensor in incoming] == [source, source + 10]
 
 
-def let_go(rank: int) -> None:
-    """Of tensors whose messages took the library and the bridge in one region, as soon as nobody needs them."""
+def release_tensors(rank: int) -> None:
+    """Tensors whose messages used the library and the bridge in one region are released as soon as they are not
+    needed."""
     size = dist.get_world_size()
     tensors = [torch.full((3000,), float(rank), device=device()), torch.empty(3000, device=device())]
     ops = [
@@ -256,11 +257,11 @@ def let_go(rank: int) -> None:
     assert tensors[1][0].item() == (rank - 1) % size
     kept = [weakref.ref(tensor) for tensor in tensors]
     del tensors, ops, work
-    eventually(lambda: not any(tensor() is not None for tensor in kept), "tensors are let go")
+    eventually(lambda: not any(tensor() is not None for tensor in kept), "tensors are released")
 
 
 def destroy_at_once(rank: int) -> None:
-    """What has been issued ends as its peers expect, also where the thread that calls the library is busy."""
+    """Issued operations end as their peers expect, also while the thread that calls the library is busy."""
     group = dist.new_group()
     busy, released = threading.Event(), threading.Event()
 
@@ -297,7 +298,7 @@ def give_wrong_arguments(rank: int) -> None:
 
 
 def average_with_a_library_that_only_adds(rank: int) -> None:
-    """In a group of its own, whose ranks state a poorer library."""
+    """Runs in a group of its own, whose ranks declare a library with fewer reductions."""
     from atoll import vendors
 
     size = dist.get_world_size()
@@ -307,14 +308,14 @@ def average_with_a_library_that_only_adds(rank: int) -> None:
     vendors._rows[:] = rich
     for count in (7, 300_007):
         for dtype in (torch.float32, torch.int64):
-            inputs = everybodys(count, dtype)
+            inputs = values_of_all(count, dtype)
             tensor = inputs[rank].clone().to(device())
             dist.all_reduce(tensor, dist.ReduceOp.AVG, group=group)
             compare(tensor, reduced(dist.ReduceOp.AVG, inputs), ("avg", dtype, count))
             mine = torch.empty(count, dtype=dtype, device=device())
             dist.reduce_scatter_tensor(mine, torch.cat(inputs).to(device()), dist.ReduceOp.AVG, group=group)
             compare(mine, inputs[rank], ("reduce_scatter avg", dtype, count))
-        inputs = everybodys(count, torch.float32)
+        inputs = values_of_all(count, torch.float32)
         tensor, whole = inputs[rank].clone().to(device()), torch.cat(inputs).to(device())
         dist.all_reduce(tensor, dist._make_nccl_premul_sum(0.5), group=group)
         compare(tensor, 0.5 * reduced(dist.ReduceOp.SUM, inputs), ("premul", count))
@@ -341,7 +342,7 @@ def one_island(request: pytest.FixtureRequest) -> Iterator[Ranks]:
         interleave,
         give_strided,
         coalesce,
-        let_go,
+        release_tensors,
         give_wrong_arguments,
         average_with_a_library_that_only_adds,
     ],
@@ -350,13 +351,14 @@ def test_one_island(one_island: Ranks, job: Any) -> None:
     one_island.run(job)
 
 
-@pytest.mark.parametrize("job", [give_strided, coalesce, let_go, destroy_at_once, give_wrong_arguments])
+@pytest.mark.parametrize("job", [give_strided, coalesce, release_tensors, destroy_at_once, give_wrong_arguments])
 def test_several_islands(libraries: Ranks, job: Any) -> None:
     libraries.run(job)
 
 
 def take_futures(rank: int) -> None:
-    """Python's lock is held while a future is asked for, and needed where the last reference to a tensor ends."""
+    """Requests a future, which holds Python's lock, while the last reference to a tensor ends, which needs that
+    lock."""
     until = time.monotonic() + 1.0
     rounds = torch.zeros((), device=device())
     while not torch.is_nonzero(rounds):
@@ -370,12 +372,12 @@ def take_futures(rank: int) -> None:
         dist.all_reduce(rounds)
 
 
-def test_futures_while_results_are_let_go(one_island: Ranks) -> None:
+def test_futures_while_results_are_released(one_island: Ranks) -> None:
     one_island.run(take_futures)
 
 
 def outlive_the_group(rank: int) -> list[str]:
-    """The threads of Atoll that are left while a Work is."""
+    """Returns the threads of Atoll that are left while a Work still exists."""
     work = dist.all_reduce(torch.ones(1, device=device()), async_op=True)
     work.wait()
     dist.destroy_process_group()

@@ -18,7 +18,7 @@ LONG_S = 60.0
 
 
 def broadcast(tensor: torch.Tensor, timeout_s: float) -> Any:
-    """From the last rank: into another island, where there is one."""
+    """Broadcasts from the last rank, and so into another island if there is one."""
     options = dist.BroadcastOptions()
     options.rootRank = dist.get_world_size() - 1
     options.timeout = timedelta(seconds=timeout_s)
@@ -26,7 +26,7 @@ def broadcast(tensor: torch.Tensor, timeout_s: float) -> Any:
 
 
 def broadcast_in_a_region(tensor: torch.Tensor, timeout_s: float) -> Any:
-    """Beside a small one."""
+    """Broadcasts in one region with a small broadcast."""
     where = torch.device(device())
     dist.group.WORLD._start_coalescing(where)
     broadcast(torch.zeros(1, device=where), timeout_s)
@@ -39,7 +39,7 @@ Call = Callable[[torch.Tensor, float], Any]
 
 
 def take(seconds: float, group_s: float, own_s: float, call: Call) -> str:
-    """What becomes of a broadcast that the library needs `seconds` for: "" when it ends well, else the error."""
+    """Runs a broadcast for which the library needs `seconds`; returns the error, or "" if it succeeds."""
     dist.group.WORLD._get_backend(torch.device(device())).set_timeout(timedelta(seconds=group_s))
     last = dist.get_world_size() - 1
     value = 7.0 if dist.get_rank() == last else 0.0

@@ -66,7 +66,7 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.parametrize("launcher", ["atoll run", pytest.param("torchrun", marks=pytest.mark.verify)])
 def test_two_hosts(two_hosts: Any, launcher: str) -> None:
-    """Each a network namespace, with one rank on the first and two on the second."""
+    """Each host is a network namespace, with one rank on the first and two on the second."""
     address, port = two_hosts.store
     processes = []
     for host, ranks in enumerate((1, 2)):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of an island issue everything to their library in one order: on a device that runs what is issued one by one,
-as simulated ones do in tests (ATOLL_SIM_SERIAL), any other way never ends."""
+"""Ranks of an island issue everything to their library in the same order. On a device that runs one operation at a
+time, as simulated ones do in tests (ATOLL_SIM_SERIAL), any other order would hang."""
 
 import random
 import time
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from support import Ranks, device
 
 LAYOUTS = [("AABB", ["sim"] * 4), ("AAB", ["sim", "sim", "cpu"]), ("ABAA", ["sim"] * 4)]
-PIECE = (2 << 20) // 4  # elements
+CHUNK = (2 << 20) // 4  # elements
 
 
 @pytest.fixture(params=LAYOUTS, ids=lambda layout: layout[0], scope="module")
@@ -26,12 +26,12 @@ def islands(request: pytest.FixtureRequest) -> Iterator[Ranks]:
 
 
 def many_at_once(rank: int, seed: int) -> None:
-    """Pieces of many operations are brought to the bridge and taken back at the same time, at each rank's own pace."""
+    """Chunks of many operations are brought to the bridge and taken back at the same time, at each rank's own pace."""
     pace = random.Random(seed * 100 + rank)
     size = dist.get_world_size()
     tensors, works = [], []
     for step in range(12):
-        tensors.append(torch.full((random.Random(seed + step).choice([10, PIECE, 5 * PIECE + 3]),), float(rank + step)))
+        tensors.append(torch.full((random.Random(seed + step).choice([10, CHUNK, 5 * CHUNK + 3]),), float(rank + step)))
         tensors[-1] = tensors[-1].to(device())
         works.append(dist.all_reduce(tensors[-1], async_op=True))
         if pace.random() < 0.3:
@@ -50,7 +50,7 @@ def test_pieces_in_both_directions(islands: Ranks, seed: int) -> None:
 
 
 def merged(pace: random.Random, first: list[Any], second: list[Any]) -> list[Any]:
-    """Both, each in its order."""
+    """Merges two lists at random, keeping the order of each."""
     order = [True] * len(first) + [False] * len(second)
     pace.shuffle(order)
     rest = iter(first), iter(second)
@@ -58,13 +58,13 @@ def merged(pace: random.Random, first: list[Any], second: list[Any]) -> list[Any
 
 
 def beside_messages(rank: int, seed: int) -> None:
-    """Messages between two ranks, one by one and in batches, beside collectives: mixed otherwise on each rank."""
+    """Messages between two ranks, single and in batches, between collectives, mixed differently on each rank."""
     pace = random.Random(seed * 100 + rank)
     size = dist.get_world_size()
     peers = [other for other in range(size) if other != rank]
     outgoing = {peer: torch.full((70_000,), float(rank * 10 + peer)).to(device()) for peer in peers}
     incoming = {peer: torch.zeros(70_000).to(device()) for peer in peers}
-    summed = [torch.full((PIECE + 5,), float(rank + step)).to(device()) for step in range(4)]
+    summed = [torch.full((CHUNK + 5,), float(rank + step)).to(device()) for step in range(4)]
     gathered = [torch.zeros(size * 1000).to(device()) for _ in range(4)]
     mine = torch.full((1000,), float(rank)).to(device())
     messages = [(name, peer) for peer in peers for name in ("send", "recv")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who belongs to a job that shrinks and grows: the rule by itself, with processes and times that the test makes up."""
+"""The members of a job that shrinks and grows: the rule by itself, with made-up processes and times."""
 
 import random
 
@@ -24,7 +24,7 @@ TIMEOUT_S = 600.0
 
 
 class Job:
-    """The rule, with the decisions that it has come to since they were asked for last."""
+    """The rule, with its decisions since they were last read."""
 
     def __init__(self, ranks: int = 3, least: int = 1, restarts: int = 0) -> None:
         self.stopped: set[str] = set()
@@ -57,7 +57,7 @@ class Job:
         return self.decisions()
 
     def begin(self) -> "Job":
-        """Everybody is in the first group."""
+        """All ranks are in the first group."""
         for name in self.first[:-1]:
             assert self.ready(name) == []
         assert group(self.ready(self.first[-1])) == (1, self.first, 0)
@@ -174,7 +174,7 @@ def test_a_lost_rank_is_started_again_and_taken_in_at_a_boundary() -> None:
     assert group(job.ready("2.0", 9)) == (4, ["0.0", "2.0"], 9)
 
 
-def test_who_comes_while_others_regroup_is_taken_in_at_once() -> None:
+def test_a_rank_that_comes_while_others_regroup_joins_at_once() -> None:
     job = Job(restarts=2).begin()
     assert job.ends("1.0") == [Start(1, "1.1")]
     job.ready("0.0", 7)
@@ -236,7 +236,7 @@ def test_a_rank_lost_before_the_last_step_does_not_spoil_the_end() -> None:
     assert job.ends("2.0", 0) == [End()]
 
 
-def test_who_has_finished_is_not_waited_for() -> None:
+def test_a_finished_rank_is_not_waited_for() -> None:
     job = Job(3).begin()
     job.away("0.0")
     job.ends("1.0")
@@ -246,7 +246,7 @@ def test_who_has_finished_is_not_waited_for() -> None:
     assert job.ends("2.0", 0) == [End()]
 
 
-def test_who_has_finished_counts_among_the_ranks_that_a_job_needs() -> None:
+def test_a_finished_rank_counts_among_the_ranks_that_a_job_needs() -> None:
     job = Job(2, least=2).begin()
     job.away("0.0")
     job.ends("0.0", 0)
@@ -291,7 +291,7 @@ def test_newcomers_of_a_training_that_is_over_are_not_waited_for() -> None:
 
 
 def test_programs_that_ask_for_no_group() -> None:
-    """They are started once, and every failure counts."""
+    """Their ranks are started once, and every failure counts."""
     job = Job(2, restarts=3)
     assert job.ends("0.0", 0) == []
     assert job.ends("1.0", 0) == [End()]
@@ -302,7 +302,7 @@ def test_programs_that_ask_for_no_group() -> None:
     assert end.problem
 
 
-def test_groups_that_come_to_nothing() -> None:
+def test_groups_that_fail_again_and_again() -> None:
     job = Job(2).begin()
     for _ in range(MOST_FRUITLESS):
         assert not job.rule.is_over
@@ -318,8 +318,8 @@ def test_groups_that_come_to_nothing() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_every_job_comes_to_an_end(seed: int) -> None:
-    """Ranks that die, lose their group and come back at random: nobody is on a roster who does not wait for it, and
-    whoever waits hears something, or the job ends."""
+    """Ranks die, lose their group and come back at random. Only ranks that wait for a roster are on it, and every
+    waiting rank gets an answer, or the job ends."""
     chance = random.Random(seed)
     job = Job(4, least=chance.randint(1, 2), restarts=3)
     steps = dict.fromkeys(job.first, FRESH)
@@ -348,7 +348,7 @@ def test_every_job_comes_to_an_end(seed: int) -> None:
                 steps.update(dict.fromkeys(members, decision.step + chance.randint(0, 3)))
             elif isinstance(decision, End):
                 return
-    for _ in range(10):  # those that neither wait nor train on are gone, too
+    for _ in range(10):  # those that neither wait nor train are gone, too
         for name in sorted(live - waiting):
             live.discard(name)
             for decision in job.ends(name):
@@ -358,4 +358,4 @@ def test_every_job_comes_to_an_end(seed: int) -> None:
                     waiting -= {seat.member for seat in decision.roster.seats}
                 elif isinstance(decision, End):
                     return
-    assert not waiting, "some wait for ever"
+    assert not waiting, "some wait forever"

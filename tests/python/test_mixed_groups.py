@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups whose ranks compute on unlike devices: the same results as on CPUs alone, on side streams and with tensors
-that are freed early."""
+"""Groups whose ranks compute on different kinds of devices give the same results as on CPUs alone, also on side
+streams and with tensors that are freed early."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from support import Ranks, device, raises
 
 SLOW_COPIES = {"ATOLL_SIM_BANDWIDTH": "50M"}
 UNRELIABLE_LIBRARY = {"ATOLL_SIM_DELAY": "0.003", "ATOLL_SIM_REORDER": "1"}
-# Islands by letter, what each rank computes on, and more of the environment.
+# Islands by letter, each rank's device, and further variables.
 MIXTURES: list[tuple[str, list[str], dict[str, str]]] = [
     ("AB", ["cpu", "sim"], SLOW_COPIES),
     ("AB", ["sim", "sim"], SLOW_COPIES),
@@ -51,7 +51,7 @@ def own(rank: int, count: int, dtype: torch.dtype = torch.float32) -> torch.Tens
     return values.to(dtype)
 
 
-def everybodys(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+def values_of_all(count: int, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return [own(rank, count, dtype) for rank in range(dist.get_world_size())]
 
 
@@ -64,7 +64,7 @@ def reduce_everything(rank: int) -> None:
     size = dist.get_world_size()
     for count in (0, 1, 61, 100_003):
         for dtype in (torch.float32, torch.int64, torch.float64):
-            total = sum(everybodys(count, dtype))
+            total = sum(values_of_all(count, dtype))
             assert isinstance(total, torch.Tensor)
             tensor = own(rank, count, dtype).to(device())
             dist.all_reduce(tensor)
@@ -86,19 +86,19 @@ def move_everything(rank: int) -> None:
     dist.all_gather(parts, own(rank, count).to(device()))
     whole = torch.empty(size * count, device=device())
     dist.all_gather_into_tensor(whole, own(rank, count).to(device()))
-    for part, expected in zip([*parts, *whole.chunk(size)], 2 * everybodys(count), strict=True):
+    for part, expected in zip([*parts, *whole.chunk(size)], 2 * values_of_all(count), strict=True):
         check(part, expected, "all_gather")
     mine = torch.empty(count, device=device())
-    dist.reduce_scatter_tensor(mine, torch.cat(everybodys(count)).to(device()))
+    dist.reduce_scatter_tensor(mine, torch.cat(values_of_all(count)).to(device()))
     check(mine, size * own(rank, count), "reduce_scatter")
     received = torch.empty(size * count, device=device())
     dist.all_to_all_single(received, torch.cat([own(rank, count)] * size).to(device()))
-    check(received, torch.cat(everybodys(count)), "all_to_all")
+    check(received, torch.cat(values_of_all(count)), "all_to_all")
     gathered = [torch.empty(count, device=device()) for _ in range(size)] if rank == 0 else None
     dist.gather(own(rank, count).to(device()), gathered, dst=0)
-    for part, expected in zip(gathered or [], everybodys(count), strict=False):
+    for part, expected in zip(gathered or [], values_of_all(count), strict=False):
         check(part, expected, "gather")
-    dist.scatter(mine, [part.to(device()) for part in everybodys(count)] if rank == 0 else None, src=0)
+    dist.scatter(mine, [part.to(device()) for part in values_of_all(count)] if rank == 0 else None, src=0)
     check(mine, own(rank, count), "scatter")
     objects: list[Any] = [None] * size
     dist.all_gather_object(objects, {"rank": rank})
@@ -121,7 +121,7 @@ def send_round(rank: int) -> None:
             work.wait()
         for i, tensor in enumerate(incoming):
             assert torch.equal(tensor.cpu(), own(source, count) + i), f"message {i}"
-    # Long ones leave the device in parts, and all begin together, as vendors' libraries want it.
+    # Long messages leave the device in parts, and all start together, as vendors' libraries require.
     mine = own(rank, 1_430_000).reshape(1300, 1100).to(device())
     views: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
         lambda whole: whole, torch.Tensor.t, lambda whole: whole[:, ::2], lambda whole: whole[0, :77],
@@ -137,11 +137,11 @@ def send_round(rank: int) -> None:
 
 
 def exchange_much(rank: int) -> None:
-    """Long messages, which leave a device in parts and come to it in parts; all are on their way at once."""
+    """Long messages, which leave a device and come to it in parts; all are in flight at once."""
     size = dist.get_world_size()
 
     def message(source: int, target: int, turn: int) -> torch.Tensor:
-        count = 450_003 if turn == 0 else (3 * source + target + turn) % 4 * 150_001  # Gloo wants lists of one size
+        count = 450_003 if turn == 0 else (3 * source + target + turn) % 4 * 150_001  # Gloo requires lists of one size
         return own(source, count) * (target + 1) + turn
 
     sent = [[message(rank, target, turn).to(device()) for target in range(size)] for turn in range(3)]
@@ -171,7 +171,7 @@ def exchange_much(rank: int) -> None:
 
 def mix_layouts(rank: int) -> None:
     base = own(rank, 60).reshape(6, 10).to(device())
-    total = sum(everybodys(60)).reshape(6, 10)  # type: ignore[union-attr]
+    total = sum(values_of_all(60)).reshape(6, 10)  # type: ignore[union-attr]
     for view in (torch.Tensor.t, lambda whole: whole[:, ::2], lambda whole: whole[2:3]):
         strided, expected = view(base.clone()), view(total)
         dist.all_reduce(strided)
@@ -194,7 +194,7 @@ def double_on_a_side_stream(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def compute_between(rank: int) -> None:
-    """Results are used on side streams at once, inputs are changed and freed at once."""
+    """Results are used on side streams immediately, inputs are changed and freed immediately."""
     count, size = 300_000, dist.get_world_size()
     for step in range(3):
         tensor = torch.zeros(count, device=device())
@@ -250,7 +250,7 @@ def test_training_gives_the_bits_of_cpus(mixed: Ranks) -> None:
 
 
 def mix_in_one_call(rank: int) -> None:
-    """Where it is no mixture, the call is right and hears of the others' refusal, if there are any."""
+    """On ranks where the tensors are not mixed, the call is right and reports the refusal of others, if any."""
     devices = dist.get_world_size() * [None]
     dist.all_gather_object(devices, device())
     if set(devices) == {"cpu"}:
@@ -266,7 +266,7 @@ def test_devices_mixed_in_one_call_are_refused(mixed: Ranks) -> None:
 
 
 def issue_while_capturing(rank: int) -> None:
-    """Those that capture nothing hear of it."""
+    """Ranks that capture nothing learn of it."""
     from atoll import _sim
 
     _sim.pretend_capturing(device() == "sim")
@@ -304,8 +304,8 @@ def test_issuing_does_not_wait_for_the_device(mixed: Ranks) -> None:
 
 
 def compute_while_receiving(rank: int, turn: int) -> None:
-    """What a rank sends is computed while its receive is pending, and sent when all have computed: a receive holding up
-    the work of the device, or a send behind it, would wait for ever."""
+    """A rank computes what it sends while its receive is pending, and sends when all have computed: a receive that
+    blocked the device, or a later send, would wait forever."""
     size = dist.get_world_size()
     left, right = (rank - 1) % size, (rank + 1) % size
     store = dist.distributed_c10d._get_default_store()

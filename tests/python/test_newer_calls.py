@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch.distributed has since 2.14: gather_single, hooks for failures, and backends that packages declare."""
+"""Features of torch.distributed since 2.14: gather_single, hooks for failures, and backends that packages declare."""
 
 import contextlib
 import os
@@ -44,7 +44,7 @@ def check_gather_single(rank: int) -> None:
 def check_wrong_output(rank: int) -> None:
     size = dist.get_world_size()
     wrong = torch.empty(size * 3 + 1) if rank == 0 else None
-    # The others hear of it, unless what they give has left before.
+    # The others learn of it, unless their contributions were sent earlier.
     with contextlib.suppress(RuntimeError) if rank else raises(Exception, "gather_single"):
         dist.gather_single(torch.ones(3), wrong, dst=0)  # type: ignore[attr-defined]
     tensor = torch.ones(2)
@@ -77,9 +77,9 @@ def check_hooks(rank: int) -> None:
     with raises(RuntimeError, ""):
         dist.all_reduce(torch.ones(1), group=group)
         dist.barrier(group)
-    assert called[0].wait(20), "told on every rank"
+    assert called[0].wait(20), "called on every rank"
     backend.register_abort_hook(9, called[2].set)
-    assert called[2].wait(20), "at once, where it has failed before"
+    assert called[2].wait(20), "at once, if it has already failed"
     assert not called[1].is_set()
     fine = dist.new_group()
     other = threading.Event()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What older releases of PyTorch lack, Atoll has all the same."""
+"""Atoll provides what older releases of PyTorch lack."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +30,7 @@ def test_ranks_keep_their_order_where_pytorch_sorts_them(monkeypatch: pytest.Mon
         assert [found.index(rank) for rank in wanted] == list(range(len(wanted)))
 
 
-def test_pytorch_is_asked_where_it_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_decides_where_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     def takes(ranks: list[int], sort_ranks: bool = True) -> tuple[list[int], bool]:
         return ranks, sort_ranks
 

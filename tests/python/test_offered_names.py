@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The names that `import atoll` offers: each is there and in the reference, and none of them costs anything before."""
+"""The names that `import atoll` offers: each exists and is in the reference, and none costs anything before it is
+used."""
 
 import ast
 import importlib
@@ -16,7 +17,7 @@ import atoll
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/python.md"
 PACKAGES = ("atoll", "atoll.infer", "atoll.pipeline")
-LIGHT = {"atoll", "atoll._autoload", "atoll._build_info", "atoll._version_check"}  # what importing brings
+LIGHT = {"atoll", "atoll._autoload", "atoll._build_info", "atoll._version_check"}  # names that the import itself adds
 NEW = """
 import json, sys, time
 import torch, torch.distributed
@@ -44,7 +45,7 @@ def test_each_name_is_in_the_reference(package: str) -> None:
 
 
 def defined_in(module: str) -> set[str]:
-    """Its own classes and functions for everybody, by their whole names."""
+    """Returns the module's own public classes and functions, by their full names."""
     tree = ast.parse((Path(atoll.__file__).parents[1] / module).read_text())
     names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
     prefix = module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
@@ -54,7 +55,7 @@ def defined_in(module: str) -> set[str]:
 def test_what_is_imported_by_its_own_name_is_in_the_reference() -> None:
     described = set(re.findall(r"^::: (\S+)$", PAGE.read_text(), re.MULTILINE))
     folder = Path(atoll.__file__).parent / "adapters"
-    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py", "reducing.py"}  # which they share
+    modules = {path.name for path in folder.glob("*.py")} - {"__init__.py", "reducing.py"}  # a module that they share
     adapters = set().union(*(defined_in(f"atoll/adapters/{name}") for name in modules))
     assert "atoll.adapters.huggingface.Trainer" in adapters
     assert adapters == {name for name in described if name.startswith("atoll.adapters.")}
@@ -68,7 +69,7 @@ def test_importing_brings_nothing_heavy() -> None:
     seconds, found = json.loads(done.stdout)
     assert "atoll" in found
     assert set(found) <= LIGHT
-    assert seconds < 1  # some milliseconds, on a machine that others use too
+    assert seconds < 1  # some milliseconds, on a machine that may be busy
 
 
 def test_a_name_that_is_not_there() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is installed: the library without PyTorch, the glue beside it, the command, the version check."""
+"""The installed package: the library without PyTorch, the glue, the command, the version check."""
 
 import importlib.util
 import os
@@ -75,9 +75,10 @@ def test_requirement_follows_the_torch_that_builds(installed: str, monkeypatch: 
 
 
 def test_an_import_is_quick_because_it_loads_next_to_nothing() -> None:
-    """Not the library, and no package that torch has not loaded: what is used comes when it is used."""
+    """The import loads neither the library nor any package that torch has not loaded; everything else is loaded when
+    it is used."""
     script = "import sys, torch; before = set(sys.modules); import atoll; print(*sorted(set(sys.modules) - before))"
-    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # which would import it with torch
+    environment = {**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}  # which would otherwise import it with torch
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=100, check=True, env=environment
     )

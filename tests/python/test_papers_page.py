@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/results/papers.md is what its script writes, and leaves out no figure and no table of the five papers."""
+"""docs/results/papers.md is what its script writes, and has every figure and table of the five papers."""
 
 import importlib
 import re
@@ -50,7 +50,7 @@ def test_rows_say_what_they_measure_or_why_not(load: Any) -> None:
 
 
 def test_every_mean_of_the_papers_tables_is_on_the_page(load: Any) -> None:
-    """But those of Intra-DP's table 1, which has other systems."""
+    """Except those of Intra-DP's table 1, which has other systems."""
     page, found = load("papers_page"), load("papers_found")
     lines = {paper: page.cells(paper, "seconds") + page.cells(paper, "joules") for paper in page.NAMES}
     rows = [row for row in found.document("split_papers")["papers"] if row["table"] != "Tab.1"]
@@ -105,7 +105,7 @@ def test_figures_of_pipelines_are_those_of_their_pages(load: Any) -> None:
             assert re.search(rf"\| {layout} \|.*\| {re.escape(loss)} \|", part), text
 
 
-def test_a_missing_result_is_said(load: Any, tmp_path: Path) -> None:
+def test_a_missing_result_is_named(load: Any, tmp_path: Path) -> None:
     found = load("papers_found")
     with pytest.raises(found.MissingError):
         found.document("kaitian", tmp_path)

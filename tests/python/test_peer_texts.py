@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Texts of other processes, in the store and in a Redis server, whatever somebody has written there."""
+"""Texts of other processes, in the store and in a Redis server, whatever they contain."""
 
 import json
 from collections.abc import Callable
@@ -26,7 +26,7 @@ HUGE, DEEP = "9" * 4000, "[" * 100_000
 
 
 def changed(text: str) -> some.SearchStrategy[str]:
-    """The object in `text` with one of its values, or its keys, changed, and any other text."""
+    """Returns the object in `text` with one of its values or keys changed, or any other text."""
     found: dict[str, Any] = json.loads(text)
     values = some.tuples(some.sampled_from(sorted(found)), VALUES).map(
         lambda new: json.dumps({**found, new[0]: new[1]})
@@ -58,7 +58,7 @@ def test_a_notice_is_read_or_refused(text: str) -> None:
     if notice is None:
         return
     assert Notice.parse(notice.text()) == notice
-    # Whoever says what can be read may be wrong, and ends nobody's supervision.
+    # A readable notice may be wrong, but does not end supervision.
     members = Members(["A", "B", "C"], 1, 1)
     for moment in (0.0, 1.0, 1e9):
         for decision in members.decide(moment):
@@ -72,14 +72,14 @@ def test_a_notice_is_read_or_refused(text: str) -> None:
 
 @given(some.binary(max_size=200))
 @example(b'{"member": "\xff"}')
-def test_bytes_that_are_no_notice_are_passed_over(content: bytes) -> None:
+def test_bytes_that_are_not_a_notice_are_ignored(content: bytes) -> None:
     heard = _heard(content)
     assert isinstance(heard, NoNotice)
     assert heard.problem
 
 
 @pytest.mark.parametrize("kind", [READY, AWAY, BACK])
-def test_a_notice_that_was_written_is_heard(kind: str) -> None:
+def test_a_valid_notice_is_delivered(kind: str) -> None:
     notice = Notice("0.0", kind, 1, TORN, ("1.0",))
     assert _heard(notice.text().encode()) == notice
 

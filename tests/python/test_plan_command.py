@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll plan batches`: ranks from all sources, what is shown of plans, the page, and what wrong calls are told."""
+"""`atoll plan batches`: ranks from all sources, the tables of plans, the page, and the errors of wrong calls."""
 
 import json
 import re
@@ -57,7 +57,7 @@ def test_all_policies_side_by_side() -> None:
     assert any(line.startswith("fixed 192 64 98 ms 17.3 % 1.126 ") for line in lines)
     firsts = [line.partition(" ")[0] for line in lines[lines.index("Plans for 256 samples") :]]
     assert [name for name in _C.policies() if name not in firsts] == []
-    assert "balancenet-eq5, balancenet-eq5 (literal): no rank states latencies: equal ones stand in for them" in lines
+    assert "balancenet-eq5, balancenet-eq5 (literal): no rank states latencies: equal values are used instead" in lines
     assert lines[-1] == "Atoll: 256 samples take at least 87 ms; equal takes 47.1 % longer"
 
 
@@ -82,7 +82,7 @@ def test_a_rank_that_costs_more_than_it_brings_is_named(tmp_path: Path) -> None:
     told = "leave out rank 2 (late): without it a step is 56.7 % shorter than with all"
     assert told in lines
     assert told in page.read_text()
-    equal = ["--batch", "3", *(["--rank", "a:cost=1b,least=0"] * 3)]  # one rank too many would bring nothing
+    equal = ["--batch", "3", *(["--rank", "a:cost=1b,least=0"] * 3)]  # an additional rank would gain nothing
     for arguments in (TWO, [*equal, "--rank", "b:cost=1b,least=0"]):
         assert not any("leave out" in line or line.startswith(("keep", "best")) for line in shown(*arguments))
 
@@ -181,11 +181,11 @@ def test_ranks_from_all_sources_in_order(tmp_path: Path) -> None:
         (["--rank", "b:cost=1:1/2:2,step=2"], "rank 0 (b): too much for this cost: step: give at most one"),
         (["--rank", "b:cost=1b,count=0"], "rank 0 (b): count 0: give 1 or more"),
         (["--rank", "b:cost=1b,most=4"], "hold 4 samples"),
-        (["--rank", FAST, "--policy", "best"], 'policy "best" is not known; known are equal, random'),
+        (["--rank", FAST, "--policy", "best"], 'policy "best" is not known: give one of equal, random'),
         (["--rank", FAST, "--policy", "fixed"], "the policy fixed needs shares, one per rank"),
         (["--rank", FAST, "--shares", "a,b"], "--shares 'a,b': give a number for each rank, with commas between"),
         (["--rank", FAST, "--form", "literal"], "--form literal: give --policy balancenet-eq5 or balancenet-alg1"),
-        (["--rank", FAST, "--policy", "balancenet-eq5", "--form", "x"], "known are normalised, literal"),
+        (["--rank", FAST, "--policy", "balancenet-eq5", "--form", "x"], "give one of normalised, literal"),
         (["--ranks", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
         (["--rank", FAST, "--json", "/no/such/file"], "/no/such/file cannot be written: No such file or directory"),
     ],
@@ -267,7 +267,7 @@ def test_the_page_of_many_ranks_stays_readable(tmp_path: Path) -> None:
     (_, bars), (data, curves) = figures(path.read_text())
     assert [trace["name"] for trace in data[:2]] == ["0 a 0, 1 a 1, 2 a 2 and 13 more",
                                                      "16 b 0, 17 b 1, 18 b 2 and 13 more"]  # fmt: skip
-    # A literal form takes ten times as long, and would press all others to the ground.
+    # A literal form takes ten times as long, and would make all other bars tiny.
     whole = [each for each in plans if each["total"] == 8192]
     assert max(each["step"] for each in plans) > 5 * max(each["step"] for each in whole)
     assert bars["yaxis"]["range"] == curves["yaxis"]["range"] == [0, 1.1 * max(each["step"] for each in whole)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of layers as Python sees them, and `atoll plan layers`."""
+"""The Python interface of plans of layers, and `atoll plan layers`."""
 
 import json
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def request(**more: Any) -> dict[str, Any]:
-    """Two blocks' worth of head behind six blocks; the second device is half as fast."""
+    """Returns a request for six blocks and a head that weighs two blocks; the second device is half as fast."""
     block = {"h200": [[1, 0.1, 0.2]], "mi325x": [[1, 0.2, 0.4]]}
     head = {kind: [[1, 2 * times[0][1], 2 * times[0][2]]] for kind, times in block.items()}
     items = [
@@ -42,7 +42,7 @@ def test_stages_balance_measured_seconds() -> None:
     answer = json.loads(_C.plan_layers(json.dumps(request())))
     assert answer["feasible"]
     stages = answer["pipelines"][0]["stages"]
-    # 8 blocks' worth of work: 6 on the fast device, 2 on the slow one, which are two blocks before or the head behind.
+    # The work of 8 blocks: 6 on the fast device, 2 on the slow one, which are the first two blocks or the head.
     assert {stage["device"]: stage["items"][1] - stage["items"][0] for stage in stages} in (
         {"fast": 5, "slow": 2}, {"fast": 6, "slow": 1})  # fmt: skip
     assert answer["seconds"] == pytest.approx(15 * 1.8 + 3.0)
@@ -61,7 +61,7 @@ def test_plans_are_priced_again() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [({"bach": 3}, 'unknown key "bach"'), ({"batch": 0}, "the batch is 0"), ({"items": []}, "no items"),
-     ({"schedule": "fast"}, "known are 1f1b"), ({"replicas": 9}, "no number of replicas")],
+     ({"schedule": "fast"}, "give one of 1f1b"), ({"replicas": 9}, "no number of replicas")],
 )  # fmt: skip
 def test_wrong_requests_are_value_errors(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of processors: what a person would call them, on boards too."""
+"""Readable names of processors, including those of boards."""
 
 import platform
 from pathlib import Path

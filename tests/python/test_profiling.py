@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is read and computed for profiles: memory that holds so many samples, energy counters, files of earlier runs."""
+"""Profiles: caps from memory, energy counters, and files of earlier runs."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,7 +30,7 @@ def test_the_cap_is_what_memory_holds() -> None:
 
 
 class Pairs(torch.nn.Module):
-    """Needs memory for each pair of samples, which two peaks do not tell."""
+    """Needs memory for each pair of samples, which two peaks do not show."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def caps_of_pairs() -> None:
 
 
 def caps_of_few_sizes() -> None:
-    """What does not fit is not measured, and what fits is found."""
+    """Sizes that do not fit are not measured, and those that fit are found."""
     sim = torch.device("sim", 0)
     model = Pairs().to(sim)
     begun = []
@@ -167,14 +167,14 @@ def test_measured_watts_are_planned_where_none_are_stated() -> None:
     )
 
 
-def test_nothing_to_read(tmp_path: Path) -> None:
+def test_without_counters(tmp_path: Path) -> None:
     assert find_meter(CPU, rapl=tmp_path, hwmon=tmp_path) is None
     if not torch.cuda.is_available():
         assert find_meter(torch.device("cuda"), rapl=tmp_path, hwmon=tmp_path) is None
     assert find_meter(torch.device("meta"), rapl=tmp_path, hwmon=tmp_path) is None
 
 
-def test_profiles_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_profiles_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path))
     profile = DeviceProfile("cpu", [Measured(4, 0.25, 10), Measured(8, 0.5)], operations=3.0, cap=9)
     assert saved.load("name") is None
@@ -206,7 +206,7 @@ def test_asking_whether_a_loss_is_a_mean_leaves_frozen_layers_frozen() -> None:
     assert not model[1].training
 
 
-def test_a_folder_that_cannot_be_had_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_created_is_not_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
@@ -238,7 +238,7 @@ class Summed:
         return model(batch).sum()
 
 
-def test_what_else_is_computed_is_another_profile() -> None:
+def test_another_loss_is_another_profile() -> None:
     def name(forward: Callable[..., torch.Tensor] | None = None, **attributes: bool) -> str:
         model = torch.nn.Linear(3, 4)
         model.bias.requires_grad = attributes.pop("trains_bias", True)
@@ -257,7 +257,7 @@ def test_what_else_is_computed_is_another_profile() -> None:
 
 
 class Follows(torch.nn.Module):
-    """Its buffers are other tensors after each forward pass."""
+    """A module whose buffers are new tensors after each forward pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -271,7 +271,7 @@ class Follows(torch.nn.Module):
         return self.layer(rows - self.mean)
 
 
-def test_buffers_that_are_replaced_come_back() -> None:
+def test_buffers_that_are_replaced_are_restored() -> None:
     model = Follows()
     before = model.mean
     profile_device(model, batch_of, [2, 4], forward=default_forward, device=CPU)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links over several rails under torch.distributed: on loopback anywhere, with pulled cables where this is root."""
+"""Links over several rails under torch.distributed: on loopback anywhere, and with pulled cables if this is root."""
 
 import importlib
 import math
@@ -34,7 +34,7 @@ def railed(request: pytest.FixtureRequest) -> Iterator[tuple[int, Ranks]]:
 
 
 def reduce_and_send(rank: int) -> str:
-    """Checks sums and messages of many sizes, and returns what the link is."""
+    """Checks sums and messages of many sizes; returns the description of the link."""
     import atoll
 
     for elements in (1, 1000, 70_001, 3_000_003):
@@ -100,7 +100,7 @@ commands = sys.stdin
 print("ready", flush=True)
 for number, line in enumerate(iter(commands.readline, "end\\n")):
     elements, times = map(int, line.split())
-    # Both ranks know what either sends.
+    # Both ranks know what each of them sends.
     ours, theirs = (torch.rand(elements, generator=generator.manual_seed(2 * number + which)) for which in (rank, peer))
     for _ in range(times):
         received = torch.empty(elements)
@@ -112,7 +112,7 @@ dist.destroy_process_group()
 
 
 class NamespaceRanks:
-    """Two ranks in the two namespaces of a shaped link, which exchange messages."""
+    """Two ranks in the namespaces of a shaped link, which exchange messages."""
 
     def __init__(self, link: Any, folder: Path) -> None:
         program = folder / "rank.py"
@@ -131,7 +131,7 @@ class NamespaceRanks:
         assert self._answers() == ["ready", "ready"]
 
     def exchange(self, elements: int = 1 << 20, times: int = 1) -> list[str]:
-        """What both links are afterwards."""
+        """Exchanges messages; returns the descriptions of both links."""
         for process in self._processes:
             assert process.stdin is not None
             process.stdin.write(f"{elements} {times}\n")
@@ -155,7 +155,7 @@ class NamespaceRanks:
 
 @pytest.fixture
 def shape(request: pytest.FixtureRequest) -> tuple[Any, ...]:
-    """Of each of two rails: its rate, and perhaps its burst."""
+    """Sets the rate of each of two rails, and optionally its burst."""
     return getattr(request, "param", (200_000_000,))
 
 
@@ -196,14 +196,14 @@ def test_a_cable_pulled_mid_transfer_loses_nothing(shaped_link: Any, tmp_path: P
 
 
 def rates_of(text: str) -> list[float]:
-    """In MB/s, of the rails."""
+    """Returns the rates of the rails in MB/s."""
     return [float(rate) for rate in re.findall(r"([0-9.]+) MB/s", text)]
 
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("shape", [(50_000_000, "8kb")], ids=["50Mbit"])
-def test_small_messages_tell_the_rates_of_rails(shaped_link: Any, tmp_path: Path) -> None:
-    """Interfaces that state 10 Gbit/s and carry 50 Mbit/s: what arrives says so, though no rail is ever busy."""
+def test_small_messages_show_the_rates_of_rails(shaped_link: Any, tmp_path: Path) -> None:
+    """Interfaces state 10 Gbit/s and carry 50 Mbit/s, which is measured at arrival, although no rail is ever busy."""
     ranks = NamespaceRanks(shaped_link, tmp_path)
     try:
         deadline = time.monotonic() + _WAIT_SECONDS

@@ -24,13 +24,13 @@ STEPS = -(-SAMPLES // BATCH)  # of an epoch
 
 @pytest.fixture(params=["launcher", later("redis")])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[str]]:
-    """The options for a job whose ranks and supervisor hear each other there."""
+    """The options for a job whose ranks and supervisor communicate through that store."""
     with store_options(request.param, tmp_path, "recovers") as options:
         yield options
 
 
 class Outcome:
-    """What a finished job has printed, and what its ranks have noted."""
+    """The output of a finished job, and the records of its ranks."""
 
     def __init__(self, done: subprocess.CompletedProcess[str], folder: Path) -> None:
         self.status, self.out, self.err = done.returncode, done.stdout, done.stderr
@@ -52,20 +52,20 @@ def run(
     limit_s: float = 100,
     **environment: str,
 ) -> Outcome:
-    """A job with these `--island`s."""
+    """Runs a job with these `--island` options."""
     environment |= {"TEST_FOLDER": str(folder), "TEST_FAULTS": json.dumps(faults)}
     words = ["run", "--on-failure=shrink", *(f"--island={text}" for text in ranks), *options, PROGRAM]
     return Outcome(run_module("atoll.cli", *words, timeout=limit_s, **environment), folder)
 
 
 def check_training(outcome: Outcome, ranks: list[int], epochs: int = 2, kind: str = "sgd") -> None:
-    """The steps that count are those of one process, each of its samples was in one of them on one rank, and `ranks`
-    hold the model at the end."""
+    """Checks that the steps that count are those of one process, that each sample was used in exactly one of them on
+    one rank, and that `ranks` hold the model at the end."""
     assert outcome.status == 0, outcome.err
     losses, net = alone(kind, epochs)
     for number, (loss, wanted) in enumerate(zip(losses, order(epochs), strict=True)):
         accepted = outcome.of("done", step=number)
-        assert accepted, f"nobody did step {number}\n{outcome.err}"
+        assert accepted, f"no rank did step {number}\n{outcome.err}"
         group = accepted[0]["group"]
         for note in accepted:
             assert note["group"] == group, f"step {number} counts in two groups"
@@ -80,9 +80,10 @@ def check_training(outcome: Outcome, ranks: list[int], epochs: int = 2, kind: st
 
 
 def test_ranks_are_lost_in_each_phase_of_a_step(tmp_path: Path) -> None:
-    """One after another dies, until a single one is left: in the forward pass, in the all_reduce, in the optimizer's
-    step when all others have done theirs. Between that rank 0's all_reduce fails where that of others has succeeded,
-    and it is left in the middle of a step that no other has done. Nobody repeats what counts already."""
+    """Ranks die one after another until a single one is left: in the forward pass, in the all_reduce, and in the
+    optimizer's step after all others have done theirs. In between, rank 0's all_reduce fails although that of others
+    has succeeded, and it is left in the middle of a step that no other rank has done. No rank repeats a step that
+    counts already."""
     faults = [
         {"rank": 3, "step": 1, "phase": "forward"},
         {"rank": 0, "step": 2, "phase": "reduced", "action": "lose", "after": [1, 2]},
@@ -105,7 +106,7 @@ def test_ranks_are_lost_in_each_phase_of_a_step(tmp_path: Path) -> None:
 
 
 def test_a_rank_comes_back(tmp_path: Path, store: list[str]) -> None:
-    """Stopped, not dead: the others name it, so it is killed and started again. It gets everything from them."""
+    """A stopped rank is named by the others, killed and started again. It gets its state from them."""
     faults = [
         {"rank": 1, "step": 2, "phase": "forward", "action": "stop"},
         {"rank": 0, "step": 7, "phase": "between", "action": "wait"},
@@ -113,7 +114,7 @@ def test_a_rank_comes_back(tmp_path: Path, store: list[str]) -> None:
     words = [*store, "--max-restarts=1"]
     outcome = run(tmp_path, ["a:1", "b:1"], faults, *words, ATOLL_HEARTBEAT="5", TEST_OPTIMIZER="adam")
     check_training(outcome, [0, 1], kind="adam")
-    assert "is killed: it is stopped, and others wait for it" in outcome.err
+    assert "is killed: it is stopped, and other ranks wait for it" in outcome.err
     assert "ended by SIGKILL\n" in outcome.err
     assert "atoll run: group 2: rank 0 goes on from step 2\n" in outcome.err
     assert "atoll run: group 3: ranks 0, 1 go on from step " in outcome.err
@@ -124,7 +125,8 @@ def test_a_rank_comes_back(tmp_path: Path, store: list[str]) -> None:
 
 
 def test_a_new_plan_for_those_that_are_left(tmp_path: Path) -> None:
-    """Each group measures what a sample costs its ranks: the slow one takes less beside two, and beside one."""
+    """Each group measures the cost of a sample on its ranks: the slow one gets fewer samples, with two others and
+    with one."""
     faults = [{"rank": 0, "step": 2, "phase": "forward"}]
     outcome = run(tmp_path, ["a:2", "b:1"], faults, TEST_PACES="[0.001, 0.001, 0.005]")
     check_training(outcome, [1, 2])
@@ -193,7 +195,7 @@ def test_a_failure_after_the_training_counts(tmp_path: Path) -> None:
 @pytest.mark.verify
 @pytest.mark.timeout(400)
 def test_a_random_rank_is_killed_every_20_steps(tmp_path: Path) -> None:
-    """Over 200 steps, each time started again and taken in before the next is killed."""
+    """Over 200 steps, each killed rank is started again and has joined before the next is killed."""
     chance = random.Random(20)
     lives = [0, 0, 0]
     faults: list[dict[str, Any]] = []

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training that recovers is made of: how far a step has come, what is put back, what travels to others."""
+"""Parts of a training that recovers: the progress of a step, the state that is restored, the state that is sent to
+others."""
 
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,7 @@ from torch import nn
 
 from atoll.launch.supervisor import Heard
 from atoll.loading.exchange import Exchange
-from atoll.recovering.job import Recovering
+from atoll.recovering.job import ElasticTrainer
 from atoll.recovering.member import Member, post
 from atoll.recovering.notices import END, READY, VOID, Notice, Roster, Seat, answer_key, count_key, notice_key
 from atoll.recovering.replica import Buffers
@@ -72,14 +73,14 @@ def test_a_group_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Member, "from_environment", lambda timeout: Member(store, "m", timeout))
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        said = "atoll.Recovering makes the process group, anew whenever .*: leave init_process_group out"
+        said = "atoll.ElasticTrainer makes the process group, anew whenever .*: leave init_process_group out"
         with pytest.raises(RuntimeError, match=said):
-            Recovering(net, optimizer, lambda model: pytest.fail("no group was to be made"))
+            ElasticTrainer(net, optimizer, lambda model: pytest.fail("no group was to be made"))
     finally:
         dist.destroy_process_group()
 
 
-def test_who_the_supervisor_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_supervisor_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Member.from_environment(timedelta(seconds=1)) is None
     monkeypatch.setenv("ATOLL_SUPERVISOR", "tcp://nowhere")
     with pytest.raises(ValueError, match="ATOLL_SUPERVISOR is set and ATOLL_MEMBER is not: atoll run sets both"):
@@ -89,7 +90,7 @@ def test_who_the_supervisor_is(monkeypatch: pytest.MonkeyPatch) -> None:
         Member.from_environment(timedelta(seconds=1))
 
 
-def test_running_statistics_are_put_back() -> None:
+def test_running_statistics_are_restored() -> None:
     norm = nn.BatchNorm1d(4)
     norm(torch.randn(8, 4))
     before = {name: value.clone() for name, value in norm.named_buffers()}
@@ -107,7 +108,7 @@ def store() -> dist.TCPStore:
 
 
 def test_a_notice_that_never_comes(store: dist.TCPStore) -> None:
-    """Its rank died when it had taken the number; another one, that was only slow, takes a new number."""
+    """The rank died after it had taken the number; another rank that was only slow takes a new number."""
     heard = Heard()
     store.add(count_key(), 1)
     heard.skip_void(store, 0.0)

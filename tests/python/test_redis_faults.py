@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Redis server that dies, stalls, comes back with or without its keys, or does not let this side in: always an error
-in time that names it, or nothing at all."""
+"""A Redis server that dies, stalls, restarts with or without its keys, or rejects the client: an error in time that
+names the server, or no effect at all."""
 
 import os
 import signal
@@ -108,7 +108,7 @@ def test_a_server_that_comes_back_with_old_keys(servers: list[RedisServer], tmp_
 
 def test_passwords(servers: list[RedisServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server = start(servers, tmp_path, "--requirepass", "open sesame")
-    with pytest.raises(dist.DistNetworkError, match=r"wants a password.*ATOLL_REDIS_PASSWORD_FILE"):
+    with pytest.raises(dist.DistNetworkError, match=r"requires a password.*ATOLL_REDIS_PASSWORD_FILE"):
         store_of(server.url("job=j"))
     with pytest.raises(dist.DistNetworkError, match="does not accept the password") as caught:
         store_of(server.url("job=j", login=":wrong-one@"))
@@ -172,7 +172,7 @@ def test_a_url_that_cannot_be_used(url: str, said: str) -> None:
         store_of(url)
 
 
-def test_a_database_that_is_not_there(servers: list[RedisServer], tmp_path: Path) -> None:
+def test_a_database_that_does_not_exist(servers: list[RedisServer], tmp_path: Path) -> None:
     server = start(servers, tmp_path, "--databases", "2")
     with pytest.raises(ValueError, match="no database 7"):
         store_of(f"redis://{server.place}/7?job=j")
@@ -188,7 +188,7 @@ def test_a_server_that_takes_no_more(servers: list[RedisServer], tmp_path: Path)
     store.set("key", "value")
 
 
-def test_what_is_no_redis_server() -> None:
+def test_a_server_that_is_not_redis() -> None:
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
@@ -199,7 +199,7 @@ def test_what_is_no_redis_server() -> None:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         answered = pool.submit(answer)
-        with pytest.raises(dist.DistNetworkError, match="no Redis reply"):
+        with pytest.raises(dist.DistNetworkError, match="invalid Redis reply"):
             store_of(f"redis://127.0.0.1:{listener.getsockname()[1]}/?job=j", 5)
         answered.result(10)
 

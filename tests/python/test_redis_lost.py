@@ -13,8 +13,8 @@ from redis_server import RedisServer
 from support import later
 
 KEEPS = ["--appendonly", "yes", "--appendfsync", "always"]
-AWAY_S = 3  # how long the launchers wait for their server
-BOUND_S = 40  # from its loss to the end of every command; ranks that are stopped take most of it, on a loaded machine
+AWAY_S = 3  # the time for which launchers wait for their server
+BOUND_S = 40  # from its loss to the end of every command, most of which is stopping ranks on a busy machine
 PROGRAM = """
 import os, torch, torch.distributed as dist, atoll
 dist.init_process_group("atoll")
@@ -50,7 +50,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServ
 
 
 def of_launchers(job: Launched, text: str) -> bool:
-    """Whether it was said by the command itself, whose lines carry no island."""
+    """Returns whether the command itself printed it, whose lines have no island."""
     return any(text in line and not line.startswith("[") for line in job.text.splitlines())
 
 
@@ -92,7 +92,7 @@ def test_the_server_is_lost(server: RedisServer, tmp_path: Path, fate: str, mode
     assert all(ends), text
     assert (AWAY_S - 1 if fate == "stays away" else 0) < took < BOUND_S, text
     if mode == "restart":
-        assert all(of_launchers(job, "atoll run: job lost cannot go on: ") for job in jobs), text
+        assert all(of_launchers(job, "atoll run: job lost cannot continue: ") for job in jobs), text
     reason = "cannot be used" if fate == "stays away" else 'has lost the keys of job "lost'
     for job in jobs:
         told = [line for line in job.text.splitlines() if line.startswith("atoll run: ") and reason in line]

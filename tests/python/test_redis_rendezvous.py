@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that a Redis server coordinates: init_method, `atoll run` and torchrun, the list of members, and what happens
-to a running job when the server or a host is lost."""
+"""Jobs that a Redis server coordinates: init_method, `atoll run` and torchrun, the list of members, and running jobs
+that lose the server or a host."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def programs(folder: Path, source: str, size: int, **environment: str) -> list[Program]:
-    """Ranks that find no store but the one that their source names."""
+    """Returns ranks without any store except the one that their source names."""
     common = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(size), **environment}
     started = []
     for rank in range(size):
@@ -132,7 +132,7 @@ dist.destroy_process_group()
 def check_two_commands_meet(
     server: RedisServer, endpoint: str, folder: Path, *options: object, **environment: str
 ) -> str:
-    """Returns what they have printed."""
+    """Checks that two commands form one job; returns what they have printed."""
     file = folder / "train.py"
     file.write_text(SUM)
     common = ["--rdzv-backend=redis", f"--rdzv-endpoint={endpoint}", "--rdzv-id=meet", "--nnodes=2", QUICK]
@@ -293,7 +293,7 @@ os._exit(0)
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_the_server_is_lost_in_a_running_job(tmp_path: Path, keeps: bool) -> None:
-    """The job goes on; its next group needs the keys."""
+    """The job goes on, but its next group needs the keys."""
     folder = tmp_path / "redis"
     folder.mkdir()
     server = RedisServer(folder, ["--appendonly", "yes", "--appendfsync", "always"] if keeps else [])
@@ -331,7 +331,7 @@ dist.destroy_process_group()
 @pytest.mark.verify
 @pytest.mark.parametrize("which", [0, 1])
 def test_the_job_outlives_any_of_its_hosts(server: RedisServer, tmp_path: Path, which: int) -> None:
-    """No agent holds the store: whichever is lost, the other goes on alone."""
+    """No agent holds the store, so whichever is lost, the other goes on alone."""
     file = tmp_path / "train.py"
     file.write_text(GO_ON)
     common = ["--rdzv-backend=redis", f"--rdzv-endpoint={server.place}", "--rdzv-id=hosts", "--nnodes=1:2",

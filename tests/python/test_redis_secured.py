@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs in a Redis server that has TLS and a password: they run as over any other, and show the password nowhere."""
+"""Jobs in a Redis server with TLS and a password run as with any other, and never show the password."""
 
 import json
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Secured:
-    """A server with TLS and a password, and how ranks and commands are let in."""
+    """A server with TLS and a password, and the credentials of ranks and commands."""
 
     server: RedisServer
     url: str
@@ -65,7 +65,7 @@ def test_two_ranks_train_over_a_secured_server(secured: Secured, tmp_path: Path)
 
 
 def test_two_commands_meet_in_a_secured_server(secured: Secured, tmp_path: Path) -> None:
-    """The password is in nothing that commands and ranks print, nor in their log files."""
+    """The password is neither in the output of commands and ranks nor in their log files."""
     told = {"LOGLEVEL": "DEBUG", "ATOLL_LOG_LEVEL": "debug", **secured.environment}
     logs = ["--tee=3", f"--log-dir={tmp_path / 'logs'}"]
     text = check_two_commands_meet(secured.server, secured.url, tmp_path, *logs, **told)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every store of torch.distributed must do: TCPStore, HashStore and RedisStore alike, also under a prefix."""
+"""Requirements on every store of torch.distributed, for TCPStore, HashStore and RedisStore, also with a prefix."""
 
 import threading
 from collections.abc import Iterator
@@ -59,7 +59,7 @@ def test_a_sum_of_many_threads(store: dist.Store) -> None:
     assert sorted(seen) == list(range(1, 101))
 
 
-def test_a_sum_over_what_is_no_number(store: dist.Store) -> None:
+def test_a_sum_over_a_value_that_is_not_a_number(store: dist.Store) -> None:
     store.set("key", "words")
     if isinstance(store, dist.TCPStore):
         pytest.skip("TCPStore's server ends the connection")
@@ -96,7 +96,7 @@ def test_keys_are_counted_checked_and_removed(store: dist.Store) -> None:
 
 def test_waiting_for_keys(store: dist.Store) -> None:
     store.set("a", "1")
-    other = store.clone()  # a TCPStore is in use as long as one of its calls waits
+    other = store.clone()  # a TCPStore is blocked while one of its calls waits
     timer = threading.Timer(0.1, lambda: (other.set("b", "2"), other.set("c", "3")))
     timer.start()
     store.wait(["a", "b", "c"], timedelta(seconds=20))
@@ -124,8 +124,8 @@ def test_a_key_that_does_not_come(store: dist.Store) -> None:
     assert store.get("absent") == b"there"
 
 
-def test_a_wait_holds_up_nobody(store: dist.Store) -> None:
-    """Neither other threads of Python nor a clone."""
+def test_a_wait_delays_no_other_call(store: dist.Store) -> None:
+    """A wait delays neither other Python threads nor a clone."""
     clone = store.clone()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(clone.wait, ["go"], timedelta(seconds=20))

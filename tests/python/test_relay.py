@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The baseline ATOLL_BRIDGE=relay: right results on every mixture of devices, and clear refusals."""
+"""The baseline ATOLL_BRIDGE=relay: right results for every mixture of devices, and clear errors."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,7 +16,7 @@ from support import Ranks, device, raises, run_script
 RELAY = {"ATOLL_BRIDGE": "relay"}
 MIXTURES = [
     ("AB", ["cpu", "sim"]),
-    ("ABA", ["sim", "cpu", "sim"]),  # rows of an island are not neighbours
+    ("ABA", ["sim", "cpu", "sim"]),  # ranks of an island are not neighbours
     ("AAB", ["sim", "sim", "sim"]),  # unequal islands of one kind
     ("AA", ["sim", "sim"]),  # nothing crosses
     ("ABB", ["cpu", "cpu", "cpu"]),
@@ -152,7 +152,7 @@ except Exception as error:
 
 def test_the_value_must_be_known() -> None:
     [done] = run_script(START.format(before=""), 1, {"ATOLL_BRIDGE": "tunnel"})
-    assert 'ValueError ATOLL_BRIDGE="tunnel": expected relay, or nothing' in done.stdout
+    assert 'ValueError ATOLL_BRIDGE="tunnel": expected relay, or unset' in done.stdout
 
 
 def test_some_ranks_without_it_are_named() -> None:

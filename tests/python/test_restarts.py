@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which ranks start again after a failure, and whose failure it was. Without processes."""
+"""Which ranks start again after a failure, and which rank caused it; without processes."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from atoll.launch.run import run
 
 
 class Said:
-    """An Output of which only the ranks' last lines are known."""
+    """An Output with only the ranks' last lines."""
 
     def __init__(self, *lines: str) -> None:
         self._lines = lines
@@ -22,7 +22,7 @@ class Said:
 
 
 class Failure:
-    """As much of a ProcessFailure as is looked at."""
+    """The part of a ProcessFailure that is used."""
 
     error_file_data: dict[str, Any] = {"message": "<NONE>"}  # noqa: RUF012
 
@@ -37,8 +37,8 @@ LOST = "torch.distributed.DistNetworkError: all_reduce #4: rank 2 has ended"
     ("codes", "lines", "expected"),
     [
         ([-9, 1], ["", LOST], 0),
-        ([1, -9], [LOST, ""], 1),  # both have ended before the launcher looks, and their times say little
-        ([-15, -9], [LOST, ""], 1),  # said so, but was stopped before it ended
+        ([1, -9], [LOST, ""], 1),  # both have ended before the launcher looks, so their times mean little
+        ([-15, -9], [LOST, ""], 1),  # it printed its error, but was stopped before it ended
         ([1, -15], [LOST, ""], None),
         ([-15, 1], ["", LOST], 0),
         ([1, 1], [LOST, LOST], None),
@@ -63,7 +63,7 @@ def test_islands_count_apart_and_are_left_out() -> None:
     verdicts = [restarts.after(island) for island in ("a", "b", "c", "b", "c")]
     assert [verdict.goes_on for verdict in verdicts] == [True, True, True, True, False]
     assert [verdict.left_out for verdict in verdicts] == [None, None, None, "b", None]
-    assert verdicts[3].why == "island b has failed 2 times: starting again without it"
+    assert verdicts[3].why == "island b has failed 2 times: restarting without it"
     assert verdicts[4].why == "no restarts are left"
 
 
@@ -78,7 +78,7 @@ def test_what_other_hosts_cause_counts_apart() -> None:
     [
         (["a", "b"], 3, "--min-islands=3: this command has 2 islands: write 1 to 2"),
         (["a"], 0, "--min-islands=0: this command has 1 island: write 1 to 1"),
-        ([], 1, "--min-islands=1: no islands are given: add --island for each, or leave it out"),
+        ([], 1, "--min-islands=1: --island is missing: add one for each island, or remove --min-islands"),
     ],
 )
 def test_refused(islands: list[str], least: int, message: str) -> None:
@@ -92,8 +92,8 @@ def test_refused_by_the_command(capfd: pytest.CaptureFixture[str], tmp_path: Pat
     assert capfd.readouterr().err == "atoll run: --min-islands=2: this command has 1 island: write 1 to 1\n"
 
 
-def test_a_restart_waits_for_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """All that the ranks have printed is read as soon as they have ended, however long that may take at most."""
+def test_a_restart_does_not_wait(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The ranks' output is read as soon as they have ended, whatever the limit for that is."""
     monkeypatch.setattr("atoll.launch.run._SETTLE_S", 3600.0)
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho began\n[ $TORCHELASTIC_RESTART_COUNT = 1 ] || kill -9 $$\n")

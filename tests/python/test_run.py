@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll run` from the outside: what each rank gets, how commands join, what is printed when a rank fails."""
+"""`atoll run` as a command: the environment of each rank, how commands join, and the output when a rank fails."""
 
 import json
 import os
@@ -45,7 +45,7 @@ def script(folder: Path, source: str, name: str = "train.py") -> Path:
 
 
 def told(text: str) -> dict[int, dict[str, object]]:
-    """What the ranks running TELL have printed, by rank."""
+    """Returns what the ranks running TELL have printed, by rank."""
     found = [json.loads(line[line.index("{") :]) for line in text.splitlines() if "{" in line]
     return {int(entry["RANK"]): entry for entry in found}
 
@@ -129,8 +129,8 @@ signal.pause()
 """
 
 
-def test_the_first_failure_is_told_first(tmp_path: Path) -> None:
-    """Rank 0 fails because rank 2 did, before the launcher looks: only the times of their ends tell them apart."""
+def test_the_first_failure_is_reported_first(tmp_path: Path) -> None:
+    """Rank 0 fails because rank 2 did, before the launcher looks, so only the times of their ends distinguish them."""
     os.mkfifo(tmp_path / "fifo")
     islands = ["--island=fast:2", "--island=slow:1", "--monitor-interval=6"]
     done = atoll("run", *islands, script(tmp_path, FAIL), tmp_path / "fifo")
@@ -217,7 +217,7 @@ def test_log_files(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_logs_without_a_folder_are_told(tmp_path: Path) -> None:
+def test_logs_without_a_folder_are_reported(tmp_path: Path) -> None:
     done = atoll("run", "--tee=1", "--island=a:1", script(tmp_path, "print('x')"), TMPDIR=str(tmp_path))
     assert done.stdout == "[a:0] x\n"
     (log,) = tmp_path.glob("atoll-logs-*/**/stdout.log")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Islands in containers: the command, a runtime that only runs what it is given, and none at all."""
+"""Islands in containers: the command, a fake runtime that only runs what it is given, and no runtime."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from atoll.launch import containers
 from atoll.launch.run import run
 from launching import atoll
 
-# Runs the command behind the image, with the environment that it is told to pass on and nothing else.
+# Runs the command after the image's name, with only the environment that it is told to pass on.
 FAKE = f"""#!{sys.executable}
 import os, sys
 with open(os.environ["FAKE_LOG"], "a") as log:
@@ -44,7 +44,7 @@ sys.exit(len(sys.argv) > 1 and sys.argv[1] == "fail")
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What the fake podman was called with. It is first on the PATH, and there is a python3 behind it."""
+    """The calls of the fake podman, which is first on the PATH, followed by a python3."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "podman").write_text(FAKE)
@@ -75,7 +75,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("own", [False, True], ids=["of the command", "of the island"])
 def test_files_by_relative_paths_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool) -> None:
-    """A runtime takes a relative path for the name of a volume; in the container it is one in the same folder."""
+    """A runtime would take a relative path for the name of a volume; in the container it is in the same folder."""
     monkeypatch.chdir(tmp_path)
     environment = {"ATOLL_KEY_FILE": "keys/job.key"} if own else {}
     monkeypatch.setenv("ATOLL_KEY_FILE", "/other/key" if own else "keys/job.key")
@@ -129,8 +129,8 @@ def test_podman_runs_the_rest(log: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert sorted(call.split()[0] for call in calls[1:]) == ["run", "run"]
 
 
-def test_a_restart_comes_behind_the_end_of_the_containers(log: Path) -> None:
-    """Killing the client ends no container, and the next attempt wants its device."""
+def test_a_restart_waits_for_the_end_of_the_containers(log: Path) -> None:
+    """Killing the client does not end the container, and the next attempt needs its device."""
     done = atoll("run", "--max-restarts=1", "--island=inside:1,container=test/image:1", "tell.py", "fail")
     assert done.returncode == 1
     assert [call.split()[0] for call in log.read_text().splitlines()[1:]][:4] == ["run", "ps", "rm", "run"]
@@ -151,8 +151,8 @@ def test_no_runtime(log: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     (tmp_path / "programs" / "podman").unlink()
     assert run(["--island=amd:1,container=test/image:1", "tell.py"]) == 2
     assert capfd.readouterr().err == (
-        "atoll run: island 'amd' asks for a container, but podman is not installed and docker is not installed: "
-        "install one of them, start its service, or leave container= out\n"
+        "atoll run: island 'amd' needs a container, but podman is not installed and docker is not installed: "
+        "install one of them, start its service, or remove container=\n"
     )
 
 

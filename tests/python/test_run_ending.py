@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However `atoll run` ends, its ranks and what they have started end with it, soon. `atoll ps` and `atoll stop`."""
+"""However `atoll run` ends, its ranks and the processes that they started soon end, too. Also `atoll ps` and `atoll
+stop`."""
 
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 from atoll.launch import LaunchError, jobs, processes
 from launching import atoll, eventually, free_port, launched
 
-# Each rank starts a process of its own and then waits for ever.
+# Each rank starts a child process and then waits forever.
 WAIT = """
 import os, subprocess, signal, sys
 child = subprocess.Popen([sys.executable, "-S", "-c", "import signal; signal.pause()"])
@@ -74,8 +75,8 @@ def test_a_second_signal_leaves_nothing(folder: Path, wait_script: Path) -> None
         job.wait_for("ready", 2)
         os.kill(job.process.pid, signal.SIGTERM)
         job.wait_for("asked", 2)
-        job.wait_for("atoll run: got SIGTERM: stopping the ranks; once more kills them\n")
-        eventually(lambda: [found.state for found in jobs.running_jobs()] == ["stopping"], "the state is told")
+        job.wait_for("atoll run: got SIGTERM: stopping the ranks; send it again to kill them\n")
+        eventually(lambda: [found.state for found in jobs.running_jobs()] == ["stopping"], "the state is printed")
         assert job.end(signal.SIGTERM, SOON_S) == 143
         job.wait_until_gone()
     assert list(folder.iterdir()) == []
@@ -90,7 +91,7 @@ def test_a_failure_ends_what_the_others_started(folder: Path, tmp_path: Path) ->
 
 
 def recorded(ranks: int) -> jobs.Job:
-    """The only job, once its launcher has written down its ranks: that may be after their first words."""
+    """Returns the only job once its launcher has recorded its ranks, which may be after their first output."""
     eventually(lambda: [len(job.workers) for job in jobs.running_jobs()] == [ranks], "the ranks are recorded")
     (found,) = jobs.running_jobs()
     return found
@@ -102,14 +103,14 @@ def test_ranks_die_with_their_launcher(folder: Path, wait_script: Path) -> None:
         ranks = [worker.pid for worker in recorded(2).workers]
         assert job.end(signal.SIGKILL, SOON_S) == -signal.SIGKILL
         eventually(lambda: not any(processes.start_time(pid) for pid in ranks), "the ranks end")
-        # What the dead launcher left behind is dropped.
+        # The entry that the dead launcher left is removed.
         assert len(list(folder.iterdir())) == 1
         assert jobs.running_jobs() == []
         assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("node_rank", [0, 1])
-def test_a_signal_while_nobody_joins(node_rank: int, folder: Path, wait_script: Path) -> None:
+def test_a_signal_while_waiting_for_others(node_rank: int, folder: Path, wait_script: Path) -> None:
     common = ["--nnodes=2", "--master-addr=127.0.0.1", f"--master-port={free_port()}", f"--node-rank={node_rank}"]
     with launched(*common, "--island=a:1", wait_script) as job:
         job.wait_for("1 local rank, a: 1")
@@ -131,7 +132,7 @@ with EndingOnSignal([signal.SIGTERM], lambda number: say(number.name), lambda: 0
     while True:
         try:
             if not told:
-                told = True  # first: the signal may come as soon as the word is out
+                told = True  # first: the signal may come as soon as the line is printed
                 say("deaf")
             library.pthread_mutex_lock(mutex)
         except Exception as error:
@@ -140,7 +141,7 @@ with EndingOnSignal([signal.SIGTERM], lambda number: say(number.name), lambda: 0
 
 
 def test_a_launcher_that_waits_in_a_library_ends() -> None:
-    """A second lock of the same mutex waits for ever, and no signal interrupts it."""
+    """A second lock of the same mutex waits forever, and no signal interrupts it."""
     with subprocess.Popen([sys.executable, "-c", DEAF], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "deaf\n"
@@ -171,7 +172,7 @@ def test_ps_and_stop(folder: Path, wait_script: Path) -> None:
         assert job.end() == 143
         job.wait_until_gone()
     empty = atoll("stop")
-    assert (empty.returncode, empty.stderr) == (1, "atoll stop: no job runs here that you have started\n")
+    assert (empty.returncode, empty.stderr) == (1, "atoll stop: you have no running job on this host\n")
 
 
 def test_stop_kills_a_launcher_that_does_not_listen(folder: Path, wait_script: Path) -> None:
@@ -180,14 +181,14 @@ def test_stop_kills_a_launcher_that_does_not_listen(folder: Path, wait_script: P
         (found,) = jobs.running_jobs()
         os.kill(job.process.pid, signal.SIGSTOP)
         text = f"job {found.id} did not stop within 0.1 s and was killed"
-        # A child's exit code stays until it is asked for; that counts as ended.
+        # A zombie counts as ended.
         assert jobs.stop_job(found, 0.1) == text
         job.wait_until_gone()
         assert list(folder.iterdir()) == []
 
 
 class Sleeper:
-    """A process to write entries for."""
+    """A process for which entries are written."""
 
     def __enter__(self) -> subprocess.Popen[bytes]:
         self.process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
@@ -206,7 +207,7 @@ def entry(folder: Path, identifier: str, pid: int, started: int) -> Path:
     return path
 
 
-def test_a_number_used_again_is_no_job(folder: Path) -> None:
+def test_a_reused_process_id_is_not_a_job(folder: Path) -> None:
     with Sleeper() as one, Sleeper() as other:
         kept = entry(folder, "kept", one.pid, processes.start_time(one.pid) or 0)
         stale = entry(folder, "stale", other.pid, 1)
@@ -216,7 +217,7 @@ def test_a_number_used_again_is_no_job(folder: Path) -> None:
     assert jobs.running_jobs() == []
 
 
-def test_an_entry_that_is_being_made_stays(folder: Path) -> None:
+def test_an_unfinished_entry_is_kept(folder: Path) -> None:
     folder.mkdir(mode=0o700)
     (folder / f"new.{os.getpid()}").mkdir()
     (folder / "broken.job").mkdir()
@@ -233,14 +234,14 @@ def test_nothing_is_written_after_the_end(folder: Path) -> None:
 
 
 def test_which_job_to_stop(folder: Path) -> None:
-    with pytest.raises(LaunchError, match=r"^no job 'x' runs here; there is none$"):
+    with pytest.raises(LaunchError, match=r"^no job 'x' is running here; none is$"):
         jobs.choose_jobs("x")
     with Sleeper() as one, Sleeper() as other:
         for identifier, process in (("one", one), ("other", other)):
             entry(folder, identifier, process.pid, processes.start_time(process.pid) or 0)
-        with pytest.raises(LaunchError, match=r"^several jobs run: name one of (one, other|other, one)$"):
+        with pytest.raises(LaunchError, match=r"^several jobs are running: name one of (one, other|other, one)$"):
             jobs.choose_jobs(None)
-        with pytest.raises(LaunchError, match=r"^no job 'x' runs here; there are (one, other|other, one)$"):
+        with pytest.raises(LaunchError, match=r"^no job 'x' is running here; running: (one, other|other, one)$"):
             jobs.choose_jobs("x")
         assert [job.pid for job in jobs.choose_jobs("other")] == [other.pid]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `atoll run` refuses before anything starts, and what it says."""
+"""Errors that `atoll run` reports before anything starts."""
 
 import signal
 import socket
@@ -22,24 +22,24 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["--island=a", "x.py"], "--island 'a': the ranks are missing: write NAME:RANKS, such as fast:2 or fast:0-1+4"),
         (["--island=a:2", "--nproc-per-node=3", "x.py"], "--nproc-per-node is 3, but the islands have 2 ranks (a: 2): "
-         "write --nproc-per-node=2, or leave it out"),
+         "write --nproc-per-node=2, or remove it"),
         (["--nproc-per-node=lots", "x.py"], "--nproc-per-node=lots: Unsupported nproc_per_node value: lots: "
          "write a number such as 2, or cpu or auto"),
         (["--nproc-per-node=0", "x.py"], "--nproc-per-node=0: a host has at least one rank"),
         (["--nnodes=a", "x.py"], "--nnodes=a: write a number such as 2, or a range such as 1:4"),
         (["--island=a:1", "x.py"], "x.py: no such file: write the path of a Python script, -m and a module, or "
          "--no-python and a program"),
-        (["--island=a:1,python=no/python", "x.py"], "island 'a': python=no/python is no program that can be run: write "
+        (["--island=a:1,python=no/python", "x.py"], "island 'a': python=no/python is not an executable program: write "
          "the path of an interpreter, such as python=/srv/rocm-venv/bin/python"),
         (["--no-python", "--island=a:1,python=python3", "x"], "island 'a': python=python3 has no effect with "
-         "--no-python: leave one of them out"),
-        (["--run-path", "x.py"], "--run-path: each rank has a process of its own here: leave --run-path out"),
+         "--no-python: remove one of them"),
+        (["--run-path", "x.py"], "--run-path is not supported, because each rank is a separate process: remove it"),
         (["--logs-specs=own", "x.py"], "--logs-specs=own: use --log-dir, --redirects and --tee instead"),
         (["--virtual-local-rank", "--island=a:1,device=cuda", "x.py"], "--virtual-local-rank shows each rank one "
-         "device as number 0, and device= numbers them: leave one of them out"),
-        (["--signals-to-handle=SIGTERM,SIGNOT", "x.py"], "--signals-to-handle: 'SIGNOT' is no signal: write names such "
+         "device as number 0, but device= numbers them: remove one of them"),
+        (["--signals-to-handle=SIGTERM,SIGNOT", "x.py"], "--signals-to-handle: 'SIGNOT' is not a signal: write names such "
          "as SIGTERM,SIGINT"),
-        (["--rdzv-id=a/b", "x.py"], "--rdzv-id='a/b': the job's folders carry it: write 1 to 100 characters without a "
+        (["--rdzv-id=a/b", "x.py"], "--rdzv-id='a/b': it is part of the job's folder names: write 1 to 100 characters without a "
          "slash"),
         (["--redirects=9", "x.py"], "--redirects=9: write 1 (stdout), 2 (stderr) or 3 (both), or one of them for each "
          "local rank, such as 0:1,1:3"),
@@ -95,7 +95,7 @@ def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Path)
     assert "; another program has that port: give all commands of the job another --master-port" in said
 
 
-def test_signal_handlers_are_put_back(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_signal_handlers_are_restored(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
     (tmp_path / "x.py").write_text("print('ran')")
     assert run(["--island=a:1", "x.py"]) == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""--island strings: what they mean, and what each wrong one is told."""
+"""--island strings: their meaning, and the error of each wrong one."""
 
 import re
 from itertools import pairwise
@@ -37,7 +37,7 @@ def test_counts_take_the_next_ranks() -> None:
     assert ranks_of("fast:2", "slow:1") == {"fast": (0, 1), "slow": (2,)}
 
 
-def test_counts_take_what_nobody_names() -> None:
+def test_counts_take_the_ranks_that_no_island_names() -> None:
     assert ranks_of("a:2", "b:0-0+2", "c:1") == {"a": (1, 3), "b": (0, 2), "c": (4,)}
 
 
@@ -47,7 +47,7 @@ def test_agreeing_number() -> None:
 
 @given(st.permutations(range(9)), st.lists(st.integers(1, 8), max_size=4), st.data())
 def test_every_rank_is_in_one_island(order: list[int], cuts: list[int], data: st.DataObject) -> None:
-    """Any partition, each part written as a count or as ranks."""
+    """Any partition, with each part written as a count or as ranks."""
     borders = [0, *sorted(set(cuts)), len(order)]
     parts = [order[low:high] for low, high in pairwise(borders)]
     texts = []
@@ -79,33 +79,33 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     [
         ("fast", "the ranks are missing: write NAME:RANKS, such as fast:2 or fast:0-1+4"),
         ("fast:", "the ranks are missing: write NAME:RANKS"),
-        (":2", "'' is no name: use 1 to 64 letters, digits and characters of \"._@/-\""),
-        ("a b:2", "'a b' is no name: use"),
-        (f"{'x' * 65}:2", "is no name: use 1 to 64"),
-        ("a:x", "'x' are no ranks: write how many, such as 2, or which, such as 0-1+4"),
-        ("a:1-", "'1-' are no ranks"),
-        ("a:-1", "'-1' are no ranks"),
-        ("a:\u0661", "are no ranks"),
-        ("a:0", "0 ranks: an island has 1 to 4096; local rank 0 alone is 0-0"),
+        (":2", "invalid name '': use 1 to 64 letters, digits and characters of \"._@/-\""),
+        ("a b:2", "invalid name 'a b': use"),
+        (f"{'x' * 65}:2", ": use 1 to 64"),
+        ("a:x", "invalid ranks 'x': write how many, such as 2, or which, such as 0-1+4"),
+        ("a:1-", "invalid ranks '1-'"),
+        ("a:-1", "invalid ranks '-1'"),
+        ("a:\u0661", "invalid ranks"),
+        ("a:0", "0 ranks: an island has 1 to 4096; for local rank 0 only, write 0-0"),
         ("a:5000", "5000 ranks: an island has 1 to 4096"),
         ("a:0-5000", "local rank 5000 is too large: a host has at most 4096"),
-        ("a:3-1", "the range 3-1 runs backwards: write 1-3"),
+        ("a:3-1", "the range 3-1 is reversed: write 1-3"),
         ("a:0-2+1", "local rank 1 is named twice: name it once"),
-        ("a:1,devise=cpu", "'devise=cpu' is no option: known are device=DEVICE, python=PATH, env=NAME=VALUE and"),
-        ("a:1,cpu", "'cpu' is no option"),
-        ("a:1,", "'' is no option"),
-        ("a:1,env=L=1,2", "'2' is no option: known are device=DEVICE, python=PATH, env=NAME=VALUE and container=IMAGE; "
-         "a comma inside a value is written twice"),
-        ("a:1,device=", "device= has no value: write one, or leave device= out"),
-        ("a:1,device=CUDA", "'CUDA' is no device: write a type, such as cuda or cpu, or one device, such as cuda:3"),
-        ("a:1,device=cuda:x", "'cuda:x' is no device"),
-        ("a:1,python=a,python=b", "python= is given twice, as 'a' and 'b': leave one out"),
+        ("a:1,devise=cpu", "unknown option 'devise=cpu': options are device=DEVICE, python=PATH, env=NAME=VALUE and"),
+        ("a:1,cpu", "unknown option 'cpu'"),
+        ("a:1,", "unknown option ''"),
+        ("a:1,env=L=1,2", "unknown option '2': options are device=DEVICE, python=PATH, env=NAME=VALUE and container=IMAGE; "
+         "double a comma inside a value"),
+        ("a:1,device=", "device= has no value: add one, or remove device="),
+        ("a:1,device=CUDA", "invalid device 'CUDA': write a type, such as cuda or cpu, or one device, such as cuda:3"),
+        ("a:1,device=cuda:x", "invalid device 'cuda:x'"),
+        ("a:1,python=a,python=b", "python= is given twice, as 'a' and 'b': remove one"),
         ("a:1,env=A", "env=A sets no variable: write env=NAME=VALUE"),
         ("a:1,env=1A=2", "env=1A=2 sets no variable"),
-        ("a:1,env=A=1,env=A=2", "env=A= is given twice, as '1' and '2': leave one out"),
-        ("a:1,env=ATOLL_ISLAND=b", "env=ATOLL_ISLAND=b: the island is called 'a': change the name there"),
+        ("a:1,env=A=1,env=A=2", "env=A= is given twice, as '1' and '2': remove one"),
+        ("a:1,env=ATOLL_ISLAND=b", "env=ATOLL_ISLAND=b: the island's name is 'a': change it there"),
         ("a:1,env=ATOLL_DEVICE=cpu", "env=ATOLL_DEVICE=cpu: write device=cpu"),
-        ("a:1,env=LOCAL_RANK=0", "env=LOCAL_RANK=0: LOCAL_RANK is set by the launcher for each rank: leave it out"),
+        ("a:1,env=LOCAL_RANK=0", "env=LOCAL_RANK=0: LOCAL_RANK is set by the launcher for each rank: remove it"),
         ("a:1,env=MASTER_PORT=1", "MASTER_PORT is set by the launcher"),
     ],
 )  # fmt: skip
@@ -118,11 +118,11 @@ def test_malformed_island(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("texts", "local_ranks", "problem"),
     [
-        (["a:1", "a:1"], None, "island 'a' is given 2 times: join its ranks in one, such as a:0-1+4"),
-        (["a:0-1", "b:1-2"], None, "local rank 1 is in island 'a' and in 'b': take it out of one"),
+        (["a:1", "a:1"], None, "island 'a' is given 2 times: combine its ranks, such as a:0-1+4"),
+        (["a:0-1", "b:1-2"], None, "local rank 1 is in island 'a' and in 'b': remove it from one"),
         (["a:0-0", "b:2-2"], None, "local rank 1 is in no island: add it to one, or number the ranks without gaps"),
         (["a:2", "b:1"], 4, "--nproc-per-node is 4, but the islands have 3 ranks (a: 2, b: 1): write "
-         "--nproc-per-node=3, or leave it out"),
+         "--nproc-per-node=3, or remove it"),
     ],
 )  # fmt: skip
 def test_islands_that_do_not_fit(texts: list[str], local_ranks: int | None, problem: str) -> None:

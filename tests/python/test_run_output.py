@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks print reaches the terminal whole, and the rank that failed first is named first."""
+"""Lines that ranks print reach the terminal whole, and the rank that failed first is named first."""
 
 import os
 import subprocess
@@ -50,7 +50,7 @@ def test_a_progress_bar_is_shown_once_a_second() -> None:
 
 
 class Writer:
-    """A local rank that writes to what Output has opened."""
+    """A local rank that writes to the streams that Output has opened."""
 
     def __init__(self, output: Output, local_rank: int = 0, prefix: bytes | None = b"> ") -> None:
         self.out = os.open(output.open(local_rank, STDOUT, prefix), os.O_WRONLY)
@@ -89,7 +89,7 @@ def test_last_lines(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert output.last_lines(3) == []
 
 
-def test_a_copy_that_cannot_be_written_is_told_once(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_copy_that_cannot_be_written_is_reported_once(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     output = Output()
     path = tmp_path / "missing" / "stdout.log"
     end = os.open(output.open(0, STDOUT, b"> ", [Copy(str(path))]), os.O_WRONLY)
@@ -99,11 +99,11 @@ def test_a_copy_that_cannot_be_written_is_told_once(capfd: pytest.CaptureFixture
     os.close(end)
     out, err = capfd.readouterr()
     assert out == "> line\n" * 2
-    assert err == f"atoll run: {path} gets no more lines: No such file or directory\n"
+    assert err == f"atoll run: cannot write to {path} any more: No such file or directory\n"
 
 
 def ended_process(output: Output, local_rank: int) -> subprocess.Popen[bytes]:
-    """A process that Output has seen end."""
+    """A process whose end Output has noticed."""
     process = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
     output.watch({local_rank: process.pid})
     process.communicate(b"\n")
@@ -120,7 +120,7 @@ def test_the_rank_that_ended_first_is_first() -> None:
     for local_rank in (1, 0):
         ended_process(output, local_rank)
     output.close()
-    # Torch's own time stamps say the opposite.
+    # Torch's own time stamps have the opposite order.
     found = {0: failure(0), 1: failure(1)}
     found[0].timestamp = 0
     assert [rank for rank, _ in failures.in_order(found, output)] == [1, 0]
@@ -161,12 +161,12 @@ def test_the_report(capfd: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("code", [-9, 137])
 def test_a_rank_that_was_killed(code: int) -> None:
-    """The first, that is: others are stopped by `atoll run`."""
+    """Only the first killed rank counts, because `atoll run` stops the others."""
     output = Output()
     output.close()
     ordered = [(0, failure(0, code)), (1, failure(1, code))]
     first, _, other = failures.describe(ordered, ["", ""], output).splitlines()
-    hint = "; perhaps the system ran out of memory: `dmesg` tells, and a smaller batch or model needs less"
+    hint = "; the system may have run out of memory: check `dmesg`, and try a smaller batch or model"
     assert first.endswith(hint)
     assert "memory" not in other
     plain, *_ = failures.describe(ordered, ["", ""], output, with_hint=False).splitlines()

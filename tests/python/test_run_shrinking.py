@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll run --on-failure=shrink` with programs that know nothing of changing groups: what they get, and their end."""
+"""`atoll run --on-failure=shrink` with programs that do not support changing groups: their environment and their
+end."""
 
 import json
 import os
@@ -26,7 +27,7 @@ signal.pause()
 """
 
 
-# Rank 0 writes what is no notice where notices belong, and both do what a rank does.
+# Rank 0 writes invalid notices where notices belong, and both do what a rank does.
 NO_NOTICE = """
 import os
 from datetime import timedelta
@@ -50,17 +51,17 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--min-ranks=2"], "--min-ranks=2 goes with --on-failure=shrink: add that, or leave it out"),
-        (["--on-failure=shrink", "--min-ranks=3"], "--min-ranks=3: the job has 2: write 1 to 2"),
-        (["--on-failure=shrink", "--min-ranks=0"], "--min-ranks=0: the job has 2: write 1 to 2"),
-        (["--on-failure=shrink", "--nnodes=2", "--rdzv-endpoint=h:1"], "--on-failure=shrink works on one host: leave "
-         "--nnodes, --master-addr, --master-port and --rdzv-* out (but for --rdzv-backend=redis), or take "
+        (["--min-ranks=2"], "--min-ranks=2 needs --on-failure=shrink: add that, or remove it"),
+        (["--on-failure=shrink", "--min-ranks=3"], "--min-ranks=3: the job has 2 ranks: write 1 to 2"),
+        (["--on-failure=shrink", "--min-ranks=0"], "--min-ranks=0: the job has 2 ranks: write 1 to 2"),
+        (["--on-failure=shrink", "--nnodes=2", "--rdzv-endpoint=h:1"], "--on-failure=shrink works on one host: remove "
+         "--nnodes, --master-addr, --master-port and --rdzv-* (except for --rdzv-backend=redis), or use "
          "--on-failure=restart for several hosts"),
         (["--on-failure=shrink", "--nnodes=1:2", "--rdzv-backend=redis", "--rdzv-endpoint=h:1", "--rdzv-id=x"],
-         "--on-failure=shrink works on one host: leave --nnodes, --master-addr, --master-port and --rdzv-* out (but "
-         "for --rdzv-backend=redis), or take --on-failure=restart for several hosts"),
-        (["--on-failure=shrink", "--virtual-local-rank"], "--virtual-local-rank is for --on-failure=restart alone: "
-         "leave it out"),
+         "--on-failure=shrink works on one host: remove --nnodes, --master-addr, --master-port and --rdzv-* "
+         "(except for --rdzv-backend=redis), or use --on-failure=restart for several hosts"),
+        (["--on-failure=shrink", "--virtual-local-rank"], "--virtual-local-rank works only with "
+         "--on-failure=restart: remove it"),
         (["--on-failure=shrink", "--island=a:2", "--min-islands=1"], "--min-islands=1 is for --on-failure=restart "
          "alone: write --min-ranks, or leave it out"),
     ],
@@ -91,7 +92,7 @@ def test_ranks_get_what_other_launchers_give(tmp_path: Path, place: str) -> None
 
 @pytest.mark.verify
 def test_a_name_in_redis_is_for_one_command(tmp_path: Path) -> None:
-    """Also after a launcher that was killed: the next one waits until it is known to be dead."""
+    """Also after a launcher was killed: the next one waits until it is known to be dead."""
     (tmp_path / "wait.py").write_text(WAIT.replace("child = ", "#"))
     with store_options("redis", tmp_path, "taken") as options:
         command = ["--on-failure=shrink", *options, "--island=a:1", "wait.py"]
@@ -99,19 +100,19 @@ def test_a_name_in_redis_is_for_one_command(tmp_path: Path) -> None:
             first.wait_for("ready")
             second = atoll("run", *command)
             assert second.returncode == 2, second.stderr
-            assert "another job of this name runs; give this one a name of its own" in second.stderr
+            assert "another job of this name is running; give this one a name of its own" in second.stderr
             first.end(signal.SIGKILL)
         with launched(*command) as third:
             third.wait_for("ready")
             assert third.end(signal.SIGTERM) == 143
 
 
-def test_what_is_no_notice_ends_nothing(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_invalid_notices_end_nothing(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text(NO_NOTICE)
     assert run(["--on-failure=shrink", "--island=a:2", "x.py"]) == 0
     printed = capfd.readouterr()
     assert printed.out.count("group 2") == 2
-    assert printed.err.count("atoll run: a notice in the job's store is passed over: ") == 5
+    assert printed.err.count("atoll run: an invalid notice in the job's store is ignored: ") == 5
 
 
 def test_a_failure_is_reported(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

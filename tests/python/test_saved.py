@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""atoll.Saved: checkpoints that are there whole or not at all, whatever happens while they are written, and that ranks
-agree on."""
+"""atoll.Checkpointer: checkpoints that are there whole or not at all, whatever happens while they are written, and
+that ranks agree on."""
 
 import copy
 import errno
@@ -27,7 +27,7 @@ from training import network
 
 
 class Place:
-    """As much of a loader as a checkpoint sees."""
+    """The part of a loader that a checkpoint uses."""
 
     def __init__(self) -> None:
         self.at = 0
@@ -39,15 +39,15 @@ class Place:
         self.at = state["at"]
 
 
-def make(folder: Path, **options: Any) -> tuple[nn.Module, Place, atoll.Saved]:
+def make(folder: Path, **options: Any) -> tuple[nn.Module, Place, atoll.Checkpointer]:
     net, place = network(), Place()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimizer, [2, 4])
     items = {"model": net, "optimizer": optimizer, "schedule": schedule, "place": place}
-    return net, place, atoll.Saved(folder, **{"every": 1, "keep": 3, **items, **options})
+    return net, place, atoll.Checkpointer(folder, **{"every": 1, "keep": 3, **items, **options})
 
 
-def advance(net: nn.Module, place: Place, saved: atoll.Saved, steps: int = 1) -> None:
+def advance(net: nn.Module, place: Place, saved: atoll.Checkpointer, steps: int = 1) -> None:
     for _ in range(steps):
         optimizer = saved._items["optimizer"]
         inputs = torch.full((4, 12), float(place.at), dtype=torch.float64)
@@ -74,7 +74,7 @@ def equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def states(saved: atoll.Saved) -> dict[str, Any]:
+def states(saved: atoll.Checkpointer) -> dict[str, Any]:
     return copy.deepcopy({name: item.state_dict() for name, item in saved._items.items()})
 
 
@@ -100,7 +100,7 @@ def test_saves_every_few_steps_and_when_asked(tmp_path: Path) -> None:
 
 
 class Crash(BaseException):
-    """The process ends here."""
+    """Stands for the end of the process."""
 
 
 @pytest.mark.parametrize("at", ["torch.save", "os.fsync", "os.replace"])
@@ -118,12 +118,12 @@ def test_a_fault_while_it_is_written(
     with monkeypatch.context() as patched:
         patched.setattr(at, fail)
         if crash:
-            patched.setattr(Path, "unlink", fail)  # nothing is tidied up
+            patched.setattr(Path, "unlink", fail)  # nothing is cleaned up
             with pytest.raises(Crash):
                 advance(net, place, saved)
         else:
             advance(net, place, saved)
-            assert f"step 3 could not be saved in {tmp_path}: Input/output error; the training goes on" in caplog.text
+            assert f"step 3 could not be saved in {tmp_path}: Input/output error; training continues" in caplog.text
             assert names(tmp_path) == [2, 1]
     _, _, other = make(tmp_path)
     assert other.resume() == 2
@@ -135,7 +135,7 @@ def test_a_fault_while_it_is_written(
 
 
 def test_a_crash_before_the_folder_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The renamed file may be there or not; here it is."""
+    """The renamed file may or may not exist; here it does."""
     net, place, saved = make(tmp_path)
 
     def fail(folder: Path) -> None:
@@ -230,12 +230,12 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     data = bytearray(file.read_bytes())
     struct.pack_into("<I", data, 8, files.VERSION + 1)
     file.write_bytes(data)
-    with pytest.raises(ValueError, match=r"000002\.saved has version 2, this Atoll reads 1: go on with the Atoll"):
+    with pytest.raises(ValueError, match=r"000002\.saved has version 2, but this Atoll reads version 1: resume with"):
         make(tmp_path)[2].resume()
 
 
 class Evil:
-    """Code in a state."""
+    """A value that runs code when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return os.mkdir, ("evil",)
@@ -245,10 +245,10 @@ def test_code_is_neither_saved_nor_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     _, place, saved = make(tmp_path)
     place.at = [Evil()]  # type: ignore[assignment]
-    with pytest.raises(TypeError, match=r"place\['at'\]\[0\] is a test_saved\.Evil: atoll\.Saved writes tensors"):
+    with pytest.raises(TypeError, match=r"place\['at'\]\[0\] is a test_saved\.Evil: atoll\.Checkpointer writes"):
         saved.save()
     files.write(tmp_path, 0, {"items": {"place": Evil()}, "random": None})
-    with pytest.raises(ValueError, match="is whole, but holds what is no state"):
+    with pytest.raises(ValueError, match="is intact, but does not hold a valid state"):
         make(tmp_path)[2].resume()
     assert not Path("evil").exists()
 
@@ -257,11 +257,14 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
     net, place, saved = make(tmp_path)
     advance(net, place, saved)
     before = states(saved)
-    with pytest.raises(ValueError, match="holds model, optimizer, place, schedule, this training has model: give"):
-        atoll.Saved(tmp_path, model=net).resume()
+    with pytest.raises(ValueError, match="holds model, optimizer, place, schedule, but this training run has model"):
+        atoll.Checkpointer(tmp_path, model=net).resume()
     for other, message in (
-        (nn.Linear(3, 2), r"saved does not fit model: 'weight' is only in the model; give the training what it had"),
-        (nn.Sequential(nn.Linear(12, 34), *network()[1:]), r"model: '0.weight' is \[33, 12\] there, \[34, 12\] in the"),
+        (nn.Linear(3, 2), r"saved does not fit model: 'weight' is only in the model; restore the original"),
+        (
+            nn.Sequential(nn.Linear(12, 34), *network()[1:]),
+            r"model: '0.weight' is \[33, 12\] in the checkpoint, \[34, 12",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             make(tmp_path, model=other, place=place)[2].resume()
@@ -274,8 +277,8 @@ def test_another_training_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"every": 0}, ValueError, "every=0: give a number from 1 upwards"),
-        ({"keep": True}, ValueError, "keep=True: give a number"),
+        ({"every": 0}, ValueError, "every=0: must be an integer of at least 1"),
+        ({"keep": True}, ValueError, "keep=True: must be an integer"),
         ({"model": 3}, TypeError, "model is a int, which has no state_dict"),
     ],
 )
@@ -283,7 +286,7 @@ def test_wrong_arguments(options: dict[str, Any], kind: type[Exception], message
     with pytest.raises(kind, match=message):
         make(tmp_path, **options)
     with pytest.raises(ValueError, match="nothing to save"):
-        atoll.Saved(tmp_path)
+        atoll.Checkpointer(tmp_path)
 
 
 def draw() -> list[float]:
@@ -337,7 +340,7 @@ def refuse(rank: int, folders: list[str]) -> None:
     assert dist.get_world_size() == 2
 
 
-def test_an_error_of_one_rank_is_everyones(tmp_path: Path, two_ranks: Ranks) -> None:
+def test_an_error_of_one_rank_is_raised_on_all(tmp_path: Path, two_ranks: Ranks) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     fill(one, 2)
     fill(two, 1)
@@ -349,7 +352,7 @@ def test_an_error_of_one_rank_is_everyones(tmp_path: Path, two_ranks: Ranks) -> 
 
 
 def of_each_host(rank: int, folder: str) -> None:
-    """Each rank is the first of a host of its own."""
+    """Each rank is the first rank of a host of its own."""
     before = os.environ["LOCAL_RANK"]
     os.environ["LOCAL_RANK"] = "0"
     try:

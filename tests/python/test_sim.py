@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulated accelerator computes what the CPU does, keeps its memory to itself and its streams to their times."""
+"""The simulated accelerator computes what the CPU does, protects its memory, and keeps the modelled times of its
+streams."""
 
 import io
 import signal
@@ -81,7 +82,8 @@ def test_operators_compute_what_the_cpu_does(host: Host, name: str) -> None:
 
 
 def network() -> nn.Module:
-    """Without what PyTorch composes of other operators on devices it does not know, such as LayerNorm."""
+    """Returns a network without modules such as LayerNorm, which PyTorch composes of other operators on devices it
+    does not know."""
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(1, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2), nn.ConvTranspose2d(6, 3, 2), nn.Flatten(),
@@ -161,7 +163,7 @@ def test_streams_wait_for_events_only() -> None:
         slow.run(read_without_and_with_waiting)
 
 
-def copy_behind_a_slow_copy() -> None:
+def copy_after_a_slow_copy() -> None:
     pinned = torch.ones(1_000_000).pin_memory()
     target = torch.empty(1_000_000, device="sim")
     target.copy_(pinned, non_blocking=True)
@@ -174,7 +176,7 @@ def copy_behind_a_slow_copy() -> None:
 
 def test_copies_on_a_device_do_not_wait_for_its_stream() -> None:
     with Host(ATOLL_SIM_BANDWIDTH="4M") as slow:
-        slow.run(copy_behind_a_slow_copy)
+        slow.run(copy_after_a_slow_copy)
 
 
 def free_while_in_use(tell: bool) -> float:
@@ -197,7 +199,7 @@ def free_while_in_use(tell: bool) -> float:
 def test_memory_in_use_on_a_recorded_stream_is_not_reused() -> None:
     with Host(ATOLL_SIM_BANDWIDTH="4M", ATOLL_SIM_MEMORY="16M") as slow:
         assert slow.run(free_while_in_use, True) == 1.0
-        assert slow.run(free_while_in_use, False) == 5.0, "memory that nobody named is reused while it is read"
+        assert slow.run(free_while_in_use, False) == 5.0, "memory without record_stream is reused while it is read"
 
 
 def time_products(count: int) -> tuple[float, float]:
@@ -295,13 +297,13 @@ def peaks() -> None:
     assert torch.sim.max_memory_allocated() == torch.sim.memory_allocated() < high
 
 
-def test_a_peak_of_memory_begins_anew() -> None:
+def test_a_peak_of_memory_can_be_reset() -> None:
     with Host() as host:
         host.run(peaks)
 
 
 def memory_that_is_still_worked_on() -> None:
-    """A tensor that is gone no longer counts, and its memory is free when the device is done with it."""
+    """A released tensor no longer counts, and its memory is free once the device has finished with it."""
     kept = torch.ones(1 << 16, device="sim")
     torch.sim.synchronize()
     free, _ = torch.sim.mem_get_info()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of simulated devices: their tables, and what a device of each takes for an operator."""
+"""Kinds of simulated devices: their tables, and the time of an operator on each."""
 
 import importlib.util
 import tomllib
@@ -16,7 +16,7 @@ from sim_host import Host
 
 
 def without_the_device(path: Path) -> Any:
-    """The module alone: its package would bring the device into this process."""
+    """Loads the module alone, because its package would create the device in this process."""
     spec = importlib.util.spec_from_file_location("kinds_alone", path)
     assert isinstance(spec, ModuleSpec)
     assert spec.loader is not None
@@ -81,7 +81,7 @@ def test_an_unknown_kind_is_named(wanted: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def modelled_ms() -> dict[str, float]:
-    """Of one call of each, on a device whose speed leaves this machine far behind it."""
+    """Returns the time of one call of each, on a device so slow that this machine easily keeps its times."""
     x = torch.ones(64, 64, device="sim")
     image = torch.ones(1, 8, 24, 24, device="sim")
     weight = torch.ones(8, 8, 3, 3, device="sim")

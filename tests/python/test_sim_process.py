@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes with simulated devices: wrong settings and wrong use are named, and programs end as others do."""
+"""Processes with simulated devices: wrong settings and wrong use are clear errors, and programs end normally."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ import atoll.sim
 
 class Slow:
     def __del__(self, sleep=time.sleep):
-        sleep(0.3)  # lets go of the interpreter while it is taken down
+        sleep(0.3)  # releases the interpreter while it is being shut down
 
 last = Slow()
 source = torch.ones(250_000, device="sim")
@@ -90,7 +90,7 @@ print("end")
 
 
 def test_a_program_may_end_while_only_a_copy_holds_a_tensor() -> None:
-    """A stream's thread that has to free an object of Python then, and cannot, would end the process."""
+    """A stream's thread that had to free a Python object at that time would crash the process."""
     environment = os.environ | {"ATOLL_SIM_BANDWIDTH": "10M"}
     ended = subprocess.run([sys.executable, "-c", LAST_HOLDER], env=environment, capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "end\n"), ended.stderr
@@ -103,7 +103,7 @@ def tell():
     names = [path.read_text().strip() for path in pathlib.Path("/proc/self/task").glob("*/comm")]
     print(started, [name for name in names if name.startswith("pt_autograd")])
 
-atexit.register(tell)  # before all others are, so that it runs after them
+atexit.register(tell)  # registered first, so that it runs last
 import torch
 import atoll.sim
 
@@ -113,7 +113,7 @@ started = any(path.read_text().startswith("pt_autograd") for path in pathlib.Pat
 
 
 def test_threads_of_autograd_end_before_the_interpreter() -> None:
-    """One that lets go of an object of Python later than that would end the process."""
+    """A thread that released a Python object later than that would crash the process."""
     ended = subprocess.run([sys.executable, "-c", LAST_HANDLER], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (0, "True []\n"), ended.stderr
 
@@ -128,6 +128,6 @@ def use_in_a_forked_child() -> str:
     return os.read(read, 10_000).decode()
 
 
-def test_a_forked_child_is_told_what_to_do() -> None:
+def test_a_forked_child_gets_a_helpful_error() -> None:
     with Host() as own:
         assert "forkserver" in own.run(use_in_a_forked_child)

@@ -66,7 +66,7 @@ def test_operations_that_share_memory_stay_in_order(request: pytest.FixtureReque
 
 
 def overtaking(rank: int) -> bool:
-    """Whether, of operations that were issued one after the other, a later one ended before an earlier one."""
+    """Returns whether a later operation ended before one that was issued earlier."""
     tensors = [torch.ones(1, device="sim") for _ in range(60)]
     works = [dist.all_reduce(tensor, group=group(), async_op=True) for tensor in tensors]
     seen = False
@@ -201,7 +201,7 @@ def test_futures_carry_the_outputs_and_their_streams(two_on_sim: Ranks) -> None:
 
 def other_devices(rank: int) -> None:
     where = group()
-    # More at once than may be under way at once.
+    # More operations at once than may run at once.
     tensors = [torch.full((3,), float(rank + step), device=f"sim:{(rank + step) % 3}") for step in range(30)]
     if rank == 1:
         store().wait(["issued on all devices"], LONG)

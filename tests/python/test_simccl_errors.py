@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""simccl refuses wrong calls, tells all ranks what went wrong, and never hangs."""
+"""simccl refuses wrong calls, reports errors on all ranks, and never hangs."""
 
 import os
 import signal
@@ -118,7 +118,7 @@ def shuts_down(rank: int, where: dist.ProcessGroup) -> None:
         closing = backend(where)
         closing.shutdown()
         store().set(left, "")
-        assert work.is_completed(), "what was issued is done"
+        assert work.is_completed(), "issued operations complete"
         assert tensor.item() == 2
         with raises(Failed, "shut down on rank 1"):
             closing.barrier().wait()
@@ -129,12 +129,12 @@ def shuts_down(rank: int, where: dist.ProcessGroup) -> None:
         dist.all_reduce(tensor, group=where, async_op=True).wait(LONG)
 
 
-# A failed operation keeps its stream for seconds, as on a device, so these go on side by side, each in its own group.
+# A failed operation blocks its stream for seconds, as on a device, so these run concurrently, each in its own group.
 FAILURES = [different_calls, never_comes, shuts_down]
 
 
 def fail_side_by_side(rank: int) -> dict[str, str]:
-    """What went wrong in each."""
+    """Returns the error of each."""
     problems: dict[str, str] = {}
 
     def go(body: Callable[[int, dist.ProcessGroup], None], where: dist.ProcessGroup) -> None:
@@ -143,7 +143,7 @@ def fail_side_by_side(rank: int) -> dict[str, str]:
         except BaseException:
             problems[body.__name__] = traceback.format_exc()
 
-    # Rank 0 alone is in a hurry: nobody comes to its barrier.
+    # Rank 0 alone has a short limit, and no other rank enters its barrier.
     groups = [fresh_group(0.2 if body is never_comes and rank == 0 else 60) for body in FAILURES]
     threads = [threading.Thread(target=go, args=pair) for pair in zip(FAILURES, groups, strict=True)]
     for thread in threads:
@@ -160,7 +160,7 @@ def problems(two_on_sim: Ranks) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("body", FAILURES, ids=lambda body: body.__name__)
-def test_ranks_are_told(problems: list[dict[str, str]], body: Callable[..., None]) -> None:
+def test_errors_are_raised_on_all_ranks(problems: list[dict[str, str]], body: Callable[..., None]) -> None:
     assert [each.get(body.__name__) for each in problems] == [None, None]
 
 
@@ -178,7 +178,7 @@ def many_groups(rank: int) -> int:
 
 
 def test_groups_that_end_give_back_their_threads(two_on_sim: Ranks) -> None:
-    # A stream that was not idle yet is not handed on, so there may be a few more; ten groups use thirty or more.
+    # A stream that was not idle yet is not reused, so there may be a few more; ten groups use thirty or more.
     assert max(two_on_sim.run(many_groups)) < 10
 
 
@@ -196,7 +196,7 @@ def dies(rank: int) -> None:
         work.wait(LONG)
 
 
-def test_survivors_are_told_who_died(three_on_sim: Ranks) -> None:
+def test_survivors_learn_which_rank_died(three_on_sim: Ranks) -> None:
     with pytest.raises(RankError) as caught:
         three_on_sim.run(dies)
     assert str(caught.value) == "rank 1: the process ended with code -9"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll simulate`: what it shows and writes, orders of actions against PyTorch's own, and plans of layers."""
+"""`atoll simulate`: its output and files, orders of actions compared with PyTorch's own, and plans of layers."""
 
 import json
 from pathlib import Path
@@ -92,7 +92,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
     assert "cannot be read" in refusal(str(tmp_path / "none.json"))
     assert "needs one stage for each rank" in refusal(written(tmp_path, SMALL | {"pipelines": [{"ranks": [0]}]}))
     plan = written(tmp_path, SMALL)
-    assert "is not known; known are GPipe" in refusal(plan, "--schedule", "2f2b")
+    assert "is not known: give one of GPipe" in refusal(plan, "--schedule", "2f2b")
     assert "have no names" in refusal(plan, "--links", "all")
     assert 'no "links"' in refusal(plan, "--links", "x")
     assert "of one simulation" in refusal(str(PAPER), "--links", "all", "--trace", str(tmp_path / "t.json"))
@@ -105,7 +105,7 @@ def test_wrong_calls(tmp_path: Path) -> None:
 
 
 class RecordingStage:
-    """Stands for a PipelineStage in schedules of one stage for each rank; keeps what they call, in order."""
+    """Stands for a PipelineStage in schedules with one stage per rank; records their calls in order."""
 
     has_backward = True
     is_first = False
@@ -177,7 +177,7 @@ def test_multi_stage_orders_are_pytorchs(name: str) -> None:
                     theirs = several(kind, ranks, rounds, micro_batches)
                 except ValueError:
                     refused += 1
-                    with pytest.raises(ValueError, match="rounds of equally many"):
+                    with pytest.raises(ValueError, match="rounds of equal size"):
                         ours(name, ranks, ranks * rounds, micro_batches)
                     continue
                 assert ours(name, ranks, ranks * rounds, micro_batches) == theirs
@@ -223,13 +223,13 @@ def test_plans_of_layers() -> None:
         (6, [[0, 0], [0, 1]]), (6, [[1, 0], [1, 1]]),
     ]  # fmt: skip
     answer = json.loads(_C.simulate(json.dumps(plan)))
-    # A forward, then what it makes: 8 bytes and the latency take 1.5 s, in which both ends wait.
+    # A forward pass, then its result: 8 bytes and the latency take 1.5 s, in which both ends wait.
     assert answer["ranks"][0]["transfers"] >= 1.5
     assert answer["seconds"] > 3 * 4 + 3
 
 
 def test_interleaved_plans_of_layers(tmp_path: Path) -> None:
-    """What the planner answers has two stages on each rank, and so it is simulated."""
+    """The planner's answer has two stages on each rank, and is simulated like that."""
     times = {"fast": [[1, 1, 2]], "slow": [[1, 2, 4]]}
     asked = {**LAYERS, "items": [{**item, "times": times} for item in LAYERS["items"]], "batch": 8}
     asked["items"][1] = {**asked["items"][1], "count": 10}
@@ -243,7 +243,7 @@ def test_interleaved_plans_of_layers(tmp_path: Path) -> None:
     layers.write_text(json.dumps(answer))
     simulated = json.loads(run(request, "--layers", str(layers), "--json", "-").stdout)
     assert [stage["rank"] for stage in simulated["stages"]] == pipeline["ranks"] * 2
-    # Neither knows of the other: the planner's is an estimate.
+    # They are computed independently, and the planner's is an estimate.
     assert 0.7 * answer["seconds"] < simulated["seconds"] < 1.3 * answer["seconds"]
     del answer["pipelines"][0]["chunked"]
     layers.write_text(json.dumps(answer))

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starting costs each rank a number of store round trips that grows with the logarithm of the number of ranks."""
+"""Starting a group costs each rank a number of store round trips that grows with the logarithm of the number of
+ranks."""
 
 import contextlib
 import selectors
@@ -80,7 +81,7 @@ class CountingRelay:
 
 
 class Request:
-    """What a client has sent on one connection since the last answer."""
+    """The bytes that a client has sent on one connection since the last answer."""
 
     def __init__(self, store: socket.socket) -> None:
         self.store, self.data = store, b""
@@ -110,7 +111,8 @@ def start(rank: int, size: int, port: int, answers: Connection) -> None:
 
 
 def on_all(size: int) -> list[tuple[list[Any], list[int]]]:
-    """For each point of `start`: what the ranks said there and the round trips each had made since the point before."""
+    """Returns, for each point of `start`, the ranks' values there and the round trips of each since the previous
+    point."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     relay = CountingRelay(size, store.port)
     connections, processes = [], []
@@ -124,7 +126,7 @@ def on_all(size: int) -> list[tuple[list[Any], list[int]]]:
         for _ in range(3):
             said = []
             for connection in connections:
-                assert wait([connection], 60), "a rank keeps silent"
+                assert wait([connection], 60), "a rank does not answer"
                 said.append(connection.recv())
             counts = list(relay.counts)
             points.append((said, [after - earlier for after, earlier in zip(counts, before, strict=True)]))
@@ -146,7 +148,7 @@ def on_all(size: int) -> list[tuple[list[Any], list[int]]]:
 def test_store_round_trips(size: int) -> None:
     levels = (size - 1).bit_length()  # log2, rounded up
     (links, joining), (_, reducing), (_, grouping) = on_all(size)
-    # TCPStore makes two round trips of a get: it waits for the key, then asks for the value.
+    # TCPStore needs two round trips for a get: it waits for the key, then requests the value.
     assert all(1 <= count <= 2 * levels + 3 for count in joining), joining
     assert all(count <= 2 * levels + 2 for count in grouping), grouping  # what the job agreed on is known by then
     assert reducing == [0] * size

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll trace`: what it says about made records, what it writes, and both after real jobs."""
+"""`atoll trace`: its results and files for made-up records, and for those of real jobs."""
 
 import argparse
 import json
@@ -30,7 +30,7 @@ def event(sequence: int, issued: int, finished: int = 0, operation: str = "all_r
 
 
 def write(folder: Path, rank: int, events: list[dict[str, Any]], **more: Any) -> Path:
-    """What `rank` of three would write about the group of all."""
+    """Writes what `rank` of three would record about the group of all."""
     content = {
         "format": 2, "job": "a job", "attempt": 0, "group": "0", "id": "77", "rank": rank, "size": 3,
         "process": {"pid": 100 + rank, "name": f"rank {rank}", "host": "here", "clock": "one"},
@@ -54,13 +54,13 @@ def shown(*arguments: str) -> list[str]:
 
 
 def late_job(folder: Path) -> None:
-    """Rank 2 comes 300 ms late to the second of three collectives, rank 1 20 ms to the third."""
+    """Writes records: rank 2 is 300 ms late for the second of three collectives, rank 1 is 20 ms late for the third."""
     write(folder, 0, [event(0, 0, 10), event(1, 1000, 301_200), event(2, 302_000, 322_100)])
     write(folder, 1, [event(0, 2, 10), event(1, 1100, 301_200), event(2, 322_000, 322_100)])
     write(folder, 2, [event(0, 4, 10), event(1, 301_100, 301_200), event(2, 302_000, 322_100)])
 
 
-def test_who_came_last(tmp_path: Path) -> None:
+def test_the_rank_that_came_last(tmp_path: Path) -> None:
     late_job(tmp_path)
     lines = shown(str(tmp_path))
     assert "3 of 3 ranks, 1 group, 3 collectives in 322.1 ms; clocks agree within 0 s" in lines
@@ -94,13 +94,13 @@ def test_with_a_root_only_some_wait(tmp_path: Path, operation: str, culprit: int
 
 
 def hung_job(folder: Path) -> None:
-    """Ranks 0 and 1 wait in the second collective, to which rank 2 has not come."""
+    """Writes records: ranks 0 and 1 wait in the second collective, which rank 2 has not entered."""
     for rank in (0, 1):
         write(folder, rank, [event(0, 0, 10), event(1, 100)], error={"kind": "timeout", "message": "all_reduce #1 ..."})
     write(folder, 2, [event(0, 0, 10)])
 
 
-def test_who_never_came(tmp_path: Path) -> None:
+def test_a_rank_that_never_came(tmp_path: Path) -> None:
     hung_job(tmp_path)
     lines = shown(str(tmp_path))
     assert "2 0 all_reduce #1 all_reduce #0 (completed) ranks 0, 1" in lines
@@ -122,15 +122,15 @@ def test_torn_and_missing_files(tmp_path: Path) -> None:
     write(tmp_path, 0, [], group="old", job="another", written_us=BEGIN)
     lines = shown(str(tmp_path), "-o", str(tmp_path / "out.json"), "--flight-recorder", str(tmp_path / "fr"))
     text = "\n".join(lines)
-    assert "atoll-101-rank1-0.json is torn or no record of Atoll" in text
-    assert "atoll-1-rank0-other.json is torn or no record of Atoll" in text
+    assert "atoll-101-rank1-0.json is truncated or is not a record of Atoll" in text
+    assert "atoll-1-rank0-other.json is truncated or is not a record of Atoll" in text
     assert "rank 1 left no record of group 0" in lines
     assert "1 files of earlier jobs or attempts are left out" in lines
     assert any(line.startswith("2 of 3 ranks, 1 group") for line in lines)
 
 
 def test_wrong_calls(tmp_path: Path) -> None:
-    for folder, why in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no file of Atoll's")):
+    for folder, why in ((tmp_path / "nowhere", "is not a folder"), (tmp_path, "has no files of Atoll")):
         result = run(str(folder))
         assert result.exit_code == 2
         assert why in " ".join(result.output.replace("│", " ").split())
@@ -173,10 +173,10 @@ def test_a_clock_through_another_group(tmp_path: Path) -> None:
     assert clocks.common(2, BEGIN + 700) == BEGIN
 
 
-def test_clocks_that_nobody_knows_are_named(tmp_path: Path) -> None:
+def test_unknown_clocks_are_named(tmp_path: Path) -> None:
     late_job(tmp_path)
     write(tmp_path, 2, [event(0, 0, 10)], **elsewhere(2, []))
-    assert any("those of rank 2 are not known" in line for line in shown(str(tmp_path)))
+    assert any("those of rank 2 are unknown" in line for line in shown(str(tmp_path)))
 
 
 def test_the_timeline(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_pytorchs_analyser_finds_nothing_wrong(tmp_path: Path) -> None:
     assert all(one.pass_check for one in database.collectives)
 
 
-def test_pytorchs_analyser_finds_who_never_came(tmp_path: Path) -> None:
+def test_pytorchs_analyser_finds_a_rank_that_never_came(tmp_path: Path) -> None:
     hung_job(tmp_path)
     shown(str(tmp_path), "--flight-recorder", str(tmp_path / "fr"))
     database = analysed(tmp_path / "fr")
@@ -232,7 +232,7 @@ def test_the_analyser_takes_every_operation(tmp_path: Path) -> None:
             event(5 + i, 10 * i, 10 * i + 5, name, root=rooted.get(name, -1), bytes=400 + 4 * rank * (name in UNEVEN))
             for i, name in enumerate(names)
         ]
-        write(tmp_path, rank, events[rank:])  # each remembers less than the one before
+        write(tmp_path, rank, events[rank:])  # each remembers fewer calls than the previous one
     shown(str(tmp_path), "--flight-recorder", str(tmp_path / "fr"))
     database = analysed(tmp_path / "fr")
     assert [one.collective_name for one in database.collectives] == [f"gloo:{name}" for name in names[2:]]
@@ -258,7 +258,7 @@ def traced(me: Me) -> None:
 
 
 def sleeping(job: Job, rank: int, seconds: float) -> None:
-    """The others wait in a collective meanwhile."""
+    """Sleeps while the others wait in a collective."""
     job.wait_for("ready")
     time.sleep(seconds)
     job.send(rank, "go on")

@@ -22,7 +22,7 @@ def ranks_over_ucx(request: pytest.FixtureRequest) -> Iterator[tuple[str, Ranks]
 
 
 def exchange(rank: int) -> str:
-    """Checks sums, what is gathered and messages of many sizes, and returns what the link is."""
+    """Checks sums, gathered values and messages of many sizes; returns the description of the link."""
     import atoll
 
     for elements in SIZES:

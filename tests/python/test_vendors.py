@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of vendors: which library a rank uses, and what is said when it cannot."""
+"""The table of vendors: the library that a rank uses, and the errors if it cannot."""
 
 import importlib
 import re
@@ -154,7 +154,7 @@ def test_entry_points_add_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         ("gpu:0", "; write one of cuda, xpu, npu, mlu, musa, sim, cpu (cuda: NVIDIA's and AMD's)"),
     ],
 )
-def test_a_device_that_is_not_here(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
+def test_a_device_that_is_not_available(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:
     monkeypatch.setenv("ATOLL_DEVICE", value)
     assert text in vendors.this_place().problem
 
@@ -166,7 +166,7 @@ def test_the_device_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def blocks() -> dict[str, str]:
-    """The files that docs/adding-a-vendor.md tells the reader to write."""
+    """Returns the files that docs/adding-a-vendor.md tells the reader to write."""
     text = (DOCS / "adding-a-vendor.md").read_text()
     found = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", text, re.DOTALL)
     return dict(found)

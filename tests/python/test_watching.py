@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watching a training: records and what is derived from them, and each way to show them, read back."""
+"""Watching a training: records, values derived from them, and each output format, read back."""
 
 import io
 import json
@@ -116,7 +116,7 @@ class Terminal(io.StringIO):
         return True
 
     def screen(self) -> list[str]:
-        """Its lines, as what comes after a return to their beginning overwrites them."""
+        """Returns the terminal's lines; text after a carriage return overwrites a line."""
         rows = []
         for written in self.getvalue().split("\n"):
             row = ""
@@ -127,7 +127,7 @@ class Terminal(io.StringIO):
 
 
 def in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
-    """Standard output and standard error are one terminal for the rest of the test."""
+    """Makes standard output and standard error one terminal for the rest of the test."""
     stream = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "60")
@@ -161,7 +161,7 @@ def test_a_terminal_keeps_one_line_below_what_the_program_writes(monkeypatch: py
     proxy = sys.stdout
     watcher.close()
     assert sys.stdout is sys.stderr is terminal
-    print("end", file=proxy)  # somebody has kept it
+    print("end", file=proxy)  # it was held
     assert terminal.screen()[-3:] == ["step 150" + LINE, "end", ""]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When watchers end: with who holds them, with the process, and not in a forked one."""
+"""Watchers end with their owner and with the process, but not in a forked one."""
 
 import os
 import threading
@@ -22,7 +22,7 @@ def made(**options: Any) -> Watchers:
     return Watchers(Watch(live=False, **options), rank=0)
 
 
-def test_they_end_when_nobody_holds_them(tmp_path: Path) -> None:
+def test_they_end_with_their_last_reference(tmp_path: Path) -> None:
     path = str(tmp_path / "lines")
     first = made(json_lines=path, prometheus=0)
     port = first.list[1].port
@@ -32,7 +32,7 @@ def test_they_end_when_nobody_holds_them(tmp_path: Path) -> None:
     made(prometheus=port).close()
 
 
-def test_who_may_have_the_port() -> None:
+def test_the_port_that_another_watcher_has() -> None:
     first = made(prometheus=0)
     with pytest.raises(ValueError, match=r"cannot listen: .*; another atoll.DataLoader of this process may have this"):
         made(prometheus=first.list[0].port)
@@ -76,7 +76,7 @@ def test_a_forked_process_leaves_them_to_its_parent() -> None:
 
 
 def test_a_server_that_is_closed_in_its_own_thread() -> None:
-    """Where Python happens to collect garbage."""
+    """Python may collect garbage in any thread."""
     watcher = Prometheus(0)
     own = watcher._exporter._server
 
@@ -84,7 +84,7 @@ def test_a_server_that_is_closed_in_its_own_thread() -> None:
         del own.service_actions
         watcher.close()
 
-    own.service_actions = close_once  # called by the thread that serves
+    own.service_actions = close_once  # called by the serving thread
     watcher._exporter._thread.join(TIMEOUT_S)
     assert not watcher._exporter._thread.is_alive()
     for closing in [thread for thread in threading.enumerate() if thread.name == "atoll-watch"]:

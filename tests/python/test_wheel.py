@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make wheel` makes works in an environment that holds nothing else, and says truly what it needs."""
+"""The wheel of `make wheel` works in an empty environment, and its metadata states what it needs."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-TORCH = {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}  # comes with the torch that it asks for
+TORCH = {"libc10.so", "libtorch.so", "libtorch_cpu.so", "libtorch_python.so"}  # comes with the required torch
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 ALL_REDUCE = """
@@ -55,7 +55,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.xdist_group("wheel")  # which is built once
+@pytest.mark.xdist_group("wheel")  # the wheel is built once
 def test_wheel_works_in_an_empty_environment(made: tuple[Path, Path], tmp_path: Path) -> None:
     run(sys.executable, "-m", "venv", tmp_path / "empty", folder=tmp_path)
     python = tmp_path / "empty/bin/python"
@@ -69,9 +69,9 @@ def test_wheel_works_in_an_empty_environment(made: tuple[Path, Path], tmp_path: 
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.xdist_group("wheel")  # which is built once
+@pytest.mark.xdist_group("wheel")  # the wheel is built once
 def test_the_tag_is_what_auditwheel_finds(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """By the versions of its symbols; and nothing but PyTorch's libraries keeps it from being that."""
+    """The tag follows from the versions of its symbols; only PyTorch's libraries are missing for it."""
     wheel = made[1]
     tag = re.search(r"-cp3\d+-cp3\d+-(.*)\.whl$", wheel.name)
     assert tag is not None
@@ -87,9 +87,9 @@ def test_the_tag_is_what_auditwheel_finds(made: tuple[Path, Path], tmp_path: Pat
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.xdist_group("wheel")  # which is built once
+@pytest.mark.xdist_group("wheel")  # the wheel is built once
 def test_all_that_is_needed_is_inside(made: tuple[Path, Path], tmp_path: Path) -> None:
-    """But for PyTorch's own, and what is part of every Linux."""
+    """Except PyTorch's own libraries, and those that every Linux has."""
     wheel = made[1]
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path)
@@ -104,7 +104,7 @@ def test_all_that_is_needed_is_inside(made: tuple[Path, Path], tmp_path: Path) -
 
 @pytest.mark.verify
 @pytest.mark.timeout(3600)
-@pytest.mark.xdist_group("wheel")  # which is built once
+@pytest.mark.xdist_group("wheel")  # the wheel is built once
 def test_the_archive_holds_the_sources_and_no_more(made: tuple[Path, Path]) -> None:
     with tarfile.open(made[0]) as packed:
         names = {name.partition("/")[2] for name in packed.getnames()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small network, its data, and what one process computes from all ranks' shares."""
+"""A small network, its data, and the training of one process with all ranks' shares."""
 
 from collections.abc import Callable, Iterable
 
@@ -21,7 +21,7 @@ def network(dtype: torch.dtype = torch.float64, place: str = "cpu") -> nn.Module
 def share(
     step: int, rank: int, dtype: torch.dtype = torch.float64, place: str | torch.device = "cpu"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The samples of one rank in one step; the same whoever asks and wherever they are put."""
+    """Returns the samples of one rank in one step, which are the same on every rank and device."""
     random = torch.Generator().manual_seed(1000 * step + rank)
     inputs = torch.randn(SHARE, FEATURES, generator=random, dtype=torch.float64).to(dtype)
     return inputs.to(place), torch.randint(CLASSES, (SHARE,), generator=random).to(place)
@@ -37,7 +37,8 @@ def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def train_alone(model: nn.Module, size: int, steps: int, loss: Loss = cross_entropy) -> list[float]:
-    """One process that takes every rank's share and averages their gradients. Returns the mean loss of each step."""
+    """Trains in one process that takes every rank's share and averages the gradients. Returns the mean loss of each
+    step."""
     dtype = next(model.parameters()).dtype
     update = optimizer(model.parameters())
     losses = []
@@ -52,7 +53,7 @@ def train_alone(model: nn.Module, size: int, steps: int, loss: Loss = cross_entr
 
 
 def train_together(model: nn.Module, rank: int, steps: int, loss: Loss = cross_entropy) -> list[float]:
-    """This rank's part of the same training, where the model is. Returns its own losses."""
+    """Trains this rank's part of the same training on the model's device. Returns its own losses."""
     like = next(model.parameters())
     update = optimizer(model.parameters())
     losses = []
@@ -66,7 +67,7 @@ def train_together(model: nn.Module, rank: int, steps: int, loss: Loss = cross_e
 
 
 def check_equal_bits(model: nn.Module) -> None:
-    """All ranks hold the same bits in every parameter."""
+    """Checks that all ranks hold the same bits in every parameter."""
     flat = torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
     others = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
     dist.all_gather(others, flat)
@@ -75,7 +76,7 @@ def check_equal_bits(model: nn.Module) -> None:
 
 
 def check_close(model: nn.Module, reference: nn.Module, relative: float) -> None:
-    """Within `relative` of the reference's largest parameter."""
+    """Checks that parameters are within `relative` of the reference's, relative to its largest one."""
     expected = dict(reference.named_parameters())
     largest = max(parameter.abs().max().item() for parameter in expected.values())
     for name, parameter in model.named_parameters():

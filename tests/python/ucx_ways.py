@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests over links of UCX have in common."""
+"""Shared by tests over UCX links."""
 
 import os
 import subprocess
@@ -13,12 +13,12 @@ import atoll
 import torch.distributed as dist
 dist.init_process_group("atoll", store=dist.HashStore(), rank=0, world_size=1)
 """
-# What UCX may use, and what the link then says that it does.
+# The transports that UCX may use, and those that the link then reports.
 WAYS = {"posix,sysv,cma,self": ("posix", "sysv"), "tcp,self": ("tcp",)}
 
 
 def over_ucx(ways: str, **more: str) -> dict[str, str]:
-    """The environment of ranks whose links take `ways`."""
+    """Returns the environment of ranks whose links use `ways`."""
     return {"ATOLL_TRANSPORT": "ucx", "ATOLL_ADDRESS": "127.0.0.1", "UCX_TLS": ways, **more}
 
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/completions.h"
+#include "atoll/pytorch/python/process/completions.h"
 
 #include <gtest/gtest.h>
 
@@ -50,16 +50,16 @@ TEST(Completions, ATaskMayStopThem) {
 }
 
 TEST(Completions, AnUrgentTaskGoesFirst) {
-  Gate begun, gate;
+  Gate started, gate;
   std::vector<int> order;
   Completions completions;
   completions.post([&] {
-    begun.open();
+    started.open();
     gate.wait();
   });
-  ASSERT_TRUE(begun.opens());
+  ASSERT_TRUE(started.opens());
   {
-    const NoThreads no_others;  // all of them are left to the first thread
+    const NoThreads no_others;  // so all tasks are left to the first thread
     for (const int number : {1, 2}) completions.post([&order, number] { order.push_back(number); });
     completions.post([&order] { order.push_back(0); }, /*urgent=*/true);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/in_order.h"
+#include "atoll/pytorch/python/process/in_order.h"
 
 #include <gtest/gtest.h>
 

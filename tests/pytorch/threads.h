@@ -10,7 +10,7 @@
 
 namespace atl::pytorch {
 
-/// Closed until it is opened, for good. Thread-safe.
+/// A gate that is closed until it is opened, and then stays open. Thread-safe.
 class Gate {
  public:
   void open() {
@@ -23,7 +23,7 @@ class Gate {
     changed_.wait(lock, [this] { return is_open_; });
   }
 
-  /// The same, but false after a time that nothing here takes.
+  /// Waits too, but returns false after a time that no test here takes.
   bool opens() {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(20), [this] { return is_open_; });
@@ -35,7 +35,7 @@ class Gate {
   bool is_open_ = false;
 };
 
-/// While it lives, the process can start no thread: there is no room for such a stack.
+/// While an object of this class exists, the process cannot start threads: the default stack is too large.
 class NoThreads {
  public:
   NoThreads() {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The store over a real server, with faults between them. What every store must do is in tests/python/test_redis_store.py.
+// The store over a real server, with faults between them. What every store must do is in
+// tests/python/test_redis_store.py.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -76,7 +77,7 @@ TEST_F(RedisJobStore, AChangeIsMadeOnceWhereverTheConnectionBreaks) {
   std::int64_t sum = store->add("sum", 1, soon());
   int cuts = 0;
   for (std::uint64_t bytes = 1; bytes < 1200; bytes += 37) {
-    // In the middle of the command, or behind it, when the answer is on its way.
+    // In the middle of the command, or after it, while the answer is on its way.
     relay.cut_after(bytes, bytes % 2 == 0 ? Relay::Cut::kEnd : Relay::Cut::kReset);
     for (int calls = 0; calls < 3; ++calls) {
       EXPECT_EQ(store->add("sum", 1, soon()), ++sum);
@@ -90,8 +91,8 @@ TEST_F(RedisJobStore, AChangeIsMadeOnceWhereverTheConnectionBreaks) {
   EXPECT_EQ(direct->length("queue", soon()), 3 * cuts);
 }
 
-/// As when a connection that was given up delivers after the one that took its place.
-TEST_F(RedisJobStore, AChangeThatComesBehindALaterOneIsNotMade) {
+/// A connection that was given up delivers after the one that replaced it.
+TEST_F(RedisJobStore, AChangeThatArrivesAfterALaterOneIsNotMade) {
   const auto store = open();
   Connection connection(server_.url("job=j"), nullptr, soon());
   const std::vector<std::string> ask{"HGET", "atoll:{j}:job", "incarnation"};
@@ -122,7 +123,7 @@ TEST_F(RedisJobStore, AServerThatStallsIsAnErrorInTime) {
   EXPECT_EQ(error.kind(), ErrorKind::kStore);
   EXPECT_THAT(error.what(), AllOf(HasSubstr(server_.address()), HasSubstr("does not answer")));
   server_.signal(SIGCONT);
-  EXPECT_EQ(store->add("sum", 2, soon()), 2);  // the change of unknown outcome does not get into its way
+  EXPECT_EQ(store->add("sum", 2, soon()), 2);  // the change of unknown outcome does not interfere
   EXPECT_EQ(store->add("sum", 2, soon()), 4);
 }
 
@@ -180,7 +181,7 @@ TEST_F(RedisJobStore, OlderDataIsNoticed) {
   EXPECT_THAT(error_of([&] { store->get("key", soon()); }).what(), HasSubstr("older keys of job \"j\""));
 }
 
-TEST_F(RedisJobStore, KeysExpireUnlessSomebodyLives) {
+TEST_F(RedisJobStore, KeysExpireUnlessAMemberIsAlive) {
   const auto store = open("job=j&expiry=60");
   store->set("key", "value", soon());
   store->push("queue", "value", soon());
@@ -213,7 +214,7 @@ TEST_F(RedisJobStore, AJobWhoseMembersHaveDiedBeginsAnew) {
   const pid_t alive = member(kQuick, "job=j&rank=0&world_size=2");
   const auto error = error_of([&] { open("job=j&rank=0&world_size=2"); });
   EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-  EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 of job \"j\""), HasSubstr("there already and alive")));
+  EXPECT_THAT(error.what(), AllOf(HasSubstr("rank 0 of job \"j\""), HasSubstr("is already alive")));
   EXPECT_THAT(error_of([&] { open("job=j&rank=1&world_size=3"); }).what(), HasSubstr("has 2 ranks, not 3"));
   end(alive);
   const auto fresh = open("job=j&rank=0&world_size=2");
@@ -223,7 +224,7 @@ TEST_F(RedisJobStore, AJobWhoseMembersHaveDiedBeginsAnew) {
   EXPECT_THAT(error_of([&] { open("job=j&rank=1&world_size=2"); }).what(), HasSubstr("has died, while others"));
 }
 
-TEST_F(RedisJobStore, AKilledJobBeginsAnewThoughOneWasHeardLater) {
+TEST_F(RedisJobStore, AKilledJobStartsAgainThoughOneWasHeardLater) {
   constexpr LifeSigns kForgotten{std::chrono::hours(1), std::chrono::hours(1)};  // the second finds the first alive
   end(member(kForgotten, "job=j&rank=0&world_size=2"));
   end(member(kForgotten, "job=j&rank=1&world_size=2"));
@@ -232,7 +233,7 @@ TEST_F(RedisJobStore, AKilledJobBeginsAnewThoughOneWasHeardLater) {
   EXPECT_FALSE(open("job=j&rank=0&world_size=2")->has({"old"}, soon()));
 }
 
-// As after an outage of the server: the first that comes then is not to take the job from those who live.
+// After an outage of the server, the first process to connect must not take the job from live members.
 TEST_F(RedisJobStore, AJobThatCouldGiveNoSignsIsNotTakenFromIt) {
   constexpr LifeSigns kRare{milliseconds(2000), milliseconds(1000)};
   const pid_t alive = member(kRare, "job=j&rank=0&world_size=2");
@@ -247,7 +248,7 @@ TEST_F(RedisJobStore, AProcessThatWasTakenForDeadLearnsIt) {
   silent->set("key", "value", soon());
   server_.ask({"DEL", "atoll:{j}:alive"});  // as after a long silence
   const auto other = JobStore::open(server_.url("job=j&rank=0&world_size=1"), soon(), kQuick);
-  EXPECT_THAT(error_of([&] { silent->get("key", soon()); }).what(), HasSubstr("was begun anew by others"));
+  EXPECT_THAT(error_of([&] { silent->get("key", soon()); }).what(), HasSubstr("was started again by other processes"));
 }
 
 TEST_F(RedisJobStore, AForkedProcessIsToldToMakeItsOwn) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a process makes of the replies of a server that is no Redis server, or one that lies.
+// Replies of a server that is not a Redis server, or that misbehaves.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -29,18 +29,18 @@ TEST(MadeUpReplies, AtRandom) {
 }
 
 TEST(MadeUpReplies, KeysThatNeverEndAreAnErrorInTime) {
-  auto& server = fuzz::StrangeServer::get();
+  auto& server = fuzz::ArbitraryServer::get();
   server.answers.set([](const redis::Reply&) { return "*2\r\n$1\r\n5\r\n*2\r\n$1\r\nk\r\n$1\r\nv\r\n"; });
   redis::JobStore store(server.member);
   const auto error = error_of([&] { store.list(Deadline::after(milliseconds(20))); });
   EXPECT_EQ(error.kind(), ErrorKind::kTimeout);
-  EXPECT_THAT(error.what(), HasSubstr("not all keys were named"));
+  EXPECT_THAT(error.what(), HasSubstr("not all keys were listed"));
   const auto listing = error_of([&] { redis::list_jobs(server.answers.url(""), Deadline::after(milliseconds(200))); });
   EXPECT_EQ(listing.kind(), ErrorKind::kStore) << listing.what();
 }
 
 TEST(MadeUpReplies, ATimeThatIsNone) {
-  auto& server = fuzz::StrangeServer::get();
+  auto& server = fuzz::ArbitraryServer::get();
   for (const std::string time : {"$19\r\n9223372036854775807\r\n", "$20\r\n-9223372036854775808\r\n", "$-1\r\n"}) {
     server.answers.set([&](const redis::Reply& command) {
       return command.elements[0].text == "TIME" ? "*1\r\n" + time : "*2\r\n$7\r\ncreated\r\n$1\r\n1\r\n";
@@ -48,7 +48,7 @@ TEST(MadeUpReplies, ATimeThatIsNone) {
     const auto error =
         error_of([&] { redis::list_jobs(server.answers.url("job=j"), Deadline::after(std::chrono::seconds(20))); });
     EXPECT_EQ(error.kind(), ErrorKind::kProtocol);
-    EXPECT_THAT(error.what(), HasSubstr("does not say what time it is"));
+    EXPECT_THAT(error.what(), HasSubstr("sent an invalid time"));
   }
   server.answers.set(nullptr);
 }

@@ -71,10 +71,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Bad{"", "no host"}, Bad{"redis://", "no host"}, Bad{"redis://:6379", "has no host"},
                     Bad{"http://server", "does not begin with redis://"},
                     Bad{"me:secret://x@server", "does not begin with redis://"},
-                    Bad{"redis://server:99999", "no port between"}, Bad{"redis://server:0", "port \"0\""},
+                    Bad{"redis://server:99999", "with a port between"}, Bad{"redis://server:0", "port \"0\""},
                     Bad{"redis://server/first", "database \"first\""}, Bad{"redis://server/-1", "database \"-1\""},
                     Bad{"redis://me@server", "no password"}, Bad{"redis://:secret%4@server", "% without two"},
-                    Bad{"redis://me:secret?secret@server", "behind a ?"}, Bad{"redis://server?jop=x", "option \"jop\""},
+                    Bad{"redis://me:secret?secret@server", "after a ?"}, Bad{"redis://server?jop=x", "option \"jop\""},
                     Bad{"redis://server?job=a%20b", "job's name"}, Bad{"redis://server?job=a{b", "job's name"},
                     Bad{"redis://server?expiry=1", "expiry \"1\""}, Bad{"redis://server?rank=-1", "rank \"-1\""},
                     Bad{"redis://server?cert=/c.pem", "cert= and key="}, Bad{"redis://::1", "brackets"}));

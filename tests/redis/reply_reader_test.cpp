@@ -61,8 +61,8 @@ TEST(RedisReplies, EveryKindHoweverTheBytesAreCut) {
 }
 
 TEST(RedisReplies, WhatIsNoReplyIsRefused) {
-  EXPECT_THAT(error_of("HTTP/1.1 200 OK\r\n"), HasSubstr("no Redis reply"));
-  EXPECT_THAT(error_of("\x15\x03\x03\x00\x02"), HasSubstr("no Redis reply"));
+  EXPECT_THAT(error_of("HTTP/1.1 200 OK\r\n"), HasSubstr("invalid Redis reply"));
+  EXPECT_THAT(error_of("\x15\x03\x03\x00\x02"), HasSubstr("invalid Redis reply"));
 }
 
 TEST(RedisReplies, LimitsComeBeforeMemory) {

@@ -50,7 +50,7 @@ class ServerProcess {
     pid_ = -1;
   }
 
-  /// On the same port; returns when it answers.
+  /// Starts it on the same port; returns when it answers.
   void start() {
     std::vector<std::string> words{"redis-server",    "--port",    std::to_string(port_), "--bind", "127.0.0.1",
                                    "--save",          "",          "--appendonly",        "no",     "--dir",
@@ -58,7 +58,7 @@ class ServerProcess {
     std::vector<char*> arguments;
     for (auto& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
-    // Were it to hold the test's output open, a test that crashes would never end for who reads that.
+    // If it held the test's output open, the reader of that output would wait forever for a test that crashed.
     posix_spawn_file_actions_t files;
     ::posix_spawn_file_actions_init(&files);
     ::posix_spawn_file_actions_addopen(&files, STDOUT_FILENO, "/dev/null", O_WRONLY, 0);
@@ -71,7 +71,7 @@ class ServerProcess {
     }
     const auto until = Deadline::after(std::chrono::seconds(20));
     while (!answers() && !until.expired()) {
-      if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {  // somebody else has taken the port
+      if (::waitpid(pid_, nullptr, WNOHANG) == pid_) {  // another program has taken the port
         pid_ = -1;
         return;
       }
@@ -79,7 +79,7 @@ class ServerProcess {
     }
   }
 
-  /// What the server answers to a command of the test's own.
+  /// Returns the server's answer to a command of the test.
   redis::Reply ask(const std::vector<std::string>& command) const {
     const auto soon = Deadline::after(std::chrono::seconds(10));
     redis::Connection connection(url(""), nullptr, soon);

@@ -29,7 +29,7 @@ constexpr std::size_t kDevice = std::size_t{64} << 20;
 struct Rank {
   Rank(Store& store, CommunicatorOptions options)
       : memory(kDevice), communicator(store, options, [this](int) -> DeviceMemory& {
-          if (on_look) on_look();
+          if (on_access) on_access();
           return memory;
         }) {}
 
@@ -58,11 +58,11 @@ struct Rank {
   void run(const Call& what) { communicator.run(what, Clock::now()); }
 
   DeviceMemory memory;
-  std::function<void()> on_look;  // whenever the communicator asks for the memory
+  std::function<void()> on_access;  // called when the communicator requests the memory
   Communicator communicator;
 };
 
-/// body(rank, its number) on `size` threads that have met.
+/// Runs body(rank, its number) on `size` threads that have met.
 void on_ranks(int size, const std::function<void(Rank&, int)>& body, CommunicatorOptions options = {}) {
   MemoryStore store;
   std::vector<std::thread> threads;
@@ -79,7 +79,7 @@ void on_ranks(int size, const std::function<void(Rank&, int)>& body, Communicato
   for (std::thread& thread : threads) thread.join();
 }
 
-/// The message of the error that `body` throws; "" when it throws none.
+/// Returns the message of the error that `body` throws; "" if it throws none.
 std::string error_of(const std::function<void()>& body, ErrorKind kind) {
   try {
     body();
@@ -132,7 +132,7 @@ TEST(Communicator, OperationsOfDifferentLanesMayEndInAnyOrder) {
     const Region second = self.make({10});
     const Call one = self.call(Operation::kAllReduce, {first});
     const Call two = self.call(Operation::kAllReduce, {second});
-    // Each rank begins with another one: they meet only when both are under way at once.
+    // Each rank begins with a different one: they meet only if both run at the same time.
     std::thread other([&] { self.run(rank == 0 ? two : one); });
     self.run(rank == 0 ? one : two);
     other.join();
@@ -173,7 +173,7 @@ TEST(Communicator, ARankThatNeverComesIsNamedAtTheTimeout) {
 
 TEST(Communicator, AbortWakesWhoeverWaitsOnAnyRank) {
   on_ranks(3, [](Rank& self, int rank) {
-    if (rank == 2) return self.communicator.abort("enough");  // and leaves, so that order does not matter
+    if (rank == 2) return self.communicator.abort("enough");  // and leaves, so the order does not matter
     const std::string text = error_of([&] { self.run(self.call(Operation::kBarrier, {})); }, ErrorKind::kAborted);
     expect_has(text, {"enough"});
   });
@@ -234,7 +234,7 @@ TEST(Communicator, ARankThatNeverJoinsIsNamed) {
   expect_has(text, {"rank 0 timed out waiting for rank 1 to join the group"});
 }
 
-// Rank 1 has laid its entry in the store, and goes when it has been greeted.
+// Rank 1 has stored its entry, and leaves once it has been greeted.
 TEST(Communicator, ARankThatGivesUpBeforeItHasJoinedIsNamedAtOnce) {
   MemoryStore store;
   std::thread joins([&] {
@@ -252,7 +252,7 @@ TEST(Communicator, ARankThatGivesUpBeforeItHasJoinedIsNamedAtOnce) {
   joins.join();
 }
 
-// The reader has passed the meeting, and stands still, when the root gives up and uses its memory for something else.
+// The reader has passed the meeting and is stopped when the root gives up and reuses its memory.
 TEST(Communicator, WhatIsReadOfAMemberThatGaveUpIsAnError) {
   std::promise<void> gone;
   on_ranks(2, [&](Rank& self, int rank) {
@@ -263,8 +263,8 @@ TEST(Communicator, WhatIsReadOfAMemberThatGaveUpIsAnError) {
       std::memset(self.memory.at_offset(buffer.offset), 0xEE, buffer.bytes);
       return gone.set_value();
     }
-    int looks = 0;  // the first is for others, the second to write
-    self.on_look = [&] {
+    int looks = 0;  // the first is to publish it, the second to write to it
+    self.on_access = [&] {
       if (++looks != 2) return;
       self.communicator.abort("enough");
       gone.get_future().wait();

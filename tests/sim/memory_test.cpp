@@ -51,7 +51,7 @@ TEST(DeviceMemory, RetiredBytesAreHeldUntilTheyAreReleased) {
   memory.retire(gone);
   EXPECT_EQ(memory.stats().allocated, std::size_t{1} << 19);
   EXPECT_EQ(memory.stats().held, (std::size_t{1} << 19) + (std::size_t{1} << 18));
-  EXPECT_THROW(memory.allocate(1 << 19), Error) << "what is held is given to nobody";
+  EXPECT_THROW(memory.allocate(1 << 19), Error) << "held memory is not allocated again";
   memory.release(gone);
   EXPECT_EQ(memory.stats().allocated, std::size_t{1} << 19);
   EXPECT_EQ(memory.stats().held, std::size_t{1} << 19);
@@ -107,7 +107,7 @@ TEST(DeviceMemory, RandomUseNeitherOverlapsNorLeaks) {
   memory.release(memory.allocate(kCapacity));  // all ranges have been merged
 }
 
-// Small allocations of ever other places would in time have a page in each.
+// Small allocations at always different places would in time touch every page.
 TEST(DeviceMemory, FreeRangesKeepFewPages) {
   DeviceMemory memory(std::size_t{256} << 20);
   constexpr std::size_t kSmall = std::size_t{512} << 10;
@@ -120,7 +120,7 @@ TEST(DeviceMemory, FreeRangesKeepFewPages) {
   struct stat file {};
   ASSERT_EQ(::fstat(memory.descriptor(), &file), 0);
   EXPECT_EQ(memory.stats().held, 0U);
-  EXPECT_LE(static_cast<std::size_t>(file.st_blocks) * 512, kMostKept + (std::size_t{1} << 20));
+  EXPECT_LE(static_cast<std::size_t>(file.st_blocks) * 512, kMaxKept + (std::size_t{1} << 20));
   memory.empty_cache();
   ASSERT_EQ(::fstat(memory.descriptor(), &file), 0);
   EXPECT_EQ(file.st_blocks, 0);

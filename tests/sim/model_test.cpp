@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 double us(std::chrono::nanoseconds time) { return static_cast<double>(time.count()) / 1e3; }
 
-/// 10 Gflop/s, 5 GB/s, 5 us to begin; "sort" is slow, and nothing takes less than 20 us.
+/// Returns a kind with 10 Gflop/s, 5 GB/s and 5 us per launch; "sort" is slow, and no operator takes less than 20 us.
 DeviceKind kind() {
   DeviceKind made;
   made.usual = {10e9, 5e9, 20e-6};

@@ -58,7 +58,7 @@ TEST(Stream, AnEventThatWaitsForNothingIsReachedWhenItIsRecorded) {
     const auto begin = Clock::now();
     const Event event = stream.record();
     EXPECT_TRUE(event.is_reached());
-    EXPECT_GE(event.when(), begin) << "and not when the stream was used last, if ever";
+    EXPECT_GE(event.when(), begin) << "not when the stream was last used";
     EXPECT_LE(event.when(), Clock::now());
     stream.run([] { return 0ns; });
   }
@@ -139,11 +139,11 @@ TEST(Stream, WorkBehindOtherWorkBeginsWithItsTimeAndNotAtItsEnd) {
         return std::max(begin, Clock::now());
       },
       false);
-  stream.run_behind([&] { ran.set_value(); }, 1s);
+  stream.run_or_enqueue([&] { ran.set_value(); }, 1s);
   const Event end = stream.record();
   gate.set_value();
   ran.get_future().wait();
-  EXPECT_FALSE(end.is_reached()) << "a device that takes its time has time to spare, which the host needs";
+  EXPECT_FALSE(end.is_reached()) << "work that runs early leaves the host time to spare";
   end.wait();
 }
 
@@ -152,9 +152,9 @@ TEST(Stream, WorkBehindNothingRunsAtOnceOnTheCaller) {
   Stream stream(punctuality);
   const auto begin = Clock::now();
   std::thread::id where;
-  stream.run_behind([&] { where = std::this_thread::get_id(); }, 10ms);
+  stream.run_or_enqueue([&] { where = std::this_thread::get_id(); }, 10ms);
   EXPECT_EQ(where, std::this_thread::get_id());
-  EXPECT_GE(stream.record().when() - begin, 10ms) << "the device is busy with it all the same";
+  EXPECT_GE(stream.record().when() - begin, 10ms) << "the device is still busy with it";
 }
 
 TEST(Stream, WorkBehindOtherWorkDoesNotHoldUpTheCaller) {
@@ -172,7 +172,7 @@ TEST(Stream, WorkBehindOtherWorkDoesNotHoldUpTheCaller) {
   std::vector<int> order;
   std::vector<std::thread::id> threads;
   for (const int number : {1, 2}) {
-    stream.run_behind(
+    stream.run_or_enqueue(
         [&, number, needed] {
           order.push_back(number * *needed);
           threads.push_back(std::this_thread::get_id());
@@ -190,7 +190,7 @@ TEST(Stream, WorkBehindOtherWorkDoesNotHoldUpTheCaller) {
   EXPECT_NE(threads[0], std::this_thread::get_id());
   EXPECT_EQ(threads[0], threads[1]);
   EXPECT_GE(end.when(), opened + 20ms);
-  EXPECT_EQ(needed.use_count(), 1) << "and lets go of it before its end is reached";
+  EXPECT_EQ(needed.use_count(), 1) << "and releases it before its end is reached";
 }
 
 TEST(Stream, WaitsForEventsOfOtherStreams) {
@@ -206,7 +206,7 @@ TEST(Stream, WaitsForEventsOfOtherStreams) {
     return 0ns;
   });
   EXPECT_TRUE(seen);
-  EXPECT_TRUE(Event().is_reached()) << "an event that was never recorded holds nobody up";
+  EXPECT_TRUE(Event().is_reached()) << "an event that was never recorded does not block";
 }
 
 TEST(Stream, LateWorkIsCounted) {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`pip install .` builds for the torch of the environment, which pip hides from builds."""
+"""`pip install .` builds for the torch of the environment, although pip hides it from builds."""
 
 import json
 import os
@@ -23,13 +23,13 @@ print(json.dumps([[each for each in asked if each.startswith("torch")], os.path.
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
-    """Of an environment without anything."""
+    """The Python of an empty environment."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     return tmp_path / "venv/bin/python"
 
 
 def put_torch(python: Path, version: str) -> Path:
-    """A torch that is known by its name and version alone."""
+    """Installs a torch that consists of its name and version only."""
     (site,) = python.parents[1].glob("lib/*/site-packages")
     (site / "torch").mkdir()
     (site / "torch/__init__.py").touch()
@@ -40,7 +40,8 @@ def put_torch(python: Path, version: str) -> Path:
 
 
 def ask(python: Path, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """As pip does: what the environment holds is taken out of every path, what the build requires is in a folder."""
+    """Runs the backend as pip does: the environment's packages are removed from every path, and what the build
+    requires is in a folder."""
     (tmp_path / "hides").mkdir()
     hide = f"import sys; sys.path[:] = [each for each in sys.path if not each.startswith({str(python.parents[1])!r})]\n"
     (tmp_path / "hides/sitecustomize.py").write_text(hide)

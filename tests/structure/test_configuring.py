@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What CMake says where it cannot go on: what is missing, and what to type."""
+"""Errors of the CMake configuration name what is missing and what to type."""
 
 import os
 import shutil
@@ -18,7 +18,7 @@ include({part})
 
 
 def refusal(part: str, folder: Path, *settings: str) -> str:
-    """What the error says when this file of cmake/ is a project of its own, in one line."""
+    """Returns the error, as one line, of a project that consists of this file of cmake/."""
     assert CMAKE is not None
     (folder / "CMakeLists.txt").write_text(PROJECT.format(folder=ROOT, part=part))
     environment = {name: value for name, value in os.environ.items() if name != "ATOLL_DEPS_DIR"}
@@ -31,7 +31,7 @@ def refusal(part: str, folder: Path, *settings: str) -> str:
 
 
 def test_all_packages_that_are_missing_are_named(tmp_path: Path) -> None:
-    """Under an empty ATOLL_DEPS_DIR, on a system that has none of them."""
+    """With an empty ATOLL_DEPS_DIR, on a system without any of them."""
     (tmp_path / "none").mkdir()
     hidden = ["OpenSSL", "spdlog", "nlohmann_json"]
     paths = ["FLATBUFFERS_INCLUDE_DIR", "FLATBUFFERS_COMPILER", "XXHASH_INCLUDE_DIR"]

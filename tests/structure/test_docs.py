@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site is complete, and loads nothing from other hosts. Links and the table of contents are mkdocs's to check, in
-`make docs`."""
+"""The site is complete, and loads nothing from other hosts. mkdocs checks links and the table of contents in `make
+docs`."""
 
 import ast
 import importlib.util
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 COMPARED = ["FlagCX", "torchcomms", "Gloo", "UCC", "FlagScale", "hivemind", "Intra-DP's own code"]
-ELSEWHERE = {"__version__", "Options", "infer", "pipeline"}  # documented as what is in them
+ELSEWHERE = {"__version__", "Options", "infer", "pipeline"}  # documented by their members
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,8 @@ def test_the_workflow_runs_what_everybody_runs() -> None:
 
 
 def test_whoever_builds_is_told_all_of_it() -> None:
-    """Without isolation pip brings none of what the build requires, and with it no torch: that is the environment's."""
+    """Without isolation pip installs none of the build's requirements; with it the build would get another torch
+    than the environment's."""
     with (ROOT / "pyproject.toml").open("rb") as file:
         (backend,) = tomllib.load(file)["build-system"]["requires"]
     tools = f'install "{backend}" cmake ninja'

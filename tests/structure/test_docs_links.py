@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links and pictures of the pages lead somewhere: to a file of the repository, and to a heading that it has."""
+"""Links and pictures of the pages lead to files of the repository, and to headings that exist."""
 
 import re
 import unicodedata
@@ -19,7 +19,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def slug(heading: str) -> str:
-    """As mkdocs' toc makes it; GitHub's is the same for plain words."""
+    """Makes an anchor as mkdocs' toc does; GitHub's is the same for plain words."""
     text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
     text = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
     return re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an emulator leaves out exists, each with its reason; docs/small-computers.md says how the other tests went."""
+"""Every test that is left out under an emulator exists and has a reason; docs/small-computers.md has the results of
+the others."""
 
 import importlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files stay short, carry their licence line, and say nothing about one machine."""
+"""Files stay short, carry their licence line, and mention no particular machine."""
 
 import ast
 import re
@@ -17,7 +17,7 @@ LICENCE = "SPDX-License-Identifier: Apache-2.0"
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 
-# Written in pieces, so that this file does not hold what it looks for.
+# Written in pieces, so that this file does not contain the words itself.
 FORBIDDEN = [
     "/" + r"work/(main|shared)", "/" + "root/", "/" + "opt/", r"\bTO" + r"DO\b", r"\bFIX" + r"ME\b",
     r"\bfor " + r"now\b", "pypi" + r"\.org", "download" + r"\.pytorch", "pythonhosted" + r"\.org",
@@ -57,7 +57,7 @@ def test_python_functions_are_short() -> None:
 
 
 def test_tests_have_names_of_their_own() -> None:
-    """pytest imports each by its file's name alone, and collects no second one of that name."""
+    """pytest imports each test by its file's name alone, and does not collect a second one of that name."""
     names = [path.name for path in files({".py"}) if path.name.startswith("test_")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
 

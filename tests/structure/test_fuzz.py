@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever parses bytes of others has a fuzz target, and every target has seeds that are kept."""
+"""Everything that parses bytes of peers has a fuzz target, and every target has seeds in the repository."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FUZZ = ROOT / "tests/fuzz"
 LAYERS = ROOT / "src/atoll"
 
-# How headers name what reads bytes or texts, and what else counts where it is given bytes.
+# Names in headers of functions that read bytes or texts, and other names that count if they take bytes.
 TELLING = r"(?:decode|parse|unpack|admit)(?:_\w+)?|(?:\w+_)?from_json|read_(?:operators|link|request)|published_profile"
 TAKING = r"(?:read|receive|take|feed|give|accept|consume|pull)(?:_\w+)?"
 GIVEN = r"span<const std::byte>|const (?:transport::)?Frame&"
@@ -19,7 +19,7 @@ FUNCTION = re.compile(rf"{TYPE}(?:({TELLING})|({TAKING}))\(((?:[^;{{}}]|{{}})*?)
 CLASS = re.compile(r"^[ \t]*(?:class|struct)[ \t]+(\w*(?:Parser|Reader|Decoder)\w*)\b(?![ \t]*;)", re.M)
 COMMENT = re.compile(r"//.*")
 
-# A target, and what it calls to have bytes parsed.
+# Each target, and the function through which it has bytes parsed.
 PARSERS = {
     "address": "transport::PeerAddress::decode",
     "admit": "safety::admit",
@@ -54,7 +54,7 @@ PARSERS = {
     "wire_messages": "decode(",
 }
 
-# What headers declare, and the target that reaches it.
+# Declarations in headers, and the target that reaches them.
 REACHED = {
     "collectives/control_message.h: decode_clock": "group_control",
     "collectives/control_message.h: decode_inquiry": "group_control",
@@ -62,12 +62,12 @@ REACHED = {
     "collectives/control_message.h: decode_step": "group_control",
     "collectives/control_message.h: decode_withdrawal": "group_control",
     "collectives/control_message.h: decode_report": "group_control",
-    "collectives/point_to_point.h: accept_payload": "messages",
-    "collectives/point_to_point.h: accept_start": "messages",
-    "collectives/point_to_point.h: accept_turned_down": "messages",
-    "collectives/point_to_point.h: admit": "messages",
-    "collectives/point_to_point.h: take": "messages",
-    "collectives/rendezvous_table.h: decode_table": "rendezvous",
+    "collectives/messages/point_to_point.h: accept_payload": "messages",
+    "collectives/messages/point_to_point.h: accept_start": "messages",
+    "collectives/messages/point_to_point.h: accept_turned_down": "messages",
+    "collectives/messages/point_to_point.h: admit": "messages",
+    "collectives/messages/point_to_point.h: take": "messages",
+    "collectives/group/rendezvous_table.h: decode_table": "rendezvous",
     "collectives/roll_call_message.h: decode_roll_call": "roll_call",
     "infer/graph_json.h: graph_from_json": "graph",
     "infer/link/arrivals.h: take": "arrivals",
@@ -83,26 +83,26 @@ REACHED = {
     "infer/wire/lossy.h: unpack_half": "codecs",
     "infer/wire/lossy.h: unpack_int8": "codecs",
     "infer/wire/messages.h: decode": "wire_messages",
-    "plan/adapter.h: from_json": "plan_requests",
-    "plan/batches.h: ranks_from_json": "plan_requests",
+    "plan/batches/adapter.h: from_json": "plan_requests",
+    "plan/batches/batches.h: ranks_from_json": "plan_requests",
     "plan/cost.h: from_json": "plan_requests",
     "plan/json_fields.h: parse_json": "plan_files",
-    "plan/layers_json.h: layers_from_json": "plan_files",
-    "plan/membership.h: membership_from_json": "plan_requests",
-    "plan/operators_json.h: read_link": "plan_files",
-    "plan/operators_json.h: read_operators": "plan_files",
-    "plan/policies.h: from_json": "plan_requests",
-    "plan/policies_json.h: read_request": "plan_requests",
-    "plan/published_profile.h: published_profile": "plan_files",
+    "plan/layers/json.h: layers_from_json": "plan_files",
+    "plan/batches/membership.h: membership_from_json": "plan_requests",
+    "plan/operators/json.h: read_link": "plan_files",
+    "plan/operators/json.h: read_operators": "plan_files",
+    "plan/batches/policies.h: from_json": "plan_requests",
+    "plan/batches/policies_json.h: read_request": "plan_requests",
+    "plan/operators/published_profile.h: published_profile": "plan_files",
     "redis/protocol.h: ReplyReader": "redis_replies",
     "redis/protocol.h: feed": "redis_replies",
     "redis/url.h: parse_url": "redis_url",
     "transport/address.h: parse_ip": "address",
     "transport/address.h: parse_tcp_address": "address",
     "transport/endpoint.h: decode": "address",
-    "transport/handshake.h: receive": "handshake",
-    "transport/host_port.h: parse_host_port": "host_port",
-    "transport/secure_stream_impl.h: consume": "byte_stream",
+    "transport/handshake/handshake.h: receive": "handshake",
+    "transport/stream/host_port.h: parse_host_port": "host_port",
+    "transport/stream/secure_stream_impl.h: consume": "byte_stream",
     "transport/shm/ring.h: RingReader": "shm_ring",
     "transport/shm/wire.h: MessageParser": "shm_messages",
     "transport/shm/wire.h: decode_hello": "shm_messages",
@@ -111,15 +111,15 @@ REACHED = {
     "transport/tcp/parser.h: Parser": "tcp_frames",
     "transport/tcp/parser.h: consume": "tcp_frames",
     "transport/tcp/wire.h: read_as": "tcp_frames",
-    "transport/tls_session.h: give": "tls_session",
+    "transport/stream/tls_session.h: give": "tls_session",
     "transport/ucx/agreement.h: receive": "ucx_agreement",
 }
 
-# What headers declare and no target reaches, and why.
+# Declarations in headers that no target reaches, and why.
 EXEMPT = {
-    "collectives/blocks.h: unpack": "the sizes are the receiver's own, and every pattern of bits is a number",
-    "collectives/blocks.h: unpack_blocks": "as unpack, with the blocks that it is made of",
-    "collectives/blocks_table.h: unpack": "as unpack, for one set of instructions",
+    "collectives/reduce/blocks.h: unpack": "the sizes are the receiver's own, and every pattern of bits is a number",
+    "collectives/reduce/blocks.h: unpack_blocks": "as unpack, with the blocks that it is made of",
+    "collectives/reduce/blocks_table.h: unpack": "as unpack, for one set of instructions",
     "core/bytes.h: ByteReader": "what most targets' parsers read with",
     "infer/safety/admit_json.h: admit_call_json": "for tests in Python; its parts are in graph and admit",
     "infer/safety/admit_json.h: admit_json": "for tests in Python; its parts are in graph and admit",
@@ -131,14 +131,14 @@ EXEMPT = {
     "infer/session/in_flight.h: take": "hands rows to arrivals, once the inference is a known one",
     "infer/worker/inbox.h: take": "hands rows to arrivals and messages to wire::decode",
     "infer/worker/step_admission.h: admit_program": "takes what division and admit have let in",
-    "transport/interfaces.h: parse_core_list": "the kernel's list in sysfs of this machine",
-    "transport/rails.h: parse_rail_settings": "an environment variable of this process's user",
+    "transport/rails/interfaces.h: parse_core_list": "the kernel's list in sysfs of this machine",
+    "transport/rails/rails.h: parse_rail_settings": "an environment variable of this process's user",
     "transport/tcp/link.h: take_control_on_loop": "hands on what Parser or ControlReader have read",
 }
 
 
 def declared(header: str) -> set[str]:
-    """The names in a header's text that look like parsers."""
+    """Returns the names in a header's text that look like parsers."""
     text = COMMENT.sub("", header)
     functions = {
         telling or taking for telling, taking, given in FUNCTION.findall(text) if telling or re.search(GIVEN, given)
@@ -147,7 +147,7 @@ def declared(header: str) -> set[str]:
 
 
 def parsers() -> set[str]:
-    """All of them in the sources, as "layer/header.h: name"."""
+    """Returns all parsers in the sources, as "layer/header.h: name"."""
     return {
         f"{path.relative_to(LAYERS)}: {name}"
         for path in sorted(LAYERS.rglob("*.h"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/testing.md says what fuzzing did, and how every target is run."""
+"""docs/testing.md has the results of fuzzing, and says how every target is run."""
 
 import os
 import re

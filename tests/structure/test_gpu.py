@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`make gpu`: what it plans, what it leaves out, what it does with steps that fail or hang, and the page of its
-results."""
+"""`make gpu`: its plan, what it leaves out, how it handles steps that fail or hang, and the page of its results."""
 
 import argparse
 import json
@@ -77,7 +76,7 @@ def test_steps_are_chosen_by_name() -> None:
 
 
 def marked(text: str) -> list[int]:
-    """Processes that sleep for a test."""
+    """Returns the processes that sleep for a test."""
     found = []
     for pid in pids():
         try:
@@ -126,7 +125,7 @@ def machine(**more: Any) -> dict[str, Any]:
 
 
 def program(folder: Path, name: str, body: str) -> Step:
-    """A step that first looks at what is on disk: the results of those before it."""
+    """Makes a step that first prints which results of earlier steps are on disk."""
     path = folder / f"{name}.py"
     path.write_text(
         "import json, os, sys\n"
@@ -138,7 +137,7 @@ def program(folder: Path, name: str, body: str) -> Step:
 
 
 def test_steps_that_fail_do_not_stop_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpu_steps.LEAST_LIMIT", 1.5)
+    monkeypatch.setattr("gpu_steps.MIN_LIMIT", 1.5)
     steps = [
         program(tmp_path, "crashes", "os.kill(os.getpid(), 11)"),
         program(tmp_path, "raises", "raise ValueError('no such card')"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The headers that a client in C++ gets include nothing that it does not get."""
+"""Installed headers include only headers that are installed, too."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,8 @@ SOURCES = ROOT / "src"
 
 
 def installed() -> set[str]:
-    """As cmake/AtollPackage.cmake chooses them: whole layers without some folders, and single files."""
+    """Returns the headers that cmake/AtollPackage.cmake installs: whole layers without some folders, and single
+    files."""
     text = (ROOT / "cmake/AtollPackage.cmake").read_text()
     layers = re.search(r"foreach\(layer ([\w ]+)\)", text)
     assert layers is not None

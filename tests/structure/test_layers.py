@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree is the architecture: includes point down, each outside library stays in its layer."""
+"""The tree is the architecture: includes point down, and each external library stays in its layer."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,54 @@ BELOW: dict[str, set[str]] = {
     "sim": {"core"},
 }
 
-# The one layer (or the ones) in which headers of an outside library may appear.
+# What each folder of a layer may include of its layer, besides itself and the files at the layer's root; a layer that
+# is not named here has one folder. The root includes none of its folders: it holds what they share and the interfaces.
+FOLDERS: dict[str, dict[str, set[str]]] = {
+    "transport": {
+        "stream": set(),
+        "handshake": {"stream"},
+        "rails": {"stream", "handshake"},
+        "shm": {"stream", "handshake"},
+        "tcp": {"stream", "handshake", "rails"},
+        "ucx": {"stream", "handshake", "tcp"},
+        "endpoint": {"stream", "handshake", "rails", "shm", "tcp", "ucx"},
+    },
+    "collectives": {
+        "reduce": set(),
+        "schedule": {"reduce"},
+        "messages": set(),
+        "group": {"reduce", "schedule", "messages"},
+    },
+    "plan": {
+        "batches": set(),
+        "layers": {"batches"},
+        "operators": set(),
+        "fleet": {"operators"},
+        "simulate": set(),
+    },
+    "infer": {
+        "wire": set(),
+        "run": set(),
+        "rules": set(),
+        "safety": set(),
+        "bundle": {"run", "wire"},
+        "link": {"run", "wire"},
+        "serve": {"bundle", "link", "safety", "wire"},
+        "worker": {"bundle", "link", "run", "safety"},
+        "client": {"link", "run", "wire"},
+        "engine": {"run", "wire"},
+        "session": {"bundle", "client", "engine", "link", "run", "wire"},
+    },
+    "pytorch": {
+        "aten": set(),
+        "staging": {"aten"},
+        "python": {"aten", "staging"},
+        "worker": {"aten"},
+    },
+    "sim": {"device": set(), "library": {"device"}, "pytorch": {"device", "library"}},
+}
+
+# The layers in which headers of an external library may appear.
 OUTSIDE: dict[str, set[str]] = {
     "torch": {"pytorch", "sim"},
     "ATen": {"pytorch", "sim"},
@@ -53,7 +100,7 @@ def includes_of(text: str) -> list[str]:
 
 
 def faults_of(layer: str, includes: list[str]) -> list[str]:
-    """What is wrong with a file of `layer` that has these includes."""
+    """Returns what is wrong with a file of `layer` that has these includes."""
     faults = []
     for name in includes:
         first, _, rest = name.partition("/")
@@ -81,6 +128,31 @@ def test_includes_point_down() -> None:
     assert not faults
 
 
+def folder_of(inside: tuple[str, ...]) -> str:
+    """Returns the folder of a file within its layer, "" for the root."""
+    return inside[0] if len(inside) > 1 else ""
+
+
+def test_folders_of_a_layer_point_down() -> None:
+    faults = []
+    for path in source_files():
+        layer, *inside = path.relative_to(SOURCE).parts
+        if layer not in FOLDERS:
+            continue
+        folder = folder_of(tuple(inside))
+        allowed = {"", folder} | (FOLDERS[layer][folder] if folder else set())
+        for name in includes_of(path.read_text()):
+            parts = tuple(name.split("/"))
+            if parts[:2] == ("atoll", layer) and folder_of(parts[2:]) not in allowed:
+                faults.append(f"{path.relative_to(SOURCE)} must not include {name}")
+    assert faults == []
+
+
+def test_every_folder_of_a_layer_is_known() -> None:
+    for layer, folders in FOLDERS.items():
+        assert {path.name for path in (SOURCE / layer).iterdir() if path.is_dir()} == set(folders)
+
+
 def test_only_the_glue_of_the_simulated_device_knows_pytorch() -> None:
     files = [path for folder in ("device", "library") for path in (SOURCE / "sim" / folder).iterdir()]
     assert files
@@ -102,7 +174,7 @@ def test_own_header_comes_first() -> None:
             expected = header.relative_to(ROOT / "src").as_posix()
             includes = [
                 name for name in includes_of(path.read_text()) if "/" in name
-            ]  # CPython wants to be before all others
+            ]  # CPython requires its header before all others
             if not includes or includes[0] != expected:
                 faults.append(f"{path.relative_to(ROOT)} does not include {expected} first")
     assert not faults
@@ -120,7 +192,7 @@ def test_headers_have_a_guard() -> None:
         ("core", '#include "atoll/core/fd.h"', True),
         ("core", '#include "atoll/transport/link.h"', False),
         ("transport", '#include "atoll/core/fd.h"', True),
-        ("transport", "  #  include <atoll/collectives/group.h>", False),
+        ("transport", "  #  include <atoll/collectives/group/group.h>", False),
         ("collectives", "#include <torch/torch.h>", False),
         ("collectives", "#include <spdlog/spdlog.h>", False),
         ("pytorch", "#include <torch/torch.h>", True),

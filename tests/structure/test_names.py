@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every C++ type has one definition: two of one name, in files that are linked together, are merged without a word."""
+"""Every C++ type has one definition: the linker silently merges two of one name."""
 
 import re
 from collections import defaultdict
@@ -20,8 +20,8 @@ TOKEN = re.compile(
 
 
 def types_of(text: str) -> Iterator[str]:
-    """Names, with their namespaces, of the types that other files could name."""
-    inside: list[str | None] = []  # of each open brace: its namespace, or none
+    """Returns the names, with their namespaces, of the types that other files could name."""
+    inside: list[str | None] = []  # for each open brace: its namespace, or none
     for token in TOKEN.finditer(text):
         if token["space"] is not None:
             inside.append(token["space"] or "(anonymous)")
@@ -49,7 +49,7 @@ def files_of(*folders: str) -> list[Path]:
     "layer", ["core", "transport", "redis", "collectives", "plan", "infer", "sim", "pytorch", "logging"]
 )
 def test_types_have_one_definition(layer: str) -> None:
-    """Of the library and the tests of one layer, which are one program."""
+    """In the library and the tests of each layer, which are linked into one program."""
     found = defaultdict(set)
     for path in files_of("src/atoll", "tests/support", f"tests/{layer}"):
         for name in types_of(path.read_text()) if str(path.relative_to(ROOT)) not in IN_PLACE else ():

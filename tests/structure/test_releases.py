@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of PyTorch's releases: what names a release agrees with it, and `make matrix`'s page with its record."""
+"""The table of PyTorch's releases: files that name a release agree with it, and `make matrix`'s page with its
+record."""
 
 import json
 import sys
@@ -32,7 +33,7 @@ def test_setup_installs_one_of_them(matrix: ModuleType) -> None:
 
 def test_each_release_has_a_python(matrix: ModuleType) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    least = ".".join(map(str, sys.modules["releases"].LEAST_PYTHON))
+    least = ".".join(map(str, sys.modules["releases"].MIN_PYTHON))
     assert project["requires-python"] == f">={least}"
     for release in matrix.releases():
         assert release.pythons, release

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/testing.md says how the tests went under the sanitizers, and `make verify` writes it."""
+"""docs/testing.md has the results of the tests under the sanitizers, written by `make verify`."""
 
 import importlib
 import re

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `make setup` says where it cannot go on: what is missing, and what to type."""
+"""Errors of `make setup` name what is missing and what to type."""
 
 import runpy
 import sys
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def setup(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """The globals of scripts/setup.py, of which tests replace some; the build folder is an empty one."""
+    """The globals of scripts/setup.py, some of which tests replace; the build folder is empty."""
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.delenv("ATOLL_DEPS_DIR", raising=False)
     names = runpy.run_path(str(ROOT / "scripts/setup.py"))
@@ -61,7 +61,8 @@ def test_other_systems_are_told_who_will_say_it(
 ) -> None:
     monkeypatch.setattr(setup["shutil"], "which", lambda program: None)
     setup["ensure_packages"]("build")
-    assert "this is not Debian: its packages are not checked, CMake will name what it misses" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "this system is not Debian: packages are not checked, CMake will name what is missing" in told
 
 
 def test_an_old_python(setup: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +78,7 @@ def test_a_python_without_headers(setup: dict[str, Any], monkeypatch: pytest.Mon
 
 
 def test_a_step_that_fails_shows_the_end_of_its_log(setup: dict[str, Any], tmp_path: Path) -> None:
-    """As pip does without a network."""
+    """Like pip without a network."""
     run_logged: FunctionType = setup["run_logged"]
     log = ROOT / "build/logs/test_setup.log"
     script = "print('first\\n' * 100); print('Could not fetch URL'); raise SystemExit(1)"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Packages have reasons in the docs and a place in the list; an audit that did not happen is not called one."""
+"""Every package has a reason in the docs and an entry in the list; an audit that did not happen is reported as such."""
 
 import re
 import runpy
@@ -88,11 +88,11 @@ def test_the_list_is_cyclonedx(chain: SimpleNamespace) -> None:
 
 
 def test_what_was_not_looked_up_is_not_called_audited(chain: SimpleNamespace) -> None:
-    weakness = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.0"], "description": ""}
+    vulnerability = {"id": "PYSEC-1", "aliases": ["CVE-1"], "fix_versions": ["2.0"], "description": ""}
     report = {
         "dependencies": [
             {"name": "good", "version": "1", "vulns": []},
-            {"name": "weak", "version": "1", "vulns": [weakness]},
+            {"name": "weak", "version": "1", "vulns": [vulnerability]},
             {"name": "unknown", "skip_reason": "not found"},
         ]
     }

@@ -7,7 +7,7 @@
 
 namespace atl::test {
 
-/// What `body` throws; the test fails when that is nothing.
+/// Returns what `body` throws; fails the test if it throws nothing.
 template <typename Body>
 Error error_of(const Body& body) {
   try {

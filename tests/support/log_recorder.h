@@ -14,7 +14,7 @@
 
 namespace atl::test {
 
-/// Takes the process's log lines while it lives; made before what logs.
+/// Records the process's log lines during its lifetime; create it before the objects that log.
 class LogRecorder : public LogSink {
  public:
   LogRecorder() { set_log_sink(this); }
@@ -26,13 +26,13 @@ class LogRecorder : public LogSink {
     added_.notify_all();
   }
 
-  /// Lines in which the POSIX extended regular expression `pattern` is found.
+  /// Returns the number of lines in which the POSIX extended regular expression `pattern` is found.
   std::size_t count(const std::string& pattern) const {
     const std::lock_guard lock(mutex_);
     return count_locked(pattern);
   }
 
-  /// Whether `count` lines with `pattern` have come within a time that a busy machine needs.
+  /// Waits, as long as a busy machine may need, for `count` lines with `pattern`; returns whether they have come.
   bool wait_for(const std::string& pattern, std::size_t count = 1) const {
     std::unique_lock lock(mutex_);
     return added_.wait_for(lock, std::chrono::seconds(20), [&] { return count_locked(pattern) >= count; });

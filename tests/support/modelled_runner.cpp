@@ -23,8 +23,8 @@ struct ModelledTensor : DeviceTensor {
       : type(std::move(of)), signatures(std::move(by_row)), ready(at), host(std::move(there)) {}
   Tensor type;
   Signatures signatures;
-  Clock::time_point ready;  // when the device has made it
-  HostBytes host;           // as it came; without bytes where the device made it
+  Clock::time_point ready;  // when the device has finished it
+  HostBytes host;           // as received; without bytes if the device made it
 };
 
 struct Layer : Call {
@@ -46,22 +46,22 @@ std::uint64_t mixed(std::uint64_t value) {  // splitmix64's finaliser
 
 std::size_t row_bytes(const Tensor& type) { return static_cast<std::size_t>(type.shape.at(1)); }
 
-// A signature has no more bits than fit into a row.
+// A signature has at most as many bits as fit into a row.
 std::uint64_t fitting(std::uint64_t signature, std::size_t bytes) {
   return bytes >= 8 ? signature : signature & ((std::uint64_t{1} << (8 * bytes)) - 1);
 }
 
 constexpr std::uint64_t kStep = 0x9e3779b97f4a7c15ULL;
 
-// Megabytes are made and checked while inferences are timed. Sanitizers cannot choose between clones, and other
-// processors have the one instruction set.
+// Megabytes are generated and checked while inferences are timed. Sanitizers cannot choose between clones, and other
+// processors have only one instruction set.
 #if defined(__clang__) || defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
 #define ATOLL_WIDE
 #else
 #define ATOLL_WIDE [[gnu::target_clones("avx512f", "avx2", "default"), gnu::optimize("O3")]]
 #endif
 
-// The bytes of a row, after its signature.
+// Fills the bytes of a row after its signature.
 std::uint64_t word(std::uint64_t place) {
   place ^= place >> 29;
   return place ^ (place << 17);
@@ -94,7 +94,7 @@ bool are_zeros(const std::byte* row, std::size_t bytes) {
   return bytes == 0 || (row[0] == std::byte{0} && std::memcmp(row, row + 1, bytes - 1) == 0);
 }
 
-// Zeros have the signature 0: models are timed with them.
+// Zeros have the signature 0, because models are timed with them.
 void fill_row(std::uint64_t signature, std::byte* out, std::size_t bytes) {
   if (signature == 0) {
     std::memset(out, 0, bytes);
@@ -106,7 +106,7 @@ void fill_row(std::uint64_t signature, std::byte* out, std::size_t bytes) {
   std::memcpy(out + 8 * words, &last, bytes - 8 * words);
 }
 
-// Whether a row is what fill_row() makes of its beginning.
+// Returns whether a row is what fill_row() makes of its beginning.
 bool is_filled(const std::byte* row, std::size_t bytes) {
   std::uint64_t signature = 0;
   std::memcpy(&signature, row, std::min<std::size_t>(bytes, 8));
@@ -116,7 +116,7 @@ bool is_filled(const std::byte* row, std::size_t bytes) {
   return wrong_bits(signature, row, words) == 0 && std::memcmp(row + 8 * words, &last, bytes - 8 * words) == 0;
 }
 
-// Adds the time until its end.
+// Adds the time until it is destroyed.
 class Stopwatch {
  public:
   explicit Stopwatch(double& seconds) : seconds_(seconds) {}
@@ -129,7 +129,7 @@ class Stopwatch {
   const Clock::time_point begin_ = Clock::now();
 };
 
-// Sleeps, and looks at the clock for the last moments.
+// Sleeps, and polls the clock for the last moments.
 void sleep_until(Clock::time_point due) {
   constexpr std::chrono::microseconds kWakeUp{80};
   [[maybe_unused]] static thread_local const int is_precise = ::prctl(PR_SET_TIMERSLACK, 1UL);
@@ -147,8 +147,8 @@ Region scaled(std::int64_t row, std::int64_t from, std::int64_t to) {
   return {row * from / to, ((row + 1) * from + to - 1) / to};
 }
 
-// Adds the signatures of the rows of one operand, which has `from` rows and is here as far as it is needed, to those of rows
-// `rows` of `to`.
+// Adds the signatures of the rows of one operand, which has `from` rows and is available as far as it is needed, to
+// those of rows `rows` of `to`.
 void add_operand(const Signatures& given, std::int64_t from, bool is_by_rows, Region rows, std::int64_t to,
                  Signatures& signatures) {
   const auto fold = [&](std::uint64_t signature, Region needed, std::int64_t first) {
@@ -237,7 +237,7 @@ Value ModelledRunner::from_host(const Tensor& type, const HostBytes& bytes) {
 HostBytes ModelledRunner::to_host(const Value& value) {
   const ModelledTensor& tensor = of(value);
   sleep_until(tensor.ready);
-  if (tensor.host.owner) return tensor.host;  // as processors share memory
+  if (tensor.host.owner) return tensor.host;  // as when processors share memory
   const Stopwatch stopwatch(bytes_seconds_);
   const std::size_t width = row_bytes(tensor.type);
   auto bytes = std::make_shared<std::vector<std::byte>>(width * tensor.signatures.size());

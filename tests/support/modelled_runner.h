@@ -10,14 +10,14 @@
 
 namespace atl::infer::test {
 
-/// Runs modelled graphs: a layer takes the time it says, and its values are never computed. As GPUs do, the device works off
-/// calls in order while the caller goes on; who wants bytes, or waits, waits for it. Each row has a signature, which follows from the layer, the row and
-/// the signatures of the rows of operands that it needs; a tensor's bytes are made from the signatures when they leave
-/// for the host, do not compress, and are checked when they come back. So two machines that exchange the right rows give
-/// the bytes that one alone gives, and others do not.
+/// Runs modelled graphs: a layer takes the time it states, and its values are never computed. As on a GPU, the device
+/// works off calls in order while the caller continues; a caller that wants bytes, or waits, waits for the device. Each
+/// row has a signature, which follows from the layer, the row and the signatures of the operands' rows that it needs; a
+/// tensor's bytes are made from the signatures when they leave for the host, do not compress, and are checked when they
+/// come back. So two machines that exchange the right rows produce the bytes that one alone would, and others do not.
 class ModelledRunner : public OperatorRunner {
  public:
-  /// `speed` divides all times; 0: none are kept.
+  /// `speed` divides all times; 0: layers take no time.
   explicit ModelledRunner(Machine machine, double speed = 1);
 
   std::unique_ptr<Call> prepare(const Graph& graph, const Node& node) override;
@@ -32,7 +32,7 @@ class ModelledRunner : public OperatorRunner {
   std::string device() const override;
 
   double busy_seconds() const noexcept { return busy_seconds_; }
-  /// For which bytes were made and checked, which no real device does.
+  /// Returns the time spent making and checking bytes, which no real device needs.
   double bytes_seconds() const noexcept { return bytes_seconds_; }
 
  private:
@@ -43,7 +43,7 @@ class ModelledRunner : public OperatorRunner {
   double bytes_seconds_ = 0;
 };
 
-/// Bytes for an input of a modelled graph, different for each seed.
+/// Returns the bytes for an input of a modelled graph, different for each seed.
 std::vector<std::byte> modelled_input(const Tensor& type, std::uint64_t seed);
 
 }  // namespace atl::infer::test

@@ -8,8 +8,8 @@
 
 namespace atl::test {
 
-/// While it lives, this process cannot start a thread: the stack that each would get is larger than the address space.
-/// It holds for every user, and where threads that have ended left their stacks.
+/// During its lifetime this process cannot start a thread, because the stack that each would get is larger than the
+/// address space. This works for every user, and also where ended threads have left their stacks.
 class NoNewThreads {
  public:
   NoNewThreads() {

@@ -48,13 +48,13 @@ class RecordingObserver : public transport::LinkObserver {
   std::vector<Failure> failures_;
 };
 
-/// A way for the two to talk beside what is tested.
+/// A connection between the two roles outside what is tested.
 class Meeting {
  public:
   explicit Meeting(Fd socket) : socket_(std::move(socket)) {}
 
-  /// Gives `mine` to the other and returns its bytes. Throws Error(kTimeout) after kPatience, Error(kPeerLost) if the
-  /// other ended.
+  /// Sends `mine` to the other role and returns its bytes. Throws Error(kTimeout) after kPatience, Error(kPeerLost) if
+  /// the other role ended.
   std::string exchange(const std::string& mine);
   void meet() { exchange(""); }
 
@@ -98,7 +98,7 @@ transport::EndpointOptions peer_options(transport::TransportChoice transport, in
 void wait_on_bell(transport::Endpoint& endpoint, transport::Bell bell, const std::string& what,
                   const std::function<bool()>& condition, std::chrono::nanoseconds limit = kPatience);
 
-/// Waits until `condition()` holds, looking again whenever the processor is free. For states that nothing announces.
+/// Waits until `condition()` holds, polling it whenever the processor is free. For states that nothing announces.
 void wait_until(const std::string& what, const std::function<bool()>& condition,
                 std::chrono::nanoseconds limit = kPatience);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What most tests include, compiled once. Tests name what they use themselves all the same.
+// Headers that most tests include, compiled once. Tests still include everything that they use.
 #pragma once
 
 #include <gmock/gmock.h>

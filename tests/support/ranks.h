@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/group.h"
+#include "atoll/collectives/group/group.h"
 #include "atoll/core/memory_store.h"
 
 namespace atl::test {
@@ -21,7 +21,7 @@ struct RankOptions {
   collectives::ValueCheck check_values = collectives::ValueCheck::kNone;
   bool flat_reduce = false;
   std::vector<double> uplinks;     ///< by rank; empty: none stated
-  std::vector<std::string> hosts;  ///< by rank; empty: all on this one
+  std::vector<std::string> hosts;  ///< by rank; empty: all on this host
   transport::TransportChoice transport = transport::TransportChoice::kAuto;
 };
 
@@ -36,10 +36,10 @@ class Ranks {
   explicit Ranks(RankOptions options);
   ~Ranks();
 
-  /// Runs `body` on every rank at once and waits for all. Returns each rank's error text, empty where it succeeded.
+  /// Runs `body` on every rank at once and waits for all. Returns each rank's error text, empty if it succeeded.
   std::vector<std::string> run(const Body& body);
 
-  /// Like run, and fails the current test where a rank threw.
+  /// Like run, but fails the current test if a rank throws.
   void run_ok(const Body& body);
 
   collectives::Group& group(int rank) { return *groups_[static_cast<std::size_t>(rank)]; }
@@ -47,10 +47,10 @@ class Ranks {
   MemoryStore& store() { return store_; }
   int size() const { return static_cast<int>(options_.islands.size()); }
 
-  /// Ends a rank as if its process died: its endpoint closes without a word.
+  /// Ends a rank as if its process died: its endpoint closes without notice.
   void kill(int rank);
 
-  /// Orderly end of every rank that lives.
+  /// Shuts down every rank that still runs.
   void shut_down();
 
  private:

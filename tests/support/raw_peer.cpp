@@ -14,7 +14,7 @@
 
 #include "atoll/transport/address.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/handshake.h"
+#include "atoll/transport/handshake/handshake.h"
 #include "tests/support/peers.h"
 
 namespace atl::test {
@@ -42,7 +42,7 @@ std::size_t RawPeer::receive(std::span<std::byte> into) {
 void RawPeer::send(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const auto sent = ::send(fd_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
-    if (sent < 0) return;  // the endpoint has closed: wait_for_end says so
+    if (sent < 0) return;  // the endpoint has closed: wait_for_end reports it
     bytes = bytes.subspan(static_cast<std::size_t>(sent));
   }
 }

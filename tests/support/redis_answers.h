@@ -27,11 +27,11 @@
 
 namespace atl::test {
 
-/// What looks like a Redis server on a free port of the loopback, lets everybody in, holds every script, and answers
-/// commands as it is told.
+/// A fake Redis server on a free port of the loopback interface, which accepts all clients, holds every script, and
+/// answers commands as it is told.
 class RedisAnswers {
  public:
-  /// The bytes of a reply to a command, called on a thread of this object's.
+  /// Returns the bytes of a reply to a command; called on a thread of this object.
   using Answer = std::function<std::string(const redis::Reply& command)>;
 
   RedisAnswers() {
@@ -91,7 +91,7 @@ class RedisAnswers {
   void accept() {
     Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
     if (fd.get() < 0) return;
-    const linger at_once{1, 0};  // no port is left waiting
+    const linger at_once{1, 0};  // leaves no port in TIME_WAIT
     ::setsockopt(fd.get(), SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
     clients_.emplace_back().fd = std::move(fd);
   }

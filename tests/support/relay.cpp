@@ -35,19 +35,19 @@ using Seconds = std::chrono::duration<double>;
 
 constexpr std::size_t kPieceBytes = std::size_t{16} << 10;  // of an unlimited path
 constexpr double kPieceSeconds = 0.001;                     // of a limited one; pieces are passed on whole
-constexpr std::size_t kLeastPieceBytes = 1448;
-constexpr std::size_t kMostPieceBytes = std::size_t{64} << 10;
+constexpr std::size_t kMinPieceBytes = 1448;
+constexpr std::size_t kMaxPieceBytes = std::size_t{64} << 10;
 constexpr std::size_t kUnlimitedBufferBytes = std::size_t{1} << 20;
 constexpr auto kBacklog = 4ms;         // of a limited path, before its sender has to wait
-constexpr auto kCatchUp = 100ms;       // that a late relay may make up for, of the time in which its sender waited
+constexpr auto kCatchUp = 100ms;       // how much of its sender's waiting a late relay may make up for
 constexpr int kSocketBytes = 1 << 17;  // of the system's queues, where the path is limited
-constexpr double kLongest = 1e6;       // seconds
+constexpr double kMaxSeconds = 1e6;    // of a wait
 
 }  // namespace
 
 namespace relay {
 
-/// When the path is free for the next byte.
+/// Tracks when the path is free for the next byte.
 struct Wire {
   Time free_at{};
 };
@@ -66,9 +66,9 @@ struct Pipe {
   Wire own{};
   std::deque<Piece> pieces{};
   std::size_t buffered = 0;
-  bool has_more = false;  // the source had, behind what was read last
-  bool ended = false;     // it has
-  bool finished = false;  // and its end was passed on
+  bool has_more = false;  // the source had more after the last read
+  bool ended = false;     // the source has ended
+  bool finished = false;  // and its end was forwarded
 };
 
 struct Connection {
@@ -90,7 +90,7 @@ namespace {
 using namespace relay;
 
 Time later(Time time, double seconds) {
-  return time + std::chrono::ceil<Clock::duration>(Seconds(std::min(seconds, kLongest)));
+  return time + std::chrono::ceil<Clock::duration>(Seconds(std::min(seconds, kMaxSeconds)));
 }
 
 Fd make_socket(int family) {
@@ -118,7 +118,7 @@ struct Relay::State {
   int cuts_to_come = 0;
   Cut cut_then = Cut::kEnd;
 
-  // The thread's own.
+  // Used by the relay's thread only.
   int cuts_done = 0;
   int cuts_seen = 0;
   std::uint64_t left_until_cut = 0;  // 0: none comes
@@ -177,7 +177,7 @@ struct Relay::State {
     if (!client) return;
     Fd server(::socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     if (is_limited(Clock::now())) {
-      // Little waits here unseen, so that senders feel the rate.
+      // Small socket buffers, so that senders feel the rate.
       for (const Fd* fd : {&client, &server}) {
         ::setsockopt(fd->get(), SOL_SOCKET, SO_RCVBUF, &kSocketBytes, sizeof kSocketBytes);
       }
@@ -199,7 +199,7 @@ struct Relay::State {
   bool replays(Time now) const { return current_record && now >= current_record->begin; }
   bool is_limited(Time now) const { return current.bytes_per_second > 0 || replays(now); }
 
-  /// When `pipe` may take more from its source; Time::max() while its buffer is full.
+  /// Returns when `pipe` may take more from its source; Time::max() while its buffer is full.
   Time ready_to_read(Pipe& pipe, Time now) {
     if (pipe.ended || is_stalled) return Time::max();
     if (is_limited(now)) return wire_of(pipe).free_at - kBacklog;
@@ -214,11 +214,11 @@ struct Relay::State {
       const double bins = Seconds(now - current_record->begin).count() / current_record->trace.bin_seconds();
       rate = rates[static_cast<std::size_t>(std::fmod(bins, static_cast<double>(rates.size())))];
     }
-    const double bytes = std::min(rate * kPieceSeconds, static_cast<double>(kMostPieceBytes));
-    return std::max(static_cast<std::size_t>(bytes), kLeastPieceBytes);
+    const double bytes = std::min(rate * kPieceSeconds, static_cast<double>(kMaxPieceBytes));
+    return std::max(static_cast<std::size_t>(bytes), kMinPieceBytes);
   }
 
-  /// When the last of some bytes is through that go onto the path at `start`.
+  /// Returns when the last of `bytes` bytes is through that enter the path at `start`.
   Time end_of(plan::Lane way, Time start, std::size_t bytes) const {
     const auto count = static_cast<double>(bytes);
     if (replays(start)) {
@@ -237,7 +237,7 @@ struct Relay::State {
     if (pipe.ended) return true;
     bytes.resize(static_cast<std::size_t>(got));
     Wire& wire = wire_of(pipe);
-    // What waits has waited since the path was free; what comes now cannot have gone before.
+    // Queued bytes have waited since the path was free; bytes that arrive now cannot have left earlier.
     const Time earliest = pipe.has_more ? now - kCatchUp : now;
     wire.free_at = end_of(pipe.way, std::max(wire.free_at, earliest), bytes.size());
     int waiting = 0;
@@ -274,7 +274,7 @@ struct Relay::State {
     return true;
   }
 
-  /// Fills `polled` with what to wait for and returns until when.
+  /// Fills `polled` with the events to wait for, and returns until when to wait.
   Time look_around(std::vector<pollfd>& polled, Time now) {
     polled.clear();
     polled.push_back({wake.get(), POLLIN, 0});
@@ -315,7 +315,7 @@ struct Relay::State {
   }
 
   void run() {
-    ::prctl(PR_SET_TIMERSLACK, 1UL);  // nanosecond: what is late here looks like a slow program
+    ::prctl(PR_SET_TIMERSLACK, 1UL);  // nanosecond: a late relay would look like a slow program
     std::vector<pollfd> polled;
     while (read_settings()) {
       const Time now = Clock::now();
@@ -330,7 +330,7 @@ struct Relay::State {
       if (polled[0].revents != 0) {
         std::uint64_t count = 0;
         [[maybe_unused]] const auto got = ::read(wake.get(), &count, sizeof count);
-        continue;  // what was set before bytes were sent holds for them
+        continue;  // settings made before bytes were sent apply to them
       }
       move_bytes(polled);
       if (polled[1].revents != 0) accept_one();

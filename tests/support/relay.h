@@ -7,13 +7,13 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/plan/trace.h"
+#include "atoll/plan/operators/trace.h"
 
 namespace atl::test {
 
 /// A network path in user space: forwards TCP connections to a target, with a path's faults and limits. Point a peer's
 /// address at it. A byte is due when the path has carried all bytes before it, and none is early. All functions are
-/// thread-safe and act on open connections too.
+/// thread-safe and also affect open connections.
 class Relay {
  public:
   struct Path {
@@ -38,20 +38,20 @@ class Relay {
   std::string address() const;
 
   void set_path(Path path);
-  /// From `begin` on the rates are those of the record, again and again; the path's count until then, and its delay and
-  /// duplex ever after. std::runtime_error for a record in which nothing passes.
+  /// From `begin` on the rates are those of the record, repeated; until then the path's rates apply, and its delay and
+  /// duplex always do. Throws std::runtime_error for a record in which nothing passes.
   void replay(const plan::Trace& record, Clock::time_point begin);
 
-  /// Forwards nothing more, while both ends' connections stay up and their kernels take what fits.
+  /// Stops forwarding, while both ends' connections stay open and their kernels take what fits.
   void stall();
   void resume();
 
   /// Ends every open connection.
   void cut(Cut how);
-  /// The same as soon as `bytes` more have been forwarded to the target, wherever in a message that is. 0: never.
+  /// Cuts as soon as `bytes` more have been forwarded to the target, wherever in a message that is. 0: never.
   void cut_after(std::uint64_t bytes, Cut how);
 
-  /// Bytes forwarded so far, both directions.
+  /// Returns the bytes forwarded so far, in both directions.
   std::uint64_t forwarded_bytes() const;
 
  private:

@@ -36,7 +36,7 @@ double decode_narrow(std::uint32_t bits, Format format) {
   return negative ? -magnitude : magnitude;
 }
 
-// Exact values only: tries every code of 8 bits, and computes the 16-bit formats directly.
+// Exact values only: tries every code of the 8-bit formats, and computes the 16-bit formats directly.
 std::uint32_t encode_narrow(double value, Format format) {
   if (value == 0) return 0;
   const int bias = (1 << (format.exponent_bits - 1)) - 1;

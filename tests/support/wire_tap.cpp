@@ -28,7 +28,7 @@ constexpr std::size_t kWays = 2;
 
 Fd make_socket() { return Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)); }
 
-void hurry(const Fd& socket) {
+void disable_delay(const Fd& socket) {
   const int on = 1;
   ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
 }
@@ -44,7 +44,7 @@ void send_all(const Fd& socket, std::span<const std::byte> bytes) {
 }  // namespace
 
 struct WireTap::State {
-  /// By way: where it reads. The other one is where it writes.
+  /// By direction: the socket it reads from. It writes to the other one.
   struct Connection {
     std::array<Fd, kWays> ends;
     bool is_open = true;
@@ -53,8 +53,8 @@ struct WireTap::State {
   Fd listener = make_socket();
   std::array<Fd, 2> stop_pipe;
   transport::SocketAddress target;
-  std::list<Connection> connections;  // the thread's
-  mutable std::mutex mutex;           // guards what follows
+  std::list<Connection> connections;  // used by the thread only
+  mutable std::mutex mutex;           // guards the members below
   std::array<std::vector<std::byte>, kWays> recorded;
   std::array<std::optional<std::uint64_t>, kWays> flip_at;
   std::thread thread;
@@ -64,7 +64,7 @@ struct WireTap::State {
     made.ends[0] = Fd(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
     made.ends[1] = make_socket();
     if (!made.ends[0] || ::connect(made.ends[1].get(), target.get(), target.length) != 0) return;
-    for (const Fd& end : made.ends) hurry(end);
+    for (const Fd& end : made.ends) disable_delay(end);
     connections.push_back(std::move(made));
   }
 

@@ -9,7 +9,8 @@
 
 namespace atl::test {
 
-/// Somebody on the way: forwards TCP connections to a target, keeps every byte, and may change one. Point a peer's address at it. Thread-safe.
+/// An interceptor: forwards TCP connections to a target, keeps every byte, and may change one. Point a peer's address
+/// at it. Thread-safe.
 class WireTap {
  public:
   /// `target` is "127.0.0.1:4711".
@@ -23,12 +24,12 @@ class WireTap {
 
   enum class Way { kToTarget, kFromTarget };
 
-  /// All that went that way so far, of all connections.
+  /// Returns the bytes forwarded in that direction so far, over all connections.
   std::vector<std::byte> recorded(Way way) const;
 
-  std::size_t passed(Way way) const;  ///< how many bytes that is
+  std::size_t passed(Way way) const;  ///< the number of those bytes
 
-  /// Changes one bit of the byte that comes `after` so many more, that way.
+  /// Changes one bit of the byte that comes `after` more bytes in that direction.
   void flip(Way way, std::uint64_t after);
 
  private:

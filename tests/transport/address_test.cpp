@@ -111,7 +111,7 @@ TEST(Discovery, AnInterfaceThatIsDownIsNotCalledAbsent) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    // In a network of its own the loopback interface is down until somebody brings it up.
+    // In a new network namespace the loopback interface is down until it is brought up.
     if (::unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) ::_exit(kNotAllowed);
     const std::string wanted = "interface \"lo\" (ATOLL_IFACE) is down or has no IP address; this machine has: lo";
     ::_exit(refusal_of_interface("lo") == wanted ? 0 : 1);

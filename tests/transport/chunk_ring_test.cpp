@@ -103,7 +103,7 @@ class Steps : public DirectPort {
     out.pop_front();
     in.pop_front();
     if (from.buffer.bytes != to.buffer.bytes) ++wrong_sizes;
-    // The two ends hear of it apart.
+    // The two ends are notified separately.
     ready_.push_back([=, this] {
       if (from.buffer.bytes != 0) std::memcpy(to.buffer.data, from.buffer.data, from.buffer.bytes);
       ready_.push_back([from] { from.done(nullptr); });
@@ -221,7 +221,7 @@ TEST(ChunkRing, TheLastEndOfAMessageMayEndTheRing) {
   EXPECT_TRUE(steps.remembered.empty());
 }
 
-// Whoever gives a ring up hears of every message as soon as no copy touches its memory, even if the network never ends.
+// After abandon(), every message ends as soon as no copy touches its memory, even if the network never finishes.
 TEST(ChunkRing, AbandonedMessagesEndWithoutThePeer) {
   for (unsigned seed = 0; seed < 200; ++seed) {
     SCOPED_TRACE(seed);
@@ -258,7 +258,7 @@ TEST(ChunkRing, AbandonedMessagesEndWithoutThePeer) {
     }
     EXPECT_EQ(ended, bytes.size() + 1);
     EXPECT_GE(failed, bytes.size());
-    // What the peer never took still has the chunks.
+    // Messages that the peer never took still hold the chunks.
     const bool idle = steps.waiting(direction) == 0;
     EXPECT_EQ(steps.remembered.empty(), idle);
     ring.reset();

@@ -22,7 +22,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::nanoseconds;
 
-// A lost ring shows as a wait that ends by its limit only: far longer than any honest one, and counted.
+// A lost ring shows as a wait that ends at its limit: far longer than any normal wait, and counted.
 constexpr nanoseconds kLost = 5s;
 
 struct Game {
@@ -69,7 +69,7 @@ TEST_P(DoorbellSpin, NoRingIsLostBetweenProcesses) {
   const Fd second = make_sealed_memfd("second", sizeof(DoorbellPage));
   RemoteDoorbell a(first);
   RemoteDoorbell b(second);
-  // What is mapped for a doorbell does not pass to children; the descriptors do not either, unless they are copied.
+  // A child does not inherit a doorbell's mapping, nor its descriptors unless they are copied.
   const int first_copy = ::dup(first.get());
   const int second_copy = ::dup(second.get());
   const pid_t child = ::fork();
@@ -198,7 +198,7 @@ TEST(Sleeper, SpinsForItsBudgetOnly) {
   EXPECT_GE(std::chrono::steady_clock::now() - started, 20ms);
   sleeper.reset();
   EXPECT_EQ(bell.sleepers.load(), 0U);
-  sleeper.wait_briefly(1s);  // the budget starts anew
+  sleeper.wait_briefly(1s);  // the budget starts again
   EXPECT_EQ(bell.sleepers.load(), 0U);
 }
 

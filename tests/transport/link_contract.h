@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tests/support/peers.h"
-#include "tests/transport/ucx_support.h"
+#include "tests/transport/ucx/support.h"
 
 namespace atl::test {
 
@@ -21,7 +21,7 @@ struct LinkContractParam {
   bool tls = false;              ///< ATOLL_TLS
 };
 
-/// What every kind of link promises (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
+/// The promises of every kind of link (link.h). The tests are in link_contract*_test.cpp; a kind of link runs them all:
 ///   INSTANTIATE_TEST_SUITE_P(Shm, LinkContract, link_contract_params(TransportChoice::kShm), link_contract_name);
 class LinkContract : public testing::TestWithParam<LinkContractParam> {
  protected:
@@ -77,7 +77,8 @@ transport::FrameHeader numbered_header(std::uint64_t seed, std::size_t payload_b
 void greet(Peer& peer, transport::Channel& channel);
 inline void greet(Peer& peer) { greet(peer, peer.channel()); }
 
-/// Two roles. A channel that only the sender has opened is closed when it is full of frames: it takes more all the same.
+/// Two roles. A channel that only the sender has opened is closed when it is full of frames: it takes more all the
+/// same.
 void send_to_unclaimed(Peer& peer);
 void close_unclaimed(Peer& peer);
 

@@ -17,10 +17,10 @@ void send_to_unclaimed(Peer& peer) {
   wait_on_bell(peer.endpoint, transport::Bell::kCollective, "the link", send_one);
   while (send_one()) {
   }
-  // On the same path behind those frames, so that the peer knows the channel by then.
-  wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(1, 1)); });
+  // On the same path after those frames, so that the peer knows the channel by then.
+  wait_until("control", [&] { return peer.link().send_control_after_frames(pattern(1, 1)); });
   for (int i = 0; i < 100; ++i)
-    wait_on_bell(peer.endpoint, transport::Bell::kCollective, "room behind the end", send_one);
+    wait_on_bell(peer.endpoint, transport::Bell::kCollective, "room after the end", send_one);
   peer.meeting.meet();
 }
 
@@ -41,7 +41,7 @@ using transport::LinkState;
 
 constexpr auto kDeathIsSeen = 2s;
 
-/// The error a waiter for the next frame gets.
+/// Waits for the next frame and returns the error of the wait.
 std::optional<Error> error_of_wait(Peer& peer, Channel& channel, std::chrono::nanoseconds limit = kPatience) {
   try {
     wait_on_bell(
@@ -173,8 +173,8 @@ TEST_P(LinkContract, AKilledPeerIsLostAtOnceAndItsFramesAreNot) {
     Channel& channel = peer.channel();
     greet(peer, channel);
     for (std::uint64_t i = 0; i < 10; ++i) send(peer, channel, numbered_header(i, 500), pattern(i, 500));
-    // Its arrival tells that the frames have arrived too: the peer may kill this process before they leave its buffers.
-    wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(1, 1)); });
+    // Its arrival shows that the frames have arrived too: the peer may kill this process before they leave its buffers.
+    wait_until("control", [&] { return peer.link().send_control_after_frames(pattern(1, 1)); });
     peer.meeting.meet();
     error_of_wait(peer, channel);
     ADD_FAILURE() << "still alive";
@@ -267,7 +267,7 @@ TEST_P(LinkContract, APeerThatIsNotThereIsUnreachable) {
         peer.meeting.meet();
       },
       [](Peer& peer) {
-        peer.endpoint.abort();  // nobody listens any more
+        peer.endpoint.abort();  // no longer listens
         peer.meeting.meet();
         peer.meeting.meet();
       });

@@ -244,13 +244,13 @@ TEST_P(LinkContract, ControlMessagesPassAFullChannel) {
   });
 }
 
-TEST_P(LinkContract, AControlMessageBehindFramesComesBehindThem) {
+TEST_P(LinkContract, AControlMessageAfterFramesArrivesAfterThem) {
   constexpr std::size_t kRounds = 30;
   constexpr std::uint32_t kFrames = 20;
   const auto sender = [](Peer& peer) {
     for (std::size_t round = 0; round < kRounds; ++round) {
       for (std::uint32_t i = 0; i < kFrames; ++i) send_numbered(peer, peer.channel(i % 3), i, 100 * i);
-      wait_until("control", [&] { return peer.link().send_control_behind_frames(pattern(round, 10)); });
+      wait_until("control", [&] { return peer.link().send_control_after_frames(pattern(round, 10)); });
       peer.meeting.meet();
     }
   };
@@ -374,7 +374,7 @@ TEST_P(LinkContract, FramesForAClosedChannelAreDropped) {
     Channel& open = peer.channel(1);
     fill(peer, closed, 5000);
     send_numbered(peer, open, 1, 1);
-    // The receiver closes without reading; a sender that is stuck on the window goes on.
+    // The receiver closes without reading; a sender that is stuck on the window continues.
     for (std::uint64_t i = 0; i < 100; ++i) send_numbered(peer, closed, i, 5000);
     send_numbered(peer, open, 2, 1);
     peer.meeting.meet();

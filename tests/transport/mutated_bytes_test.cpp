@@ -59,7 +59,7 @@ Bytes conversation() {
                  message(tcp::Type::kBye, 0, {})});
 }
 
-/// What the initiator of a handshake with {1} sends first, and what an acceptor that is {2} answers.
+/// The first message of an initiator to {1}, and the answer of an acceptor that is {2}.
 Bytes hello() {
   const std::string job = "job";
   const PeerAddress self = example();

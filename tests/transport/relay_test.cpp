@@ -38,7 +38,7 @@ class Sink {
   }
 
   std::string address() const { return to_string(transport::local_address(listener_.get())); }
-  // All that has come once there are so many bytes, or the connection has ended.
+  // Returns what has arrived once there are that many bytes, or the connection has ended.
   std::vector<std::byte> wait_for(std::size_t bytes) {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kLimit, [&] { return has_ended_ || there_.size() >= bytes; }));

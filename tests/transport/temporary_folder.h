@@ -10,7 +10,7 @@
 
 namespace atl::test {
 
-/// Gone with everything in it at the end.
+/// A folder that is removed with everything in it at the end.
 class TemporaryFolder {
  public:
   TemporaryFolder() {

@@ -1,3 +1,3 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uneven, exactly weighted batches in other libraries' training loops. Imported by those who use them, never by
-`import atoll`."""
+"""Uneven, exactly weighted batches in other libraries' training loops. Import the adapter you use; `import atoll`
+imports none of them."""

@@ -19,19 +19,18 @@ SHUFFLES = {"random": True, "sequential": False}
 
 
 class Trainer(transformers.Trainer):  # type: ignore[misc]
-    """transformers.Trainer whose steps are those of one process with the whole global batch.
+    """A transformers.Trainer whose steps equal those of one process with the whole global batch.
 
-    global_batch: samples per step of all ranks; as many as with equal shares (per_device_train_batch_size times ranks)
-        unless it is given. uneven: other arguments of atoll.DataLoader (policy, micro_batch, settings, ...).
+    global_batch: samples per step of all ranks. Default: as with equal shares (per_device_train_batch_size times the
+        number of ranks). uneven: other arguments of atoll.DataLoader (policy, micro_batch, settings, ...).
 
-    A batch's loss is the mean over its labels that are not -100, those that the Trainer itself would count, or over its
-    samples where it has no labels; `uneven=dict(elements=...)` says otherwise. That number is the `num_items_in_batch`
-    of models and of compute_loss_func, and gradients are weighted by it, so a model that counts otherwise trains as it
-    would in one process too. average_tokens_across_devices makes no difference. Logged losses are those of the whole
-    step.
+    A batch's loss is the mean over its labels that are not -100, as the Trainer itself counts, or over its samples if
+    it has no labels; `uneven=dict(elements=...)` overrides this. That number is the `num_items_in_batch` of models and
+    of compute_loss_func, and gradients are weighted by it, so a model that counts differently still trains as it would
+    in one process. average_tokens_across_devices makes no difference. Logged losses are those of the whole step.
 
-    Raises ValueError for settings that contradict that: gradient_accumulation_steps (`micro_batch` accumulates),
-    include_num_input_tokens_seen, and train_sampling_strategy other than random and sequential."""
+    Raises ValueError for settings that contradict this: gradient_accumulation_steps (use `micro_batch`),
+    include_num_input_tokens_seen, and a train_sampling_strategy other than random and sequential."""
 
     def __init__(
         self, *arguments: Any, global_batch: int | None = None, uneven: Mapping[str, Any] | None = None, **others: Any
@@ -44,8 +43,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         self.add_callback(_EpochOfResumed(self))
 
     def get_train_dataloader(self) -> Any:
-        """What the training loop iterates over. Batches come from an atoll.DataLoader, made when the model is
-        wrapped."""
+        """Returns the iterable of the training loop. Its batches come from an atoll.DataLoader, which is made once the
+        model is wrapped."""
         if self.train_dataset is None:
             raise ValueError("Trainer: training requires a train_dataset")
         self._steps = _Steps(self, self._loading())
@@ -59,7 +58,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return ([] if first is None else [first]), None
 
     def training_step(self, model: nn.Module, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
-        """All parts of this rank's share. The mean over ranks of what it returns is the loss of the whole step."""
+        """Trains on all parts of this rank's share. The mean of the results of all ranks is the loss of the step."""
         if self._steps is None:
             stock: torch.Tensor = super().training_step(model, inputs, num_items_in_batch)
             return stock
@@ -71,8 +70,8 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return loss
 
     def _run_epoch(self, **of: Any) -> None:
-        """Called with keywords by the Trainer, which would pass over a resumed epoch's first steps in a way of its own:
-        here the loader begins where they end."""
+        """Runs an epoch; the Trainer calls it with keywords. The Trainer would skip the first steps of a resumed epoch
+        in its own way; here the loader starts after them."""
         done = of["steps_trained_in_current_epoch"]
         if self._steps is not None and done and of["resume_from_checkpoint"] and of["epoch"] == of["epochs_trained"]:
             self._steps.skip(of["epoch"], done, self.state.global_step)
@@ -85,7 +84,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         loader = self._steps.loader
         items = None
         if "labels" in inputs and (self.model_accepts_loss_kwargs or self.compute_loss_func is not None):
-            # compute_loss multiplies by the number of ranks, which expects the items of all.
+            # compute_loss multiplies by the number of ranks, and expects the number of items of all ranks.
             ranks = self.args.world_size if self.args.average_tokens_across_devices else 1
             items = torch.tensor(max(loader.elements, 1) * ranks, device=self.args.device)
         loss = super().training_step(model, inputs, items)
@@ -93,7 +92,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
         return loss * (weight * self.args.world_size) if weight else torch.zeros_like(loss)
 
     def _loading(self) -> dict[str, Any]:
-        """Arguments of atoll.DataLoader, from the Trainer's own."""
+        """Returns the arguments of atoll.DataLoader, derived from the Trainer's own."""
         args, dataset, collate = self.args, self.train_dataset, self.data_collator
         if hasattr(dataset, "column_names"):
             dataset = self._remove_unused_columns(dataset, description="training")
@@ -128,19 +127,19 @@ def _check(args: Any) -> None:
     if args.gradient_accumulation_steps != 1:
         raise ValueError(
             f"gradient_accumulation_steps={args.gradient_accumulation_steps}: leave it at 1; global_batch is the whole "
-            "step, and uneven=dict(micro_batch=...) the most samples of one forward pass"
+            "step, and uneven=dict(micro_batch=...) the maximum number of samples per forward pass"
         )
     if args.include_num_input_tokens_seen != "no":
         raise ValueError("include_num_input_tokens_seen is not supported with uneven batches: leave it at 'no'")
     if args.train_sampling_strategy not in SHUFFLES:
         raise ValueError(
-            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported with uneven batches: one of "
-            f"{sorted(SHUFFLES)}, or uneven=dict(sampler=...)"
+            f"train_sampling_strategy={args.train_sampling_strategy!r} is not supported with uneven batches: use one "
+            f"of {sorted(SHUFFLES)}, or uneven=dict(sampler=...)"
         )
 
 
 class _Steps:
-    """The first batch of each step of an epoch; the Trainer's training_step takes the others."""
+    """Yields the first batch of each step of an epoch; the Trainer's training_step takes the other batches."""
 
     def __init__(self, trainer: Trainer, loading: dict[str, Any]) -> None:
         self._trainer, self._loading = trainer, loading
@@ -149,20 +148,20 @@ class _Steps:
         self._running: Iterator[Any] = iter(())
         self.epoch = 0
         self.skipped = (-1, 0)
-        """Of an epoch that was resumed in its middle: which, and how many steps of it are not taken here."""
+        """The epoch that was resumed in its middle, and how many of its steps are skipped."""
 
     @property
     def loader(self) -> DataLoader:
-        """Made with the first iteration: only then the Trainer has wrapped the model."""
+        """The loader, made at the first iteration, because only then has the Trainer wrapped the model."""
         if self._loader is None:
             model = reducing(self._trainer.model_wrapped, "the Trainer")
             self._loader = DataLoader(model=model, **self._loading)
             if len(self._loader) != len(self):
-                raise ValueError(f"an epoch has {len(self._loader)} steps, the Trainer counted on {len(self)}")
+                raise ValueError(f"an epoch has {len(self._loader)} steps, but the Trainer expected {len(self)}")
         return self._loader
 
     def skip(self, epoch: int, steps: int, of_training: int) -> None:
-        """The epoch begins after so many of its steps; `of_training`: of all epochs."""
+        """Starts the epoch after `steps` of its steps; `of_training` counts the steps of all epochs."""
         where = {"epoch": epoch, "position": steps * self._loading["global_batch"], "steps": of_training}
         self.loader.load_state_dict(self.loader.state_dict() | where)
         self.skipped = (epoch, steps)
@@ -188,7 +187,7 @@ class _Steps:
 
 
 class _EpochOfResumed(transformers.TrainerCallback):  # type: ignore[misc]
-    """The Trainer counts an epoch's steps from where it resumes."""
+    """Corrects the step count of a resumed epoch, which the Trainer counts from where it resumes."""
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
@@ -200,7 +199,7 @@ class _EpochOfResumed(transformers.TrainerCallback):  # type: ignore[misc]
 
 
 class _AsDict:
-    """A collate function whose batches are plain dictionaries, which a profile's forward pass takes as keywords."""
+    """A collate function whose batches are plain dictionaries, which the profile's forward pass takes as keywords."""
 
     def __init__(self, collate: Any) -> None:
         self._collate = collate

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other libraries wrap around a model."""
+"""Finds the module that reduces gradients under other libraries' wrappers."""
 
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
@@ -7,13 +7,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def reducing(model: nn.Module, library: str) -> nn.Module:
-    """The module that reduces the gradients, without what torch.compile puts around it. Raises TypeError where the
-    library has not wrapped the model, as it does with a single process."""
+    """Returns the module that reduces the gradients, without the wrapper of torch.compile. Raises TypeError if the
+    library has not wrapped the model, as in a single process."""
     inner: nn.Module = getattr(model, "_orig_mod", model)
     if not isinstance(inner, DistributedDataParallel | FSDPModule):
         raise TypeError(
             f"{library} has not wrapped the model ({type(inner).__name__}) in DistributedDataParallel or fully_shard: "
-            'start two ranks or more, call torch.distributed.init_process_group("atoll") first, and let it prepare the '
-            "model before the loader is made"
+            'start at least two ranks, call torch.distributed.init_process_group("atoll") first, and let it prepare '
+            "the model before the loader is made"
         )
     return inner

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures collectives through torch.distributed; every element of every result is checked between timed blocks."""
+"""Measures collectives through torch.distributed. Every element of every result is checked between timed blocks."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timed blocks: a number of calls in a row on every rank, then a check of what they left."""
+"""Timed blocks: a number of calls in a row on every rank, then a check of their results."""
 
 import gc
 import math
@@ -24,10 +24,10 @@ class Block:
 
 
 def run_block(operation: Operation, calls: int, *, fault: bool = False) -> Block:
-    """Fills the buffers, times `calls` calls that all ranks begin together, and checks every element. On an accelerator
-    the block ends when the device has done them all; the time of a single call is what its caller waits.
+    """Fills the buffers, times `calls` calls that all ranks start together, and checks every element. On an accelerator
+    the block ends when the device has completed all calls; the time of a single call is how long its caller waits.
 
-    `fault` spoils one element before the check, to prove that the check works."""
+    `fault` corrupts one element before the check, to prove that the check works."""
     operation.fill()
     synchronize(operation.device)
     clock = time.perf_counter_ns
@@ -58,14 +58,14 @@ def spoil(operation: Operation) -> None:
 
 
 def choose_calls(seconds_per_call: float, target_seconds: float, most: int) -> int:
-    """Calls in a block that takes about `target_seconds`."""
+    """Returns the number of calls in a block that takes about `target_seconds`."""
     if seconds_per_call <= 0:
         return most
     return max(1, min(most, math.ceil(target_seconds / seconds_per_call)))
 
 
 def quantile(samples: Sequence[float], share: float) -> float:
-    """Linear between samples; share 0.5 is the median. Raises ValueError without samples."""
+    """Returns the quantile, interpolated linearly; share 0.5 is the median. Raises ValueError without samples."""
     if not samples:
         raise ValueError("no samples")
     ordered = sorted(samples)

@@ -26,27 +26,27 @@ def bench(
     op: Annotated[str, typer.Option(help="Reduction: sum, avg, product, min, max, band, bor, bxor.")] = "sum",
     ranks: Annotated[int, typer.Option(min=1, help="Local processes to start (not under torchrun).")] = 2,
     layout: Annotated[str, typer.Option(help="Islands, one letter per rank: AAB. Sets the number of ranks.")] = "",
-    device: Annotated[str, typer.Option(help="What ranks compute on, one for all or one each: sim,sim,cpu.")] = "",
+    device: Annotated[str, typer.Option(help="Devices of the ranks, one for all or one each: sim,sim,cpu.")] = "",
     backend: Annotated[str, typer.Option(help="The backend to measure.")] = "atoll",
     against: Annotated[
         str,
         typer.Option(
-            help="A second one, measured in turn in the same run: gloo; relay, the baseline through the host; inner, "
-            "the library of the one island; or another backend of torch.distributed."
+            help="A second backend, measured in turn in the same run: gloo; relay, the baseline through the host; "
+            "inner, the library of the only island; or another backend of torch.distributed."
         ),
     ] = "",
-    json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything measured to FILE.")] = "",
+    json: Annotated[str, typer.Option(metavar="FILE", help="Also write all measurements to FILE.")] = "",
     expect_link: Annotated[str, typer.Option(help="Fail unless all links are shm, or tcp.")] = "",
-    iters: Annotated[int, typer.Option(min=0, help="Calls in a timed block; 0 chooses.")] = 0,
+    iters: Annotated[int, typer.Option(min=0, help="Calls per timed block; 0: choose automatically.")] = 0,
     warmup: Annotated[int, typer.Option(min=0, help="Calls before the first timed block of a size.")] = 5,
     rounds: Annotated[int, typer.Option(min=1, help="Timed blocks of each size; results are medians over them.")] = 9,
-    force_busy: Annotated[bool, typer.Option(help="Measure on a busy machine too; marks the output.")] = False,
+    force_busy: Annotated[bool, typer.Option(help="Measure even on a busy machine; marks the output.")] = False,
     inject_fault: Annotated[bool, typer.Option(hidden=True)] = False,
 ) -> None:
-    """Measure a collective: times and bandwidths as nccl-tests prints them, every element checked.
+    """Measure a collective: times and bandwidths as nccl-tests prints them, with every element checked.
 
-    Starts local ranks, or takes part under torchrun. Ends with 1 after wrong results, 3 after an unexpected link, 4
-    when others keep the machine busy."""
+    Starts local ranks, or runs as one rank under torchrun. Exits with 1 after wrong results, 3 after an unexpected
+    link, 4 if the machine is busy."""
     from atoll.bench import operations, values, worker
     from atoll.bench.devices import split_devices
 
@@ -60,11 +60,11 @@ def bench(
         if expect_link not in ("", "shm", "tcp"):
             raise ValueError(f"link {expect_link!r}: choose shm or tcp")
         if against == backend:
-            raise ValueError(f"--against {against}: that is the backend itself")
+            raise ValueError(f"--against {against}: must differ from --backend")
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if layout and len(layout) != ranks:
-        raise typer.BadParameter(f"layout {layout!r} names {len(layout)} ranks, the job has {ranks}")
+        raise typer.BadParameter(f"layout {layout!r} names {len(layout)} ranks, but the job has {ranks}")
     if operation == "send" and ranks < 2:
         raise typer.BadParameter("send needs two ranks")
     options = Options(

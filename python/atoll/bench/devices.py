@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank's buffers are on."""
+"""The devices that hold the ranks' buffers."""
 
 import os
 import sys
@@ -10,20 +10,20 @@ from atoll import vendors
 
 
 def split_devices(text: str, ranks: int) -> list[str]:
-    """One device per rank from "sim,sim,cpu", or one for all; none from "". Raises ValueError."""
+    """Returns one device per rank from "sim,sim,cpu" or from one for all; an empty list from "". Raises ValueError."""
     devices = [part.strip() for part in text.split(",")] if text else []
     if "" in devices:
-        raise ValueError(f"--device {text}: expected devices with commas, such as sim,sim,cpu")
+        raise ValueError(f"--device {text}: expected comma-separated devices, such as sim,sim,cpu")
     if len(devices) not in (0, 1, ranks):
         raise ValueError(
-            f"--device {text} names {len(devices)} devices, the job has {ranks} ranks: give one, or one each"
+            f"--device {text} names {len(devices)} devices, but the job has {ranks} ranks: give one, or one per rank"
         )
     return devices if len(devices) != 1 else devices * ranks
 
 
 def take_device(wanted: str) -> torch.device:
-    """Makes `wanted` this process's current device, before its first group; without it what ATOLL_DEVICE says. Raises
-    atoll.vendors.VendorError when it is not here."""
+    """Makes `wanted`, or the device in ATOLL_DEVICE if empty, the current device of this process before its first
+    group. Raises atoll.vendors.VendorError if the device is not available."""
     if wanted:
         os.environ["ATOLL_DEVICE"] = wanted
     device = vendors.this_device()
@@ -34,11 +34,11 @@ def take_device(wanted: str) -> torch.device:
 
 
 def synchronize(device: torch.device | str) -> None:
-    """Waits until the device has done all that was asked of it."""
+    """Waits until the device has completed all submitted work."""
     if torch.device(device).type != "cpu":
         torch.accelerator.synchronize(torch.device(device))
 
 
 def oversubscribed(device: torch.device) -> bool:
-    """Whether this machine was too slow for the modelled times of a simulated device."""
+    """Returns whether this machine was too slow for the modelled times of a simulated device."""
     return device.type == "sim" and bool(sys.modules["atoll.sim"].oversubscribed(device.index))

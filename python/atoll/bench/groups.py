@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The groups that are compared, by name: "atoll"; "relay", its baseline; "inner", the library of the one island that
-all ranks form; or a backend of torch.distributed."""
+"""The groups that are compared, by name: "atoll"; "relay", the baseline; "inner", the library of the only island, which
+holds all ranks; or a backend of torch.distributed."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ RELAYED = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "barrier")
 
 
 class UsageError(ValueError):
-    """What was asked for cannot be measured; the text says why and what can."""
+    """The request cannot be measured; the message says why, and what can be measured."""
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def _bridge(name: str) -> Iterator[None]:
 
 
 def make_default(name: str, timeout: timedelta | None = None) -> dist.ProcessGroup:
-    """The process's default group."""
+    """Makes the default group of the process."""
     if name == "inner":
         raise UsageError("inner is the library inside an island of atoll: measure it with --against inner")
     with _bridge(name):
@@ -44,7 +44,7 @@ def make_default(name: str, timeout: timedelta | None = None) -> dist.ProcessGro
 
 
 def make_another(name: str, first: dist.ProcessGroup, timeout: timedelta | None = None) -> dist.ProcessGroup:
-    """A further group of all ranks. Raises UsageError when there is no "inner"."""
+    """Makes another group of all ranks. Raises UsageError if "inner" is not available."""
     if name == "inner":
         name = inner_library(first)
     with _bridge(name):
@@ -53,27 +53,29 @@ def make_another(name: str, first: dist.ProcessGroup, timeout: timedelta | None 
 
 
 def inner_library(group: dist.ProcessGroup) -> str:
-    """The library that works inside the only island of an Atoll group."""
+    """Returns the library inside the only island of an Atoll group."""
     from atoll.backend import layout
 
     islands = layout(group)
     if len(islands) != 1:
         labels = ", ".join(island.label for island in islands)
-        raise UsageError(f"inner is the library of one island, and here are {len(islands)} ({labels}): use --layout AA")
+        raise UsageError(
+            f"inner is the library of a single island, but there are {len(islands)} ({labels}): use --layout AA"
+        )
     if islands[0].library == "atoll":
-        raise UsageError("inner: no library works inside this island; on the CPU set ATOLL_INNER=cpu:gloo")
+        raise UsageError("inner: this island uses no library; on the CPU set ATOLL_INNER=cpu:gloo")
     return islands[0].library
 
 
 def check(name: str, operation: str, devices: Sequence[str]) -> None:
-    """Raises UsageError for what a backend cannot do: an operation, or tensors on a device; `devices` are types, by
-    rank."""
+    """Raises UsageError if the backend does not support the operation, or tensors on one of `devices`, the device types
+    by rank."""
     if name == "relay" and operation not in RELAYED:
         raise UsageError(f"the relay does not support {operation}, only {', '.join(RELAYED)}")
     known = sorted({row.device for row in vendors.vendors() if row.library == name})
     for rank, device in enumerate(devices):
         if known and device not in known:
             raise UsageError(
-                f"{name} takes tensors on {' or '.join(known)}, and rank {rank} is on {device}: compare with relay, or "
+                f"{name} takes tensors on {' or '.join(known)}, but rank {rank} is on {device}: compare with relay, or "
                 f"use --device {known[0]}"
             )

@@ -13,7 +13,8 @@ _ONE_COMPUTE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 def rank_environment(rank: int, ranks: int, address: str, port: int) -> dict[str, str]:
-    """What torchrun sets, for a rank that finds its store elsewhere (`TORCHELASTIC_USE_AGENT_STORE`)."""
+    """Returns the variables that torchrun sets, for a rank whose store is in another process
+    (`TORCHELASTIC_USE_AGENT_STORE`)."""
     return {
         **os.environ,
         **_ONE_COMPUTE_THREAD,
@@ -28,12 +29,13 @@ def rank_environment(rank: int, ranks: int, address: str, port: int) -> dict[str
 
 
 class LocalRanks:
-    """Processes of one job on this machine, and its store. Leaving the `with` block ends what still runs."""
+    """Processes of one job on this machine, and its store. Leaving the `with` block ends the processes still
+    running."""
 
-    GRACE_SECONDS = 15.0  # for the others, after one has failed: they report what they saw
+    GRACE_SECONDS = 15.0  # for the other ranks after one has failed, to report what they saw
 
     def __init__(self, command: Sequence[str], ranks: int, extra: Sequence[Mapping[str, str]] = ()) -> None:
-        """`extra`: more environment variables, by rank."""
+        """`extra`: additional environment variables, by rank."""
         self._store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._processes: list[subprocess.Popen[bytes]] = []
         for rank in range(ranks):
@@ -42,7 +44,8 @@ class LocalRanks:
             self._processes.append(subprocess.Popen(list(command), env=environment))
 
     def wait(self, seconds: float = float("inf")) -> int:
-        """0, or the first failure's exit status. What still runs after `seconds` is ended, and counts as failed."""
+        """Returns 0, or the exit status of the first failure. Ranks still running after `seconds` are ended and count
+        as failed."""
         status = 0
         deadline = time.monotonic() + seconds
         waiting = list(self._processes)

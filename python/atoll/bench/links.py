@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which links a run used, and whether they are the expected ones."""
+"""The links that a run used, and whether they are the expected ones."""
 
 import os
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from atoll.bench import machine
 
 @dataclass
 class RankLinks:
-    """One rank's view."""
+    """The links of one rank."""
 
     rank: int
     island: str
@@ -37,14 +37,14 @@ def of_this_rank(backend: str, group: dist.ProcessGroup) -> RankLinks:
 
         kinds = {peer: text.split()[0] for peer, text in atoll.links(group).items()}
         island = next(label for label, members in atoll.islands(group) if rank in members)
-    elif backend == "gloo":  # knows nothing else
+    elif backend == "gloo":  # which has only TCP
         transport = "tcp"
         kinds = {peer: "tcp" for peer in range(dist.get_world_size(group)) if peer != rank}
     return RankLinks(rank, island, machine.place(), transport, kinds)
 
 
 def describe_islands(ranks: Sequence[RankLinks]) -> str:
-    """Each label with its ranks: A: 0 2, B: 1."""
+    """Returns each label with its ranks: A: 0 2, B: 1."""
     members: dict[str, list[str]] = {}
     for view in ranks:
         members.setdefault(view.island, []).append(str(view.rank))
@@ -52,13 +52,13 @@ def describe_islands(ranks: Sequence[RankLinks]) -> str:
 
 
 def describe(ranks: Sequence[RankLinks]) -> str:
-    """Each pair with its kind: 0-1 shm, 0-2 tcp."""
+    """Returns each pair with its kind: 0-1 shm, 0-2 tcp."""
     pairs = {tuple(sorted((view.rank, peer))): kind for view in ranks for peer, kind in view.kinds.items()}
     return ", ".join(f"{a}-{b} {kind}" for (a, b), kind in sorted(pairs.items())) or "none"
 
 
 def unexpected(ranks: Sequence[RankLinks], expected: str) -> list[str]:
-    """One line per link whose kind is not `expected` or, when that is empty, does not fit where its ends are."""
+    """Returns one line per link whose kind is not `expected` or, if that is empty, does not suit where its ends are."""
     found = []
     for view in ranks:
         for peer, kind in sorted(view.kinds.items()):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the measurements ran on, and whether others were using it."""
+"""The machine that measurements run on, and whether other processes use it."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from atoll._processor import processor_name
 
-BUSY_CORES = 0.25  # others' use of the processors above which times mean nothing
+BUSY_CORES = 0.25  # cores used by other processes, above which times mean nothing
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -24,25 +24,27 @@ def describe() -> dict[str, str | int | float]:
 
 
 def place() -> str:
-    """Equal for processes that can share memory: machine and network namespace, or the label in ATOLL_HOST."""
+    """Returns a text that is equal for processes that can share memory: machine and network namespace, or the label in
+    ATOLL_HOST."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return os.environ.get("ATOLL_HOST") or f"{boot} {Path('/proc/self/ns/net').readlink()}"
 
 
 def busy_seconds() -> float:
-    """Processor time used by everybody since the machine started, including what a hypervisor took away."""
+    """Returns the processor time used since the machine started, including time taken by a hypervisor."""
     fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     user, nice, system, _idle, _wait, irq, soft_irq, steal = fields
     return (user + nice + system + irq + soft_irq + steal) / _TICKS_PER_SECOND
 
 
 def own_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
+    """Returns the processor time of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 
 class OthersLoad:
-    """Measures, in cores, what others use from its creation on. Whoever asks says how much time was its own."""
+    """Measures how many cores other processes have used since its creation. The caller passes the processor time that
+    was its own."""
 
     def __init__(self) -> None:
         self._begin = time.monotonic()
@@ -54,7 +56,7 @@ class OthersLoad:
 
 
 def cores_used_by_others(seconds: float = 1.0) -> float:
-    """Sleeps for `seconds` and returns how many cores were in use meanwhile."""
+    """Sleeps for `seconds` and returns how many cores were in use during that time."""
     load = OthersLoad()
     own = own_seconds()
     time.sleep(seconds)

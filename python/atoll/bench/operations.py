@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations that can be measured: their buffers, the call through torch.distributed, and what must come out.
+"""The operations that can be measured: their buffers, the call through torch.distributed, and the expected result.
 
 Buffers are in place where torch.distributed allows it: all_reduce, broadcast, reduce, all_gather, gather, scatter."""
 
@@ -26,7 +26,7 @@ REDUCE_OPS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """What is measured: the same on all ranks. `bytes` is the whole buffer, as nccl-tests counts it."""
+    """The measured case, the same on all ranks. `bytes` is the whole buffer, as nccl-tests counts it."""
 
     operation: str
     bytes: int
@@ -36,7 +36,8 @@ class Problem:
 
 
 class Operation:
-    """One operation on buffers of its own: `fill`, `call` some times, then `wrong` with that number, on all ranks."""
+    """One operation on its own buffers: on all ranks `fill`, then `call` a number of times, then `wrong` with that
+    number."""
 
     reduces = False
     rounds_per_call = 1  # a ping-pong is two messages
@@ -83,7 +84,7 @@ class Operation:
         return buffer[rank * self.count : (rank + 1) * self.count]
 
     def wrong_parts(self, buffer: torch.Tensor) -> int:
-        """Of a buffer that must hold every rank's own part."""
+        """Counts the wrong elements of a buffer that must hold each rank's part."""
         return sum(
             values.wrong(self.part(buffer, rank), self.contribution(rank), rank * self.count)
             for rank in range(self.ranks)
@@ -110,7 +111,7 @@ class AllReduce(Operation):
 
 
 class Reduce(Operation):
-    """Backends may leave anything on ranks that are not the root, so one more call on fresh values is checked."""
+    """Backends may leave any values on ranks that are not the root, so one more call on fresh values is checked."""
 
     reduces = True
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run measures; travels to the ranks as JSON."""
+"""What one run measures; passed to the ranks as JSON."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -12,17 +12,17 @@ class Options:
     dtype: str = "float32"
     reduction: str = "sum"
     ranks: int = 2
-    devices: list[str] = field(default_factory=list)  # by rank; none: what ATOLL_DEVICE says
+    devices: list[str] = field(default_factory=list)  # by rank; empty: ATOLL_DEVICE
     layout: str = ""  # one letter per rank: its island
     backend: str = "atoll"
     against: str = ""  # another backend, measured in turn with the first
-    iterations: int = 0  # calls in a block; 0: as many as fit in a block's time
+    iterations: int = 0  # calls per block; 0: as many as fit into a block's time
     warmup: int = 5
     rounds: int = 9  # blocks of each backend
     json_path: str = ""
-    expect_link: str = ""  # shm or tcp; empty: what fits where the ranks are
+    expect_link: str = ""  # shm or tcp; empty: what suits where the ranks are
     force_busy: bool = False
-    fault: bool = False  # spoil a result, to prove that the check works
+    fault: bool = False  # corrupt a result, to prove that the check works
     backends: list[str] = field(init=False)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def parse_size(text: str) -> int:
-    """Bytes; K, M and G are powers of 1024. Raises ValueError."""
+    """Returns a size in bytes; K, M and G are powers of 1024. Raises ValueError."""
     match = re.fullmatch(r"(\d+)([KMG]?)(?:i?B)?", text.strip(), re.IGNORECASE)
     if not match:
         raise ValueError(f"size {text!r}: expected a number with K, M or G, such as 64K")
@@ -15,7 +15,8 @@ def parse_size(text: str) -> int:
 
 
 def parse_sizes(text: str) -> list[int]:
-    """A list, or a range that doubles (or grows by the factor after `*`) and includes its end. Raises ValueError."""
+    """Returns the sizes of a list, or of a range that doubles (or grows by the factor after `*`) and includes its end.
+    Raises ValueError."""
     if ".." not in text:
         return [parse_size(part) for part in text.split(",")]
     first, _, rest = text.partition("..")
@@ -34,7 +35,7 @@ def parse_sizes(text: str) -> list[int]:
 
 
 def format_size(size: int) -> str:
-    """Such as 64 KiB; bytes where the size is no multiple."""
+    """Returns a text such as 64 KiB; bytes if the size is not a multiple."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size >= unit and size % unit == 0:
             return f"{size // unit} {name}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of one size, and the table that people know from nccl-tests."""
+"""Results of one size, and their table in the format of nccl-tests."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Row:
         return sum(timing.wrong for timing in self.timings)
 
     def ratios(self) -> list[float]:
-        """By round: how many times faster than the other backend the first one was."""
+        """Returns by round how many times faster than the second backend the first one was."""
         first, second = self.timings
         return [theirs / ours for ours, theirs in zip(first.rounds, second.rounds, strict=True)]
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buffers whose contents can be predicted after any number of calls, on every element.
+"""Buffers of which every element can be predicted after any number of calls.
 
-Rank r's element i is vector[i % period] of a short vector that depends on r. The period is odd, so that a chunk that
-lands in the wrong place shows. All arithmetic of the reference happens on one period."""
+Rank r's element i is vector[i % period] of a short vector that depends on r. The period is odd, so that a chunk in the
+wrong place is detected. All arithmetic of the reference happens on one period."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ import torch
 REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _BITWISE = {"band", "bor", "bxor"}
 _TILE_ELEMENTS = 1 << 18
-MOST_CALLS = 1000  # between two checks, where values set no lower limit
+MOST_CALLS = 1000  # between two checks, unless the values set a lower limit
 
 
 @dataclass(frozen=True)
 class NumberType:
-    """What the choice of values needs to know about a dtype."""
+    """The properties of a dtype on which the choice of values depends."""
 
     dtype: torch.dtype
     period: int  # odd; values are 1..period, small enough that their sum over some ranks is exact
@@ -39,7 +39,7 @@ NUMBER_TYPES = {
 
 
 def contribution(number: NumberType, rank: int, op: str = "sum") -> torch.Tensor:
-    """One period of what `rank` puts into a buffer, in the type in which references are computed."""
+    """Returns one period of `rank`'s contribution, in the type in which references are computed."""
     index = torch.arange(number.period)
     if op == "product":
         return _widen(1 - 2 * ((index + rank) % 2), number)
@@ -64,7 +64,7 @@ def reduced(vectors: Sequence[torch.Tensor], op: str) -> torch.Tensor:
 
 
 def reduced_repeatedly(vectors: Sequence[torch.Tensor], op: str, calls: int) -> torch.Tensor:
-    """The result of `calls` reductions, each over what the one before left on every rank."""
+    """Returns the result of `calls` reductions, each over the results of the previous one on every rank."""
     value = reduced(vectors, op)
     for _ in range(calls - 1):
         value = reduced([value] * len(vectors), op)
@@ -72,7 +72,7 @@ def reduced_repeatedly(vectors: Sequence[torch.Tensor], op: str, calls: int) -> 
 
 
 def most_calls(number: NumberType, op: str, ranks: int) -> int:
-    """How many reductions in a row still have a result that can be checked."""
+    """Returns how many reductions in a row still have a result that can be checked."""
     limit = MOST_CALLS
     if op == "sum":
         limit = min(limit, int(number.room_bits / max(1, (ranks - 1).bit_length())))
@@ -82,12 +82,12 @@ def most_calls(number: NumberType, op: str, ranks: int) -> int:
 
 
 def tolerance(number: NumberType, op: str, ranks: int, calls: int) -> float:
-    """Relative deviation that rounding explains; 0 where every operation is exact."""
+    """Returns the relative deviation that rounding explains; 0 if every operation is exact."""
     return 0.0 if _is_exact(number, op, ranks) else torch.finfo(number.dtype).eps * (ranks + calls)
 
 
 def fill(buffer: torch.Tensor, vector: torch.Tensor, phase: int = 0) -> None:
-    """Writes the vector again and again; the first element is vector[phase]."""
+    """Fills the buffer with repetitions of the vector; the first element is vector[phase]."""
     tile = _tile(buffer, vector, phase)
     for begin in range(0, buffer.numel(), max(1, tile.numel())):
         part = buffer[begin : begin + tile.numel()]
@@ -95,7 +95,7 @@ def fill(buffer: torch.Tensor, vector: torch.Tensor, phase: int = 0) -> None:
 
 
 def wrong(buffer: torch.Tensor, vector: torch.Tensor, phase: int = 0, relative: float = 0.0) -> int:
-    """How many elements deviate from what fill() would write by more than `relative`."""
+    """Counts the elements that deviate by more than `relative` from what fill() would write."""
     tile = _tile(buffer, vector, phase)
     count = 0
     for begin in range(0, buffer.numel(), max(1, tile.numel())):
@@ -110,14 +110,14 @@ def wrong(buffer: torch.Tensor, vector: torch.Tensor, phase: int = 0, relative: 
 
 
 def check_supported(dtype: str, op: str) -> None:
-    """Raises ValueError for a combination without a meaning."""
+    """Raises ValueError for an unsupported combination."""
     if dtype not in NUMBER_TYPES:
         raise ValueError(f"dtype {dtype!r}: choose from {', '.join(NUMBER_TYPES)}")
     if op not in REDUCTIONS:
         raise ValueError(f"reduction {op!r}: choose from {', '.join(REDUCTIONS)}")
     floating = NUMBER_TYPES[dtype].dtype.is_floating_point
     if (op in _BITWISE and floating) or (op == "avg" and not floating):
-        raise ValueError(f"reduction {op!r} has no meaning for {dtype}")
+        raise ValueError(f"reduction {op!r} is not defined for {dtype}")
 
 
 def _is_exact(number: NumberType, op: str, ranks: int) -> bool:

@@ -26,7 +26,7 @@ _BLOCK_SECONDS = 0.02
 class Session:
     options: Options
     groups: dict[str, dist.ProcessGroup]  # by backend
-    control: dist.ProcessGroup  # for what ranks tell each other between blocks
+    control: dist.ProcessGroup  # for what ranks exchange between blocks
     device: torch.device
 
     @property
@@ -38,7 +38,7 @@ class Session:
             print(text, flush=True)
 
     def agree(self, value: Any) -> Any:
-        """Rank 0's value, on all ranks."""
+        """Returns rank 0's value on all ranks."""
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self.control)
         return box[0]
@@ -92,12 +92,12 @@ def measure(session: Session, size: int) -> table.Row:
 
 
 def check_quiet(session: Session) -> float:
-    """How many cores others use; on a busy machine ends the run with BUSY unless that is forced."""
+    """Returns how many cores other processes use. Ends the run with BUSY on a busy machine unless it is forced."""
     used = session.agree(machine.cores_used_by_others() if session.rank == 0 else 0.0)
     if used > machine.BUSY_CORES and not session.options.force_busy:
         session.say(
-            f"atoll bench: others use {used:.2f} cores of this machine: times would mean nothing. "
-            "Try again when it is quiet, or use --force-busy, which marks the output."
+            f"atoll bench: other processes use {used:.2f} cores of this machine, so times would mean nothing. "
+            "Try again when it is idle, or use --force-busy, which marks the output."
         )
         raise SystemExit(BUSY if session.rank == 0 else GOOD)
     return float(used)
@@ -113,7 +113,7 @@ def print_header(
     session.say(f"# {len(views)} ranks; {session.options.operation} with {session.options.backend}; islands {islands}")
     session.say(f"# devices: {', '.join(places)}")
     if used > machine.BUSY_CORES:
-        session.say(f"# BUSY MACHINE: others used {used:.2f} cores before the start; times are not to be quoted")
+        session.say(f"# BUSY MACHINE: other processes used {used:.2f} cores before the start; do not quote these times")
     for line in table.heading(session.options.against):
         session.say(line)
     return facts
@@ -137,12 +137,12 @@ def measure_all(session: Session) -> int:
     wrong = sum(row.wrong for row in rows)
     late = [rank for rank, is_late in enumerate(session.collect(devices.oversubscribed(session.device))) if is_late]
     session.say(f"# links: {links.describe(views)}")
-    session.say(f"# others used {during:.2f} cores during the run")
+    session.say(f"# other processes used {during:.2f} cores during the run")
     if late:
         session.say(f"# OVERSUBSCRIBED: modelled times of ranks {late} mean nothing: this machine is too slow for them")
     for line in surprises:
         session.say(f"# FAILED: {line}")
-    session.say(f"# FAILED: {wrong} wrong elements" if wrong else "# every element of every result was right")
+    session.say(f"# FAILED: {wrong} wrong elements" if wrong else "# every element of every result was correct")
     if session.rank == 0 and options.json_path:
         document = {
             "machine": facts, "torch": torch.__version__, "operation": options.operation, "ranks": len(views),
@@ -158,7 +158,7 @@ def measure_all(session: Session) -> int:
 
 
 def run(options: Options) -> int:
-    """The exit status of this rank; only rank 0 reports a failed measurement."""
+    """Returns the exit status of this rank; only rank 0 reports a failed measurement."""
     try:
         status = measure_all(start(options))
     except VendorError as error:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's ranks wrote down about their collectives, put together: `atoll trace`."""
+"""`atoll trace`: combines what a job's ranks recorded about their collectives."""

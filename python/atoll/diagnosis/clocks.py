@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One time for all ranks: their clocks brought to that of the lowest rank, with a bound for what may be wrong."""
+"""A common time for all ranks: their clocks converted to that of the lowest rank, with an error bound."""
 
 import heapq
 from bisect import bisect
@@ -8,12 +8,13 @@ from itertools import count
 
 from atoll.diagnosis.records import Record, Sample
 
-_Step = tuple[int, Sequence[Sample]]  # sign, and what is known of the two clocks
+_Step = tuple[int, Sequence[Sample]]  # sign, and the samples of the two clocks
 
 
 class Clocks:
-    """Processes on one machine share a clock. Others have compared theirs with the first rank of a group, which may
-    have done so with another one; of several chains the one with the smallest error counts."""
+    """Converts times of the ranks' clocks. Processes on one machine share a clock. Other processes have compared their
+    clocks with that of the first rank of a group, which may have done so with another one; of several chains the one
+    with the smallest error is used."""
 
     def __init__(self, records: Iterable[Record]) -> None:
         records = list(records)
@@ -23,17 +24,17 @@ class Clocks:
         self._find_chains(_edges(records))
 
     def common(self, rank: int, time: int) -> int:
-        """`time` of this rank's clock by the reference's; unchanged where nothing is known of it."""
+        """Converts `time` of this rank's clock to the reference clock; unchanged if the rank's clock is unknown."""
         for sign, samples in self._chains.get(rank, ()):
             time += sign * offset_at(samples, time)
         return time
 
     def error(self, rank: int) -> int | None:
-        """By how many microseconds common() may be wrong; None: nobody knows."""
+        """Returns the error bound of common() in microseconds; None if it is unknown."""
         return self._errors.get(rank)
 
     def _find_chains(self, edges: dict[int, list[tuple[int, int, _Step]]]) -> None:
-        """Dijkstra's, by error, from the reference outwards; chains lead from each rank to the reference."""
+        """Finds the chain from each rank to the reference with the smallest error, by Dijkstra's algorithm."""
         order = count()
         queue: list[tuple[int, int, int, list[_Step]]] = [(0, next(order), self.reference, [])]
         while queue:
@@ -47,7 +48,7 @@ class Clocks:
 
 
 def offset_at(samples: Sequence[Sample], time: int) -> int:
-    """Between two samples the offset is taken to have changed steadily, before the first and after the last not."""
+    """Returns the offset at `time`: linear between two samples, constant before the first and after the last."""
     after = bisect([sample.at for sample in samples], time)
     if after == 0:
         return samples[0].offset
@@ -59,7 +60,7 @@ def offset_at(samples: Sequence[Sample], time: int) -> int:
 
 
 def _edges(records: list[Record]) -> dict[int, list[tuple[int, int, _Step]]]:
-    """From a rank to others: who, the error, and the step that brings the other's time to this rank's."""
+    """Returns for each rank the other ranks, the error, and the step that converts the other's time to this rank's."""
     edges: dict[int, list[tuple[int, int, _Step]]] = {}
     homes: dict[str, int] = {}
     for record in sorted(records, key=lambda record: record.rank):
@@ -70,7 +71,7 @@ def _edges(records: list[Record]) -> dict[int, list[tuple[int, int, _Step]]]:
         if record.samples and record.members[0] != record.rank:
             first, error = record.members[0], max(sample.error for sample in record.samples)
             edges.setdefault(first, []).append((record.rank, error, (1, record.samples)))
-            # The samples are by the other clock's times, which are the same but for the offset.
+            # The samples have the other clock's times, which differ only by the offset.
             turned = tuple(Sample(each.at + each.offset, each.offset, each.error) for each in record.samples)
             edges.setdefault(record.rank, []).append((first, error, (-1, turned)))
     return edges

@@ -9,15 +9,15 @@ import typer
 
 
 def trace(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of ATOLL_TRACE_DIR, or of dumps.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of ATOLL_TRACE_DIR, or of dumps.")],
     out: Annotated[str, typer.Option("-o", "--out", metavar="FILE", help="Write a timeline for Perfetto.")] = "",
     flight_recorder: Annotated[
-        str, typer.Option(metavar="FOLDER", help="Write files for PyTorch's analyser, torchfrtrace.")
+        str, typer.Option(metavar="FOLDER", help="Write files for torchfrtrace, PyTorch's analyser.")
     ] = "",
     top: Annotated[int, typer.Option(min=1, help="Lines of each table.")] = 10,
 ) -> None:
-    """Put together what a job's ranks wrote about their collectives: who came last or never, and for whom others
-    waited."""
+    """Combine what a job's ranks recorded about their collectives: which ranks came last or never, and which ranks the
+    others waited for."""
     from atoll.diagnosis import flight_recorder as recorder
     from atoll.diagnosis import table, timeline
     from atoll.diagnosis.clocks import Clocks

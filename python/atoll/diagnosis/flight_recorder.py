@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's records as PyTorch's flight recorder writes them, for its analyser (`torchfrtrace`)."""
+"""Writes a job's records in the format of PyTorch's flight recorder, for its analyser (`torchfrtrace`)."""
 
 import pickle
 from pathlib import Path
@@ -9,7 +9,7 @@ from atoll.diagnosis.records import Event, Folder, Record
 
 PREFIX = "atoll_trace_"
 VERSION = "2.10"
-# The analyser knows a list of libraries. Sizes that may differ by rank are only compared among equals.
+# The analyser knows a fixed list of libraries. It compares sizes only of operations whose sizes must be equal.
 _LIBRARY = "gloo"
 _STATES = {"issued": "scheduled", "started": "started", "completed": "completed", "failed": "started"}
 _ITEM_BYTES = {
@@ -24,12 +24,12 @@ _DTYPES = {
 
 
 Numbers = dict[tuple[str, tuple[int, int]], int]
-"""By a group's id and a collective's place in it."""
+"""Numbers by a group's id and a collective's place in it."""
 
 
 def write(folder: Folder, out: Path) -> list[Path]:
-    """One file for each rank that left a record. Operations that some rank of the group no longer remembers are left
-    out on all, as the analyser matches them from the first one on."""
+    """Writes one file for each rank that left a record. Operations that some rank of the group has already dropped are
+    left out on all ranks, because the analyser matches them from the first one on."""
     out.mkdir(parents=True, exist_ok=True)
     begins = {id: max(_first(record) for record in records) for id, records in folder.groups().items()}
     sizes, numbers = _sizes(folder), _numbers(folder)
@@ -47,7 +47,7 @@ def _first(record: Record) -> tuple[int, int]:
 
 
 def _numbers(folder: Folder) -> Numbers:
-    """Of each group's collectives in their order, from 1."""
+    """Numbers each group's collectives in their order, from 1."""
     numbers: Numbers = {}
     for id, records in folder.groups().items():
         places = sorted({event.place for record in records for event in record.events})
@@ -56,7 +56,7 @@ def _numbers(folder: Folder) -> Numbers:
 
 
 def _sizes(folder: Folder) -> Numbers:
-    """The largest part of each collective that any rank brought: parts of one may differ, which is no fault."""
+    """Returns the largest part of each collective on any rank: parts of one may differ, which is not an error."""
     largest: Numbers = {}
     for record in folder.records:
         for event in record.events:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files in which ranks write down their last operations."""
+"""The files in which ranks record their last operations."""
 
 import json
 import re
@@ -18,9 +18,9 @@ class Event:
 
     operation: str
     sequence: int
-    """Of the operation in its group."""
+    """The sequence number of the operation in its group."""
     part: int
-    """An operation may be several collectives, such as the pieces of a large tensor."""
+    """The number of the collective in its operation, which may consist of several, such as chunks of a large tensor."""
     reduce_op: str
     dtype: str
     bytes: int
@@ -32,18 +32,19 @@ class Event:
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the order of the group's collectives."""
+        """The place in the order of the group's collectives."""
         return self.sequence, self.part
 
     @property
     def label(self) -> str:
-        """As messages call it: "all_reduce #5", "all_reduce #5.2" for a later part."""
+        """The name in messages: "all_reduce #5", "all_reduce #5.2" for a later part."""
         return f"{self.operation} #{self.sequence}" + (f".{self.part}" if self.part else "")
 
 
 @dataclass(frozen=True)
 class Sample:
-    """At `at` of this process's clock that of the group's first rank was `offset` ahead, give or take `error`."""
+    """At time `at` of this process's clock, the clock of the group's first rank was ahead by `offset`, within
+    `error`."""
 
     at: int
     offset: int
@@ -52,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Record:
-    """What one rank wrote about one group. Ranks and members are the job's own numbers."""
+    """One rank's record of one group. Ranks and members are numbered as in the job."""
 
     path: Path
     job: str
@@ -63,7 +64,7 @@ class Record:
     members: tuple[int, ...]
     host: str
     clock: str
-    """Processes with the same one read the same clock."""
+    """Equal for processes that read the same clock."""
     written: int
     samples: tuple[Sample, ...]
     events: tuple[Event, ...]
@@ -72,13 +73,13 @@ class Record:
 
 @dataclass(frozen=True)
 class Folder:
-    """The records of one job, one for each rank and group, and what is wrong with the others."""
+    """The records of one job, one for each rank and group, and the problems with other files."""
 
     records: list[Record]
     problems: list[str]
 
     def groups(self) -> dict[str, list[Record]]:
-        """By the group's id, in order of names; the records by rank."""
+        """The records by the group's id, in order of group names, each list by rank."""
         found: dict[str, list[Record]] = {}
         for record in sorted(self.records, key=lambda record: (record.group, record.id, record.rank)):
             found.setdefault(record.id, []).append(record)
@@ -86,8 +87,8 @@ class Folder:
 
 
 def read_folder(folder: Path) -> Folder:
-    """The latest job's latest attempt among the files of `folder`. Torn files and other jobs' are problems, not errors;
-    ValueError where nothing is left."""
+    """Reads the latest attempt of the latest job among the files of `folder`. Truncated files and files of other jobs
+    are reported as problems; raises ValueError if no record is left."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder")
     records, problems = [], []
@@ -95,9 +96,9 @@ def read_folder(folder: Path) -> Folder:
         try:
             records.append(_record(path, json.loads(path.read_text())))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            problems.append(f"{path.name} is torn or no record of Atoll: {type(error).__name__}: {error}")
+            problems.append(f"{path.name} is truncated or is not a record of Atoll: {type(error).__name__}: {error}")
     if not records:
-        raise ValueError(f"{folder} has no file of Atoll's (atoll-*.json)" + "".join(f"; {text}" for text in problems))
+        raise ValueError(f"{folder} has no files of Atoll (atoll-*.json)" + "".join(f"; {text}" for text in problems))
     latest = max(records, key=lambda record: record.written)
     newest = {record.attempt for record in records if record.job == latest.job}
     ours = [record for record in records if (record.job, record.attempt) == (latest.job, max(newest))]
@@ -111,7 +112,7 @@ def read_folder(folder: Path) -> Folder:
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
-    """ "rank 3", "ranks 0, 1, 2"."""
+    """Returns "rank 3", "ranks 0, 1, 2"."""
     numbers = sorted(ranks)
     shown = ", ".join(str(number) for number in numbers[:12])
     more = f" and {len(numbers) - 12} more" if len(numbers) > 12 else ""
@@ -127,7 +128,7 @@ def _missing(folder: Folder) -> Iterable[str]:
 
 def _record(path: Path, content: dict[str, Any]) -> Record:
     if content["format"] != 2:
-        raise ValueError(f"format {content['format']}, not 2")
+        raise ValueError(f"format is {content['format']}, must be 2")
     members = tuple(_number(name, place) for place, name in enumerate(content["members"]))
     error = content.get("error")
     return Record(

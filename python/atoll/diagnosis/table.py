@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's records say, as tables."""
+"""The analysis of a job's records as tables."""
 
 from collections.abc import Sequence
 
@@ -12,14 +12,14 @@ from atoll.diagnosis.records import Folder, ranks_text
 from atoll.diagnosis.waiting import Absence, Collective, Late, blames, late, never_entered
 from atoll.planning.table import seconds_text
 
-_WIDTH = 120  # where the output is not a terminal
+_WIDTH = 120  # if the output is not a terminal
 _MOST_ERRORS = 8
 
 
 def show(
     folder: Folder, found: Sequence[Collective], clocks: Clocks, most: int, console: Console | None = None
 ) -> None:
-    """Prints what is missing, who never came, the latest arrivals, and whom others waited for."""
+    """Prints what is missing, the ranks that never came, the latest arrivals, and the ranks that others waited for."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
@@ -44,7 +44,7 @@ def show(
 
 
 def verdict(absences: Sequence[Absence], rows: Sequence[Late], found: Sequence[Collective], clocks: Clocks) -> str:
-    """Who the culprit is, in one sentence."""
+    """Names the culprit in one sentence."""
     if absences:
         row = absences[0]
         more = f" ({len(absences) - 1} more above)" if len(absences) > 1 else ""
@@ -54,11 +54,11 @@ def verdict(absences: Sequence[Absence], rows: Sequence[Late], found: Sequence[C
         )
     total = blames(found)
     if not rows or not total:
-        return "Nobody waited for anybody"
+        return "No rank waited for another"
     rank, blame = next(iter(total.items()))
     share = blame.waited / max(1.0, sum(other.waited for other in total.values()))
     return (
-        f"Others waited most for rank {rank}: {_micro(blame.waited)} in all, {100 * share:.0f} % of all waiting; "
+        f"Others waited most for rank {rank}: {_micro(blame.waited)} in total, {100 * share:.0f} % of all waiting; "
         f"it came last to {blame.last} of {len(found)} collectives"
     )
 
@@ -75,11 +75,11 @@ def _summary(folder: Folder, found: Sequence[Collective], clocks: Clocks) -> str
         f"{len(ranks)} of {len(members)} ranks, {_counted(len(folder.groups()), 'group')}, "
         f"{_counted(len(found), 'collective')} in {_micro(end - begin)}; clocks agree within {_micro(known)}"
     )
-    return text + (f", but those of {ranks_text(unknown)} are not known" if unknown else "")
+    return text + (f", but those of {ranks_text(unknown)} are unknown" if unknown else "")
 
 
 def _errors(folder: Folder) -> list[str]:
-    """Each text once: ranks pass on what another one reported."""
+    """Returns each error once, because ranks repeat what another rank reported."""
     texts: dict[str, list[int]] = {}
     for record in sorted(folder.records, key=lambda record: record.rank):
         if record.error:
@@ -89,7 +89,7 @@ def _errors(folder: Folder) -> list[str]:
 
 
 def _absences(rows: Sequence[Absence]) -> Table:
-    table = _table("rank", "group", "collective", "its last", "who waits", left=("group", "collective", "its last"))
+    table = _table("rank", "group", "collective", "its last", "waiting ranks", left=("group", "collective", "its last"))
     for row in rows:
         last = f"{row.last.label} ({row.last.state})" if row.last else "none"
         table.add_row(str(row.rank), row.collective.group, row.collective.name, last, ranks_text(row.others))

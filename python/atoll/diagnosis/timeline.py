@@ -12,7 +12,8 @@ Json = dict[str, Any]
 
 
 def timeline(folder: Folder, found: Sequence[Collective], clocks: Clocks) -> Json:
-    """A process for each rank, a track for each of its groups, arrows from who came last to those that had waited."""
+    """Returns a process for each rank, a track for each of its groups, and arrows from the rank that came last to those
+    that waited."""
     begin = min(
         (clocks.common(record.rank, event.issued) for record in folder.records for event in record.events), default=0
     )
@@ -65,7 +66,7 @@ def _slice(record: Record, event: Event, track: int, clocks: Clocks, begin: int)
 
 
 def _arrows(one: Collective, track: int, number: int, begin: int) -> list[Json]:
-    """From the last one that was awaited to the ends of those that had come before."""
+    """Returns arrows from the last awaited rank to the ends of those that came earlier."""
     came = [rank for rank in one.awaited() if rank in one.called]
     if not came or len(one.called) < 2:
         return []

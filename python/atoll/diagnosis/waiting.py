@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who waited for whom in a job's collectives, and who never came."""
+"""Finds which ranks waited for which in a job's collectives, and which never came."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ TO_ROOT = {"reduce", "gather"}
 
 @dataclass
 class Collective:
-    """One collective of a group; ranks are the job's. Times are microseconds by the common clock."""
+    """One collective of a group. Ranks are those of the job, times are microseconds of the common clock."""
 
     id: str
     group: str
@@ -32,11 +32,11 @@ class Collective:
         return max(event.bytes for event in self.events.values())
 
     def awaited(self) -> set[int]:
-        """The ranks that others wait for."""
+        """The ranks that other ranks wait for."""
         return self._by_root({"root": FROM_ROOT, "others": TO_ROOT})
 
     def waiting(self) -> set[int]:
-        """The ranks that wait for others."""
+        """The ranks that wait for other ranks."""
         return self._by_root({"root": TO_ROOT, "others": FROM_ROOT})
 
     def _by_root(self, which: dict[str, set[str]]) -> set[int]:
@@ -54,14 +54,14 @@ class Late:
     collective: Collective
     rank: int
     by: int
-    """Microseconds after the last other one that was awaited, or after the first that waited."""
+    """Microseconds after the last other awaited rank, or after the first waiting one."""
     waited: int
-    """Microseconds that the others waited for this rank, added up."""
+    """The sum of the microseconds that the other ranks waited for this one."""
 
 
 @dataclass
 class Blame:
-    """What others waited for one rank, in all collectives."""
+    """The time that others waited for one rank, over all collectives."""
 
     waited: float = 0
     last: int = 0
@@ -70,19 +70,19 @@ class Blame:
 
 @dataclass(frozen=True)
 class Absence:
-    """A rank that never came to a collective that others are in."""
+    """A rank that never entered a collective that other ranks are in."""
 
     rank: int
     collective: Collective
     last: Event | None
-    """Its last one in that group."""
+    """The rank's last collective in that group."""
     others: set[int]
     since: int
-    """When the first of them came."""
+    """When the first of the others came."""
 
 
 def collectives(folder: Folder, clocks: Clocks) -> list[Collective]:
-    """All that the records hold, by the time of the first call."""
+    """Returns all collectives in the records, by the time of the first call."""
     found: dict[tuple[str, tuple[int, int]], Collective] = {}
     for record in folder.records:
         for event in record.events:
@@ -96,7 +96,8 @@ def collectives(folder: Folder, clocks: Clocks) -> list[Collective]:
 
 
 def shares(collective: Collective) -> dict[int, float]:
-    """Microseconds that others waited for each rank, added up: while several are missing, each has its part."""
+    """Returns the sum of the microseconds that others waited for each rank. While several ranks are missing, the time
+    is divided among them."""
     times = {rank: time for rank, time in collective.called.items() if rank in collective.awaited()}
     waiting = [time for rank, time in collective.called.items() if rank in collective.waiting()]
     order = sorted(times, key=lambda rank: times[rank])
@@ -111,7 +112,7 @@ def shares(collective: Collective) -> dict[int, float]:
 
 
 def late(found: Iterable[Collective]) -> list[Late]:
-    """Of the collectives that all came to, by whom and by how much; the worst first."""
+    """Returns, for collectives that all ranks entered, the rank that came last and its delay; the worst first."""
     rows = []
     for one in found:
         if set(one.called) != set(one.members) or len(one.members) < 2:
@@ -126,7 +127,7 @@ def late(found: Iterable[Collective]) -> list[Late]:
 
 
 def blames(found: Iterable[Collective]) -> dict[int, Blame]:
-    """By rank, the one that others waited for most first."""
+    """Returns the blame by rank; the rank that others waited for most comes first."""
     total: dict[int, Blame] = {}
     found = list(found)
     for one in found:
@@ -141,7 +142,8 @@ def blames(found: Iterable[Collective]) -> dict[int, Blame]:
 
 
 def never_entered(folder: Folder, found: Iterable[Collective], clocks: Clocks) -> list[Absence]:
-    """The first collective of each group that a rank has not come to, though others had when it wrote its record."""
+    """Returns the first collective of each group that a rank had not entered when it wrote its record, though others
+    had."""
     rows = []
     found = sorted(found, key=lambda one: one.place)
     for id, records in folder.groups().items():
@@ -153,7 +155,7 @@ def never_entered(folder: Folder, found: Iterable[Collective], clocks: Clocks) -
 
 
 def _absence(record: Record, found: list[Collective], clocks: Clocks) -> Absence | None:
-    """`found`: the group's collectives in their order."""
+    """Finds the absence of one rank. `found` holds the group's collectives in order."""
     last = record.events[-1] if record.events else None
     one = next((one for one in found if last is None or one.place > last.place), None)
     if one is None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks tell each other through the job's store, which works before there is a group and after it has failed."""
+"""Exchanges values through the job's store, which works before there is a group and after it has failed."""
 
 import json
 import os
@@ -10,34 +10,34 @@ from typing import Any
 
 import torch.distributed as dist
 
-_REPLY_SECONDS = 5.0  # for rank 0's answer, after the others' time has passed
+_REPLY_SECONDS = 5.0  # for rank 0's answer, after the other ranks' time has passed
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
 
 
 class JobError(ValueError):
-    """This rank cannot take part; the text says why and what to do."""
+    """This rank cannot take part; the message says why and what to do."""
 
 
 class Board:
-    """The place in the store where each rank writes its answers as JSON."""
+    """The keys in the store where each rank writes its answers as JSON."""
 
     def __init__(self, store: dist.Store, rank: int, ranks: int) -> None:
         self.store, self.rank, self.ranks = store, rank, ranks
 
     def collect(self, topic: str, value: Any, seconds: float) -> list[Any]:
-        """Every rank's `value`, the same list on all ranks; None for those that wrote nothing in rank 0's `seconds`.
-        `topic` is used once. Raises JobError when rank 0 does not answer."""
+        """Returns every rank's `value`, the same list on all ranks, with None for ranks that wrote nothing within rank
+        0's `seconds`. Each `topic` is used once. Raises JobError if rank 0 does not answer."""
         try:
             return self._collect(topic, value, seconds)
         except RuntimeError as error:
-            raise JobError(f"the job's store does not answer any more ({topic}): {error}") from None
+            raise JobError(f"the job's store no longer answers ({topic}): {error}") from None
 
     def _collect(self, topic: str, value: Any, seconds: float) -> list[Any]:
         self.store.set(f"{topic}/{self.rank}", json.dumps(value))
         if self.rank == 0:
             self.store.set(f"{topic}/all", json.dumps(self._read(topic, seconds)))
         if not self._wait(f"{topic}/all", seconds + _REPLY_SECONDS):
-            raise JobError(f"rank 0 has not answered within {seconds:g} s ({topic}): look at what it wrote")
+            raise JobError(f"rank 0 has not answered within {seconds:g} s ({topic}): check its output")
         return list(json.loads(self.store.get(f"{topic}/all")))
 
     def _read(self, topic: str, seconds: float) -> list[Any]:
@@ -49,7 +49,7 @@ class Board:
         return values
 
     def _wait(self, key: str, seconds: float) -> bool:
-        """Whether `key` is there within `seconds`. Asks again and again, because PyTorch logs a wait that ends."""
+        """Returns whether `key` is set within `seconds`. Polls, because PyTorch logs a wait that times out."""
         deadline = time.monotonic() + seconds
         pause = _FIRST_PAUSE_SECONDS
         while not self.store.check([key]):
@@ -61,8 +61,8 @@ class Board:
 
 
 def open_board(seconds: float) -> Board:
-    """The board of the job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them. Raises
-    JobError when one is missing or wrong, or the store cannot be reached in `seconds`."""
+    """Opens the board of the job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them.
+    Raises JobError if one is missing or invalid, or the store cannot be reached within `seconds`."""
     rank, ranks, port = (_number(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     address = _text("MASTER_ADDR")
     if not 0 <= rank < ranks:
@@ -85,7 +85,7 @@ def open_board(seconds: float) -> Board:
 
 
 def _wait_for_listener(address: str, port: int, seconds: float) -> None:
-    """Returns when somebody listens there. Raises the system's last OSError after `seconds`."""
+    """Waits until a process listens there. Raises the system's last OSError after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         left = deadline - time.monotonic()
@@ -99,7 +99,7 @@ def _wait_for_listener(address: str, port: int, seconds: float) -> None:
 
 
 def world_size() -> int:
-    """WORLD_SIZE. Raises JobError."""
+    """Returns WORLD_SIZE. Raises JobError if it is missing or invalid."""
     return _number("WORLD_SIZE")
 
 

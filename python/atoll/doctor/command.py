@@ -16,9 +16,9 @@ def doctor(
     ranks: Annotated[int, typer.Option(min=1, help="Local processes to start (not under torchrun).")] = 2,
     layout: Annotated[str, typer.Option(help="Islands, one letter per rank: AAB. Sets the number of ranks.")] = "",
     device: Annotated[
-        str, typer.Option(help="auto, cpu, sim or an accelerator's type; or one per rank: cpu,sim,sim.")
+        str, typer.Option(help="auto, cpu, sim or an accelerator's type, or one per rank: cpu,sim,sim.")
     ] = "auto",
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds that a step may wait for other ranks.")] = 60,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds that each step may wait for other ranks.")] = 60,
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
     html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with a heat map of the links.")] = "",
     schedule: Annotated[str, typer.Option(metavar="OP", help="Show each rank's schedule of this operation.")] = "",
@@ -27,9 +27,9 @@ def doctor(
     rank: Annotated[int, typer.Option(help="With --schedule: show all steps of this rank.")] = -1,
     inject_fault: Annotated[str, typer.Option(hidden=True)] = "",
 ) -> None:
-    """Examine a job: its ranks, islands, links and backends, whether every collective is right, and what to improve.
+    """Examine a job: its ranks, islands, links and backends, whether every collective is correct, and what to improve.
 
-    Starts local ranks, or takes part under torchrun. Ends with 1 when there is a problem."""
+    Starts local ranks, or runs as one rank under torchrun. Exits with 1 if there is a problem."""
     launched = "RANK" in os.environ
     try:
         if launched:
@@ -49,12 +49,12 @@ def doctor(
 
 
 def _check(options: Options) -> None:
-    """Raises ValueError for options that do not fit each other or the job."""
+    """Raises ValueError for options that contradict each other or do not fit the job."""
     from atoll.doctor import schedule, self_test
 
     ranks = options.ranks
     if options.layout and len(options.layout) != ranks:
-        raise ValueError(f"layout {options.layout!r} names {len(options.layout)} ranks, the job has {ranks}")
+        raise ValueError(f"layout {options.layout!r} names {len(options.layout)} ranks, but the job has {ranks}")
     devices = options.device.split(",")
     if "" in devices or len(devices) not in (1, ranks):
         raise ValueError(f"device {options.device!r} names {len(devices)} devices: give one, or one per rank ({ranks})")
@@ -72,7 +72,7 @@ def _check(options: Options) -> None:
         raise ValueError(f"operation {options.fault!r}: choose from {', '.join(self_test.FAULTS)}")
     for option, path in (("--json", options.json_path), ("--html", options.html_path)):
         if os.environ.get("RANK", "0") == "0" and not Path(path).parent.is_dir():
-            raise ValueError(f"{option} {path}: there is no folder {Path(path).parent}")
+            raise ValueError(f"{option} {path}: the folder {Path(path).parent} does not exist")
 
 
 def _run_locally(options: Options) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank runs on: machine, device, versions, limits and settings. No group is needed."""
+"""The facts about a rank: machine, device, versions, limits and settings. They need no group."""
 
 import fcntl
 import os
@@ -29,8 +29,8 @@ class Facts:
     device_name: str
     device_count: int
     versions: dict[str, str]  # of atoll, torch and python
-    library: str  # the device vendor's collective library with its version; empty without one
-    cores: list[int]  # those that this process may use
+    library: str  # the device vendor's collective library with its version; empty if there is none
+    cores: list[int]  # that this process may use
     threads: int  # that PyTorch computes with
     memory_bytes: int
     machine: str  # equal for processes of one running system
@@ -44,7 +44,7 @@ class Facts:
 
     @property
     def place(self) -> str:
-        """Equal for ranks that Atoll takes to be on one host."""
+        """Equal for ranks that Atoll considers to be on one host."""
         return self.host_label or f"{self.machine}/{self.network}"
 
     def as_json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class Facts:
 
 
 def of_this_rank(rank: int, wanted_device: str) -> Facts:
-    """Raises ValueError for a device that is not here."""
+    """Collects the facts of this rank. Raises ValueError if the device is not available."""
     import atoll
 
     device, count = _device(wanted_device)
@@ -81,11 +81,11 @@ def of_this_rank(rank: int, wanted_device: str) -> Facts:
 
 
 def _device(wanted: str) -> tuple[torch.device, int]:
-    """The device of this rank, and how many there are of its type. `wanted` goes before the environment."""
+    """Returns the device of this rank, and the number of devices of its type. `wanted` overrides the environment."""
     try:
         device = vendors.this_device("" if wanted == "auto" else wanted)
     except vendors.VendorError as error:
-        raise ValueError(f"device {wanted!r} is not on {socket.gethostname()}: {error}") from None
+        raise ValueError(f"device {wanted!r} is not available on {socket.gethostname()}: {error}") from None
     if device.type == "cpu":
         return device, 1
     torch.accelerator.set_device_index(device.index)
@@ -123,7 +123,7 @@ def _network() -> str:
 
 
 def _interfaces() -> list[str]:
-    """Network interfaces that are up and have an address, without loopback."""
+    """Returns the network interfaces that are up and have an address, without loopback."""
     try:
         with_ipv6 = {line.split()[-1] for line in Path("/proc/net/if_inet6").read_text().splitlines()}
     except OSError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is wrong or could be better in a job, judged from its ranks' facts and links; each with the way out."""
+"""Findings: problems and possible improvements of a job, judged from its ranks' facts and links, each with a fix."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -12,15 +12,16 @@ from atoll.doctor.facts import Facts
 from atoll.doctor.links import Measured, reason
 
 LEVELS = PROBLEM, WARNING, NOTE = "problem", "warning", "note"
-_MOST_DESCRIPTORS_PER_RANK = 16  # that one peer costs, with some to spare
+_MOST_DESCRIPTORS_PER_RANK = 16  # per peer, with some reserve
 _OPEN_RAILS = re.compile(r" over (\d+) of (\d+) rails")
 _FAR_SLOWER, _ENOUGH_LINKS = 4, 3
-_OWN_DESCRIPTORS = 256  # of Python, PyTorch and the program itself
+_OWN_DESCRIPTORS = 256  # used by Python, PyTorch and the program itself
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A "problem" keeps a job from working, a "warning" makes it slower, unsafe or fragile, a "note" does neither."""
+    """One finding. A "problem" prevents a job from working; a "warning" makes it slower, unsafe or fragile; a "note"
+    does neither."""
 
     level: str
     what: str
@@ -28,14 +29,14 @@ class Finding:
 
     def __post_init__(self) -> None:
         if not self.fix.strip():
-            raise ValueError(f"{self.level} without a way out: {self.what}")
+            raise ValueError(f"{self.level} without a fix: {self.what}")
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[dict[str, Any]]) -> list[Finding]:
-    """Everything that facts and links show, in a fixed order."""
+    """Returns all findings from the facts and links, in a fixed order."""
     return [
         *_versions(facts),
         *_libraries(facts, islands),
@@ -51,7 +52,7 @@ def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[d
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
-    """rank 3; ranks 0 2 3; ranks 0-7."""
+    """Returns a text such as rank 3; ranks 0 2 3; ranks 0-7."""
     ordered = sorted(ranks)
     if len(ordered) == 1:
         return f"rank {ordered[0]}"
@@ -61,7 +62,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def by_value(facts: Sequence[Facts], value: Callable[[Facts], str]) -> dict[str, list[int]]:
-    """The ranks that share each value, in order of first rank."""
+    """Returns the ranks that share each value, in order of first rank."""
     found: dict[str, list[int]] = {}
     for each in facts:
         found.setdefault(value(each), []).append(each.rank)
@@ -74,9 +75,9 @@ def _who_has_what(values: dict[str, list[int]]) -> str:
 
 def _versions(facts: Sequence[Facts]) -> Iterator[Finding]:
     advice = {
-        "atoll": (WARNING, "install the same release of atoll everywhere: one release's protocol may refuse another's"),
-        "python": (WARNING, "use the same Python everywhere if ranks exchange objects: pickles may not be understood"),
-        "torch": (NOTE, "nothing to do: unlike torch versions may form one group, as unlike vendors need them"),
+        "atoll": (WARNING, "install the same release of atoll everywhere: releases may refuse each other's protocol"),
+        "python": (WARNING, "use the same Python everywhere if ranks exchange objects: pickles may be incompatible"),
+        "torch": (NOTE, "nothing to do: a group may have different torch versions, which different vendors need"),
     }
     for package, (level, fix) in advice.items():
         values = by_value(facts, lambda each, name=package: each.versions[name])  # type: ignore[misc]
@@ -85,33 +86,34 @@ def _versions(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _libraries(facts: Sequence[Facts], islands: Sequence[dict[str, Any]]) -> Iterator[Finding]:
-    """Between islands they may differ: that is what the bridge is for."""
+    """Reports vendor libraries that differ inside an island. They may differ between islands, which the bridge
+    joins."""
     for island in islands:
         values = by_value([facts[rank] for rank in island["ranks"]], lambda each: each.library or "none")
         if len(values) > 1:
             yield Finding(
                 WARNING,
                 f"the vendor library differs inside island {island['island']}: {_who_has_what(values)}",
-                "install the same one on these ranks, or give them different labels with ATOLL_ISLAND",
+                "install the same version on these ranks, or give them different labels with ATOLL_ISLAND",
             )
 
 
 def _not_ucx(facts: Sequence[Facts], links: Sequence[Measured]) -> Iterator[Finding]:
     for link in links:
-        # Without a wish, too: between hosts with RDMA.
+        # Even without a request: between hosts with RDMA.
         _, _, why = link.link.partition("(not UCX: ")
         if link.kind != "ucx" and (why or "ucx" in (facts[link.a].transport, facts[link.b].transport)):
             why = f": {why[:-1]}" if why else ", because one of them may not use it (ATOLL_TRANSPORT)"
             yield Finding(
                 WARNING,
                 f"pair {link.a}-{link.b} uses {link.kind}, not UCX{why}",
-                "UCX_TLS and UCX_NET_DEVICES, if set, must leave UCX a way between the two: see ucx_info -d",
+                "UCX_TLS and UCX_NET_DEVICES, if set, must leave UCX a path between the two: see ucx_info -d",
             )
         _, _, staged = link.link.partition(" (staged: ")
         if staged:
             yield Finding(
                 WARNING,
-                f"pair {link.a}-{link.b} passes its frames through UCX's own memory: {staged.partition(';')[0]}",
+                f"pair {link.a}-{link.b} stages its frames in UCX's own memory: {staged.partition(';')[0]}",
                 "raise the limit of locked memory (ulimit -l)",
             )
 
@@ -139,12 +141,12 @@ def _rails(links: Sequence[Measured]) -> Iterator[Finding]:
             yield Finding(
                 WARNING,
                 f"pair {link.a}-{link.b} uses {counts[1]} of its {counts[2]} rails: {link.link}",
-                "mend the path that is down, or leave its interface out of ATOLL_RAILS",
+                "repair the path that is down, or remove its interface from ATOLL_RAILS",
             )
 
 
 def _slow_links(links: Sequence[Measured]) -> Iterator[Finding]:
-    """Those that carry far less than the others of their kind."""
+    """Reports links that are far slower than the others of their kind."""
     for kind in dict.fromkeys(link.kind for link in links):
         rates = {link: min(link.a_to_b, link.b_to_a) for link in links if link.kind == kind}
         usual = median(rates.values())
@@ -153,13 +155,16 @@ def _slow_links(links: Sequence[Measured]) -> Iterator[Finding]:
             continue
         worst = min(slow, key=lambda link: rates[link])
         fix = {
-            "shm": "bind these ranks to cores of their own, and run fewer processes beside them",
-            "ucx": "see with ucx_info -d which device serves the pair, and choose a faster one with UCX_NET_DEVICES",
-        }.get(kind, "look at the way between these hosts (ethtool, the switch), or name a faster one with ATOLL_IFACE")
+            "shm": "bind these ranks to separate cores, and run fewer other processes",
+            "ucx": "check with ucx_info -d which device serves the pair, and choose a faster one with UCX_NET_DEVICES",
+        }.get(
+            kind,
+            "check the path between these hosts (ethtool, the switch), or choose a faster interface with ATOLL_IFACE",
+        )
         yield Finding(
             WARNING,
             f"{_pairs_text([f'{link.a}-{link.b}' for link in slow])} far slower than other {kind} links: "
-            f"{rates[worst]:.2g} GB/s ({worst.a}-{worst.b}) where {usual:.2g} is usual",
+            f"{rates[worst]:.2g} GB/s ({worst.a}-{worst.b}), where {usual:.2g} is usual",
             fix,
         )
 
@@ -193,7 +198,7 @@ def _key_file(facts: Sequence[Facts]) -> Iterator[Finding]:
             WARNING,
             f"ranks are on several hosts, and {ranks_text(without)} have no key file: the job's key is in the store",
             "(umask 077; openssl rand -hex 32 > atoll.key), copy it to every host, and set ATOLL_KEY_FILE to its path; "
-            "with ATOLL_TLS=1 too, nobody on the network reads or changes what passes",
+            "with ATOLL_TLS=1 the traffic is also protected against reading and changes on the network",
         )
 
 
@@ -203,7 +208,7 @@ def _open_files(facts: Sequence[Facts]) -> Iterator[Finding]:
     for limit, ranks in by_value(few, lambda each: str(each.open_files[0])).items():
         yield Finding(
             WARNING,
-            f"{ranks_text(ranks)} may open {limit} files at once, where {need} are advisable for {len(facts)} ranks",
+            f"{ranks_text(ranks)} may open {limit} files at once, but {need} are advisable for {len(facts)} ranks",
             f"ulimit -n {max(4096, need)} before the start",
         )
 
@@ -228,5 +233,5 @@ def _processors(facts: Sequence[Facts]) -> Iterator[Finding]:
                 yield Finding(
                     WARNING,
                     f"ranks {a.rank} and {b.rank} are bound to the same {len(a.cores)} cores of {a.host}",
-                    "bind each rank to cores of its own",
+                    "bind each rank to separate cores",
                 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which backend serves each device type of a group, and what works inside its islands."""
+"""The backend that serves each device type of a group, and the library inside each of its islands."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,8 @@ import torch.distributed as dist
 
 
 def island_rows(group: dist.ProcessGroup) -> list[dict[str, Any]]:
-    """For each island of `group`: its label, its ranks, their device type and the library that reduces inside it."""
+    """Returns for each island of `group` its label, its ranks, their device type and the library that reduces
+    inside."""
     import atoll
 
     return [
@@ -18,7 +19,7 @@ def island_rows(group: dist.ProcessGroup) -> list[dict[str, Any]]:
 
 
 def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
-    """The name of the backend that this rank's `group` uses, by device type."""
+    """Returns the name of the backend that this rank's `group` uses, by device type."""
     found = {}
     for device in group._device_types:
         backend = group._get_backend(device)
@@ -27,7 +28,7 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
 
 
 def group_row(name: str, backends: Sequence[dict[str, str]], islands: list[dict[str, Any]]) -> dict[str, Any]:
-    """One group from what each of its ranks says: device types, each with its backends and the ranks that have it."""
+    """Combines the ranks' answers about one group: device types, each with its backends and the ranks that have it."""
     devices: dict[tuple[str, str], list[int]] = {}
     for rank, found in enumerate(backends):
         for device, backend in found.items():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What links measure, as coloured cells in a terminal and as a page."""
+"""The measured speed of links as coloured cells in a terminal and as a page."""
 
 import math
 from collections.abc import Mapping
@@ -12,12 +12,12 @@ from atoll.report.page import page
 from atoll.report.parts import BAD, GOOD, Sentence, heat, section, sentences, table
 
 Document = dict[str, Any]
-_BAD, _FAIR, _GOOD = (168, 50, 40), (134, 108, 20), (18, 112, 74)  # all dark enough for white letters
-_ALIKE = 1.25  # times that are no difference
+_BAD, _FAIR, _GOOD = (168, 50, 40), (134, 108, 20), (18, 112, 74)  # all dark enough for white text
+_ALIKE = 1.25  # ratios up to this count as equal
 
 
 def latencies(document: Document) -> dict[tuple[int, int], float]:
-    """In us, both ways."""
+    """Returns the latencies in us, in both directions."""
     found = {}
     for pair in document["links"]:
         found[pair["a"], pair["b"]] = found[pair["b"], pair["a"]] = pair["latency_us"]
@@ -25,13 +25,13 @@ def latencies(document: Document) -> dict[tuple[int, int], float]:
 
 
 def rates(document: Document) -> dict[tuple[int, int], float]:
-    """In GB/s, from and to."""
+    """Returns the rates in GB/s, from one rank to another."""
     found = {(pair["a"], pair["b"]): pair["a_to_b"] for pair in document["links"]}
     return found | {(pair["b"], pair["a"]): pair["b_to_a"] for pair in document["links"]}
 
 
 def goodness(value: float, all_values: Mapping[tuple[int, int], float], low_is_good: bool) -> float:
-    """From 0, the worst of all, to 1, the best, by ratios: 10 is to 1 as 100 to 10."""
+    """Returns 0 for the worst of all values to 1 for the best, on a logarithmic scale."""
     low, high = min(all_values.values()), max(all_values.values())
     if low <= 0 or high <= _ALIKE * low:
         return 1.0
@@ -40,14 +40,14 @@ def goodness(value: float, all_values: Mapping[tuple[int, int], float], low_is_g
 
 
 def cell(text: str, good: float) -> Text:
-    """Letters on a colour from red (0) to green (1)."""
+    """Returns the text on a colour from red (0) to green (1)."""
     first, second, share = (_BAD, _FAIR, 2 * good) if good < 0.5 else (_FAIR, _GOOD, 2 * good - 1)
     red, green, blue = (round(a + (b - a) * share) for a, b in zip(first, second, strict=True))
     return Text(f" {text}", Style.parse(f"white on #{red:02x}{green:02x}{blue:02x}"))
 
 
 def html(document: Document) -> str:
-    """The page: what was found, with what to do, then what links measure."""
+    """Returns the page: the findings with their fixes, then the measurements of the links."""
     said = [Sentence(document["verdict"].removeprefix("Atoll: ").capitalize() + ".", _kind(document))]
     said += [Sentence(f"{each['what']}. What to do: {each['fix']}.", BAD if each["level"] != "note" else "plain")
              for each in document["findings"]]  # fmt: skip

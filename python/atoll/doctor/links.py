@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each pair of ranks reaches each other, why, and what its link measures.
+"""Measures the link of each pair of ranks, and explains why the pair uses that kind of link.
 
-The pairs take turns, so that a pair has the machine to itself. The lower rank of a pair drives: it sends orders, which
-the other obeys, and chooses sizes and counts from what it has seen, so that a slow link costs no more time than a fast
+The pairs take turns, so that each has the machine to itself. The lower rank of a pair drives: it sends orders, which
+the other follows, and chooses sizes and counts from its measurements, so that a slow link takes no longer than a fast
 one."""
 
 import time
@@ -28,11 +28,12 @@ _BURSTS = 3
 
 @dataclass(frozen=True)
 class Measured:
-    """One pair. Rates are in GB/s, for messages of `bytes`; `latency_us` is half a round trip of 4 bytes."""
+    """The measurements of one pair. Rates are in GB/s, for messages of `bytes`; `latency_us` is half a round trip of 4
+    bytes."""
 
     a: int
     b: int
-    link: str  # what atoll.links says: "shm", or "tcp" with both addresses
+    link: str  # as in atoll.links: "shm", or "tcp" with both addresses
     latency_us: float
     a_to_b: float
     b_to_a: float
@@ -47,8 +48,8 @@ class Measured:
 
 
 def pairs_to_measure(ranks: int, islands: list[list[int]]) -> list[tuple[int, int]]:
-    """All pairs of a small group. In a larger one, the first ranks of each two islands, and each rank with the next of
-    its island."""
+    """Returns all pairs of a small group; of a larger one, the first ranks of every two islands, and each rank with the
+    next one of its island."""
     if ranks <= MOST_RANKS_FOR_ALL_PAIRS:
         return [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
     first = sorted(min(island) for island in islands)
@@ -60,7 +61,8 @@ def pairs_to_measure(ranks: int, islands: list[list[int]]) -> list[tuple[int, in
 
 
 def measure(group: dist.ProcessGroup, islands: list[list[int]]) -> list[dict[str, Any]]:
-    """What this rank has measured as the lower one of its pairs, as Measured.as_json(). Called on all ranks."""
+    """Returns the measurements of this rank as the lower one of its pairs, as Measured.as_json(). Called on all
+    ranks."""
     import atoll
 
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
@@ -84,7 +86,7 @@ class _Driver:
         self.large = _message()
 
     def measure(self) -> tuple[float, float, float, int]:
-        """Microseconds, both rates, and the size of the messages."""
+        """Returns the latency in microseconds, both rates, and the size of the messages."""
         latency = self.latency_us()
         size = self.message_bytes()
         rates = [self.rate(direction, size) for direction in (_TOWARDS_PEER, _TOWARDS_DRIVER)]
@@ -127,7 +129,7 @@ class _Driver:
         return count * size / seconds * 1e-9
 
     def stream(self, direction: int, count: int, size: int) -> float:
-        """Seconds until `count` messages have arrived."""
+        """Returns the seconds until `count` messages have arrived."""
         message = self.large[:size]
         self.order(direction, count, size)
         begin = time.perf_counter()
@@ -142,12 +144,12 @@ class _Driver:
 
 
 def _message() -> torch.Tensor:
-    """Ones, because fresh zeros may be one page of the system's that lies in every cache."""
+    """Returns ones, because fresh zeros may be a single page of the system, which stays in every cache."""
     return torch.ones(_MOST_BYTES, dtype=torch.uint8)
 
 
 def _follow(group: dist.ProcessGroup, driver: int) -> None:
-    """Obeys until the driver says that it is done."""
+    """Follows the driver's orders until it is done."""
     small, large = torch.zeros(1), _message()
     order = torch.zeros(3, dtype=torch.int64)
     while True:
@@ -165,7 +167,7 @@ def _follow(group: dist.ProcessGroup, driver: int) -> None:
 
 
 def reason(kind: str, a: Facts, b: Facts) -> str:
-    """Why two ranks reach each other by `kind`."""
+    """Returns why two ranks use a link of this kind."""
     if kind == "ucx":
         return "ATOLL_TRANSPORT=ucx" if "ucx" in (a.transport, b.transport) else "RDMA on both hosts"
     if "ucx" in (a.transport, b.transport):

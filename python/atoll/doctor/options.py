@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one examination does; travels to the ranks as JSON."""
+"""The options of one examination; passed to the ranks as JSON."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -16,7 +16,7 @@ class Options:
     bytes: int = 0
     dtype: str = "float32"
     steps_of: int = -1  # the rank whose steps are shown
-    fault: str = ""  # spoil the result of this operation on the last rank, to prove that the self-test works
+    fault: str = ""  # corrupt the result of this operation on the last rank, to prove that the self-test works
     html_path: str = ""  # the page with the heat map
 
     def device_of(self, rank: int) -> str:

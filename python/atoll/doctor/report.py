@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An examination as tables; everything shown is in the JSON document too."""
+"""Shows an examination as tables; the JSON document holds the same."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -15,12 +15,12 @@ from atoll.doctor.links import MOST_RANKS_FOR_ALL_PAIRS
 
 Document = dict[str, Any]
 Part = tuple[str, RenderableType]  # with its title
-_WIDTH = 120  # where the output is not a terminal
+_WIDTH = 120  # if the output is not a terminal
 _STYLES = {PROBLEM: "bold red", NOTE: "dim"}
 
 
 def show(document: Document, console: Console | None = None) -> None:
-    """Prints all sections, the findings and the verdict; parts that were not reached are left out."""
+    """Prints all sections, the findings and the verdict; parts that were not reached are omitted."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
@@ -36,7 +36,7 @@ def show(document: Document, console: Console | None = None) -> None:
 
 
 def verdict(problems: int, warnings: int) -> str:
-    """The last line of a report."""
+    """Returns the last line of a report."""
     found = "no problem" if problems == 0 else f"{problems} problem{'s' if problems > 1 else ''}"
     also = f", {warnings} warning{'s' if warnings > 1 else ''}" if warnings else ""
     return f"Atoll: doctor found {found}{also}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schedule of one operation, as each rank would carry it out."""
+"""The schedule of one operation, as each rank would execute it."""
 
 from typing import Any
 
@@ -13,18 +13,20 @@ DTYPES = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16"
 
 
 def elements(operation: str, size: int, dtype: str, ranks: int) -> int:
-    """How many elements fit in `size` bytes; a multiple of `ranks` where each rank has an equal part. Raises ValueError
-    when that is none."""
+    """Returns the number of elements that fit in `size` bytes; a multiple of `ranks` if each rank has an equal part.
+    Raises ValueError if it is 0."""
     item = getattr(torch, dtype).itemsize
     step = ranks if operation in ("reduce_scatter", "all_to_all") else 1
     count = int(size // item // step * step)
     if count == 0:
-        raise ValueError(f"{size} bytes hold no {dtype} for each of {ranks} ranks: --bytes {item * step} or more")
+        raise ValueError(
+            f"{size} bytes are too few for one {dtype} per rank ({ranks}): use --bytes {item * step} or more"
+        )
     return count
 
 
 def of_this_rank(group: dist.ProcessGroup, operation: str, count: int, dtype: str) -> dict[str, str]:
-    """The line that sums up this rank's part, and all of its steps."""
+    """Returns the line that summarizes this rank's part, and all of its steps."""
     from atoll.backend import schedule_text
 
     text = schedule_text(group, operation, count, getattr(torch, dtype))

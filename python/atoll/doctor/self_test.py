@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation at small odd sizes, each element of each result checked on every rank."""
+"""Runs every operation at small odd sizes, and checks each element of each result on every rank."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from atoll.bench.values import NUMBER_TYPES
 COUNTS = (1, 1009, 40_009)  # elements per rank
 NUMBERS = (("float32", "sum"), ("float32", "avg"), ("bfloat16", "sum"), ("int64", "max"))
 
-# Whose results the last rank has and checks.
+# Operations whose results the last rank has and checks.
 FAULTS = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "scatter", "send")
 
 
@@ -31,12 +31,13 @@ class Case:
 
 
 def operations(ranks: int) -> list[str]:
-    """Those that a group of this size has."""
+    """Returns the operations that a group of this size supports."""
     return [name for name in OPERATIONS if name != "send" or ranks > 1]
 
 
 def cases(operation: str) -> list[Case]:
-    """A barrier moves nothing and has one case; the reduction matters to few operations."""
+    """Returns the cases of an operation. A barrier moves no data and has one case; few operations depend on the
+    reduction."""
     if operation == "barrier":
         return [Case(operation, 1, "float32", "sum")]
     reduces = OPERATIONS[operation].reduces
@@ -45,8 +46,8 @@ def cases(operation: str) -> list[Case]:
 
 
 def run(group: dist.ProcessGroup, device: str, fault: str, progress: Callable[[str], None]) -> dict[str, list[str]]:
-    """By operation, what this rank found wrong with tensors on `device`. Called on all ranks; the last one spoils the
-    first result of the operation `fault`. Raises RuntimeError that names the operation after an error."""
+    """Returns by operation the errors that this rank found for tensors on `device`. Called on all ranks; the last rank
+    corrupts the first result of the operation `fault`. Raises RuntimeError that names the operation that failed."""
     found: dict[str, list[str]] = {}
     ranks = dist.get_world_size(group)
     for name in operations(ranks):
@@ -75,7 +76,7 @@ def _wrong_elements(group: dist.ProcessGroup, case: Case, device: str, spoiled: 
 
 
 def rows(tensors: str, found: Sequence[dict[str, list[str]]]) -> list[dict[str, Any]]:
-    """One row per operation from what each rank found; `tensors` says where they were."""
+    """Returns one row per operation from the errors of each rank; `tensors` names where the tensors were."""
     result = []
     for name in found[0]:
         failures = [{"rank": rank, "what": what} for rank, views in enumerate(found) for what in views[name]]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of an examination. All ranks take the same steps; after each they tell each other how it went, through the
-store, so that a rank that fails ends the examination of all with its reason. Rank 0 reports."""
+"""One rank of an examination. All ranks take the same steps and exchange the outcome of each through the store, so that
+a failure on one rank ends the examination on all ranks with its reason. Rank 0 reports."""
 
 import contextlib
 import json
@@ -21,13 +21,13 @@ from atoll.doctor.findings import LEVELS, PROBLEM, WARNING, Finding, judge, rank
 from atoll.doctor.options import Options
 
 GOOD, PROBLEMS = 0, 1
-STEPS = 10  # that wait for other ranks, at most
-_AFTER_A_FAILURE_SECONDS = 6.0  # for the others: a failed group wakes them within two
+STEPS = 10  # at most, that wait for other ranks
+_AFTER_A_FAILURE_SECONDS = 6.0  # for the other ranks: a failed group wakes them within two
 _FAREWELL_SECONDS = 3.0
 
 
 class StoppedError(Exception):
-    """A step failed on some ranks, and the examination ends."""
+    """A step failed on some ranks, which ends the examination."""
 
     def __init__(self, findings: list[Finding]) -> None:
         super().__init__(findings)
@@ -46,7 +46,7 @@ class Examination:
         self.status = Console(stderr=True).status("") if board.rank == 0 and sys.stderr.isatty() else None
 
     def run(self) -> int:
-        """The exit status of this rank: 1 on rank 0 when there are problems."""
+        """Returns the exit status of this rank: 1 on rank 0 if there are problems."""
         with self.status or contextlib.nullcontext():
             try:
                 self.examine()
@@ -54,7 +54,7 @@ class Examination:
                 self.findings += stopped.findings
             except JobError as error:
                 print(f"atoll doctor: rank {self.board.rank}: {error}", file=sys.stderr, flush=True)
-                self.findings.append(Finding(PROBLEM, str(error), "what other ranks wrote may say more"))
+                self.findings.append(Finding(PROBLEM, str(error), "see the output of the other ranks"))
         self.conclude()
         status = PROBLEMS if self.document["problems"] else GOOD
         status = max(status, self.write()) if self.board.rank == 0 else GOOD
@@ -68,7 +68,7 @@ class Examination:
         rank, options = self.board.rank, self.options
         wanted = options.device_of(rank)
         if wanted != "auto":
-            os.environ["ATOLL_DEVICE"] = wanted  # for the groups to come
+            os.environ["ATOLL_DEVICE"] = wanted  # for later groups
         answers = self.step("look at the ranks", lambda: facts.of_this_rank(rank, wanted).as_json())
         self.facts = [facts.Facts(**answer) for answer in answers]
         self.document["ranks"] = answers
@@ -77,7 +77,7 @@ class Examination:
         self.document["islands"] = islands
         group = dist.group.WORLD
         assert group is not None
-        backends = self.step("ask for the backends", lambda: groups.backends_of(group))
+        backends = self.step("query the backends", lambda: groups.backends_of(group))
         self.document["groups"] = [groups.group_row("default", backends, islands)]
         members = [island["ranks"] for island in islands]
         measured = self.step("measure the links", lambda: links.measure(group, members))
@@ -93,7 +93,8 @@ class Examination:
         self.test_operations(group)
 
     def step(self, name: str, function: Callable[[], Any]) -> list[Any]:
-        """function()'s result on every rank. Raises StoppedError with the reasons of the ranks where it failed."""
+        """Returns function()'s result of every rank. Raises StoppedError with the reasons of the ranks where it
+        failed."""
         self.progress(name)
         answer: dict[str, Any] = {}
         seconds = self.options.timeout
@@ -111,13 +112,13 @@ class Examination:
         return [each["value"] for each in answers]
 
     def group_has_failed(self) -> bool:
-        """Whether this rank's error may follow from another's."""
+        """Returns whether this rank's error may be a consequence of another rank's."""
         import atoll
 
         return dist.is_initialized() and "error" in atoll.dump()
 
     def wake_the_others(self) -> None:
-        """Ranks that wait for this one in the group need not wait for its timeout."""
+        """Wakes ranks that wait for this one in the group, so that they do not wait for its timeout."""
         if dist.is_initialized():
             from atoll.backend import backend_of
 
@@ -125,7 +126,7 @@ class Examination:
                 backend_of().abort()
 
     def start_alone(self) -> None:
-        """Finds what is wrong with this rank's own settings before others wait for it."""
+        """Finds errors in this rank's own settings before other ranks wait for it."""
         if self.options.layout:
             os.environ["ATOLL_ISLAND"] = self.options.layout[self.board.rank]
         dist.init_process_group("atoll", store=dist.HashStore(), rank=0, world_size=1)
@@ -198,8 +199,8 @@ class Examination:
 
 
 def failures(step: str, answers: list[Any], seconds: float) -> list[Finding]:
-    """One problem for each reason that ranks gave, and one that names the ranks without an answer. What follows from
-    another rank's failure is left out, or becomes one problem where that rank is silent."""
+    """Returns one problem for each reason that ranks reported, and one that names the ranks without an answer. Failures
+    that follow from another rank's are left out, or become one problem if that rank is silent."""
     failed = {rank: answer for rank, answer in enumerate(answers) if answer is not None and "error" in answer}
     causes = {rank: answer["error"] for rank, answer in failed.items() if not answer["follows"]}
     if not causes and failed:
@@ -208,19 +209,21 @@ def failures(step: str, answers: list[Any], seconds: float) -> list[Finding]:
     for rank, reason in causes.items():
         reasons.setdefault(reason, []).append(rank)
     found = [
-        Finding(PROBLEM, f"{ranks_text(ranks)} cannot {step}: {reason}", "repair this first; the rest was left out")
+        Finding(
+            PROBLEM, f"{ranks_text(ranks)} cannot {step}: {reason}", "fix this first; the remaining steps were skipped"
+        )
         for reason, ranks in reasons.items()
     ]
     missing = [rank for rank, answer in enumerate(answers) if answer is None]
     if missing:
         limit = f"{min(seconds, _AFTER_A_FAILURE_SECONDS) if reasons else seconds:g} s"
-        fix = f"start all {len(answers)} ranks, look at what those wrote, or raise --timeout"
+        fix = f"start all {len(answers)} ranks, check their output, or raise --timeout"
         found.append(Finding(PROBLEM, f"{ranks_text(missing)} did not {step} within {limit}", fix))
     return found
 
 
 def run(options: Options) -> int:
-    """The exit status of this rank."""
+    """Runs the examination and returns the exit status of this rank."""
     try:
         board = open_board(options.timeout)
     except JobError as error:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files with which other launchers start a job over islands, as text; nothing is run."""
+"""Generates the files with which other launchers start a job over islands, as text; nothing is run."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `atoll generate` with its sub-commands."""
+"""The `atoll generate` command with its sub-commands."""
 
 import re
 import sys
@@ -21,14 +21,14 @@ generate = typer.Typer(
     no_args_is_help=True,
 )
 
-_ISLAND_HELP = "NAME:HOSTSxRANKS and options, such as fast:2x8,device=cuda; again for each island."
+_ISLAND_HELP = "NAME:HOSTSxRANKS and options, such as fast:2x8,device=cuda; repeat for each island."
 Islands = Annotated[list[str], typer.Option("--island", metavar="ISLAND", help=_ISLAND_HELP)]
-Script = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGUMENT]...", help="What every rank runs.")]
-Name = Annotated[str, typer.Option(metavar="NAME", help="Of the job.")]
+Script = Annotated[list[str], typer.Argument(metavar="SCRIPT [ARGUMENT]...", help="The script that every rank runs.")]
+Name = Annotated[str, typer.Option(metavar="NAME", help="Name of the job.")]
 Port = Annotated[
-    int, typer.Option(metavar="PORT", min=1, max=65535, help="Of the first host, where the launchers meet.")
+    int, typer.Option(metavar="PORT", min=1, max=65535, help="Port of the first host, where the launchers meet.")
 ]
-Output = Annotated[str, typer.Option(metavar="FILE", help="Where to write; - prints it.")]
+Output = Annotated[str, typer.Option(metavar="FILE", help="File to write; - prints it.")]
 _SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 _TIME = re.compile(r"[0-9]+(-[0-9]{1,2}(:[0-9]{2}){0,2}|(:[0-9]{2}){0,2})")
 _WORD = re.compile(r"[A-Za-z0-9._-]+")
@@ -40,7 +40,7 @@ def slurm(
     island: Islands,
     name: Name = "atoll",
     port: Port = PORT,
-    time: Annotated[str, typer.Option(metavar="TIME", help="Slurm's limit, such as 2:00:00.")] = "",
+    time: Annotated[str, typer.Option(metavar="TIME", help="Slurm's time limit, such as 2:00:00.")] = "",
     output: Output = "-",
 ) -> None:
     """A batch script for sbatch: a heterogeneous job, one component for each island."""
@@ -49,7 +49,7 @@ def slurm(
         if not _WORD.fullmatch(name):
             raise LaunchError(f"--name {name!r}: write letters, digits, dots, hyphens and underscores")
         if time and not _TIME.fullmatch(time):
-            raise LaunchError(f"--time {time!r} is no time of Slurm's: write minutes, H:MM:SS or D-HH:MM")
+            raise LaunchError(f"--time {time!r} is not a Slurm time: write minutes, H:MM:SS or D-HH:MM")
         return slurm_script(Job(parse_all(island), script, name, port), time)
 
     _give(make, output)
@@ -69,9 +69,12 @@ def kubeflow(script: Script, island: Islands, name: Name = "atoll", port: Port =
 
 @generate.command()
 def docker(
-    vendor: Annotated[str, typer.Option(metavar="NAME", help=f"Of: {', '.join(docker_file.IMAGES)}.")],
+    vendor: Annotated[str, typer.Option(metavar="NAME", help=f"One of {', '.join(docker_file.IMAGES)}.")],
     base: Annotated[
-        str, typer.Option(metavar="IMAGE", help="To build on, instead of the vendor's usual one; some have none.")
+        str,
+        typer.Option(
+            metavar="IMAGE", help="Image to build on instead of the vendor's default; some vendors have none."
+        ),
     ] = "",
     output: Output = "-",
 ) -> None:
@@ -79,14 +82,14 @@ def docker(
 
     def make() -> str:
         if vendor not in docker_file.IMAGES:
-            raise LaunchError(f"--vendor {vendor!r} is not known: choose from {', '.join(docker_file.IMAGES)}")
+            raise LaunchError(f"unknown --vendor {vendor!r}: choose from {', '.join(docker_file.IMAGES)}")
         if not base and not docker_file.IMAGES[vendor].base:
             raise LaunchError(
-                f"--vendor {vendor}: no public image with its PyTorch is known: name yours with --base, on Debian 12, "
-                "Ubuntu 24.04 or newer"
+                f"--vendor {vendor}: no public image with its PyTorch is known: name one with --base, with Debian "
+                "12, Ubuntu 24.04 or newer"
             )
         if re.search(r"\s", base):
-            raise LaunchError(f"--base {base!r} is no image: leave the blanks out")
+            raise LaunchError(f"--base {base!r} is not a valid image name: remove the blanks")
         return docker_file.docker(vendor, base)
 
     _give(make, output)

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dockerfiles that build Atoll from its checkout, against the PyTorch of an image of the vendor's."""
+"""Dockerfiles that build Atoll from its checkout, against the PyTorch in the vendor's image."""
 
 from dataclasses import dataclass
 
-# What the build needs, and scripts/debian-packages.txt says why; without what only tests need.
+# What the build needs, without the packages for tests; scripts/debian-packages.txt gives the reasons.
 PACKAGES = (
     "flatbuffers-compiler", "g++", "libflatbuffers-dev", "libfmt-dev", "libhiredis-dev", "libjpeg62-turbo-dev",
     "libseccomp-dev", "libspdlog-dev", "libssl-dev", "libucx-dev", "libxxhash-dev", "libzstd-dev",
     "nlohmann-json3-dev",
 )  # fmt: skip
 _UBUNTU_NAMES = {"libjpeg62-turbo-dev": "libjpeg-turbo8-dev"}
-# What the build reads of a checkout, so that no other folder makes it begin again.
+# The part of a checkout that the build reads, so that changes elsewhere do not restart it.
 FILES = ("CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "releases.toml", "requirements.txt")
 FOLDERS = ("cmake", "python", "scripts", "src")
 BUILD_TOOLS = ("scikit-build-core", "cmake", "ninja")
@@ -18,9 +18,9 @@ BUILD_TOOLS = ("scikit-build-core", "cmake", "ninja")
 
 @dataclass(frozen=True)
 class Image:
-    base: str  # nothing where the vendor publishes none for everybody: --base then has to name one
+    base: str  # empty if the vendor publishes none: --base must name one
     debian: bool  # else Ubuntu
-    torch: str  # how PyTorch comes into the image; nothing where the base has it
+    torch: str  # the packages that install PyTorch; empty if the base image has it
     note: str
 
 
@@ -75,7 +75,7 @@ RUN dpkg --compare-versions "$(dpkg-query -W -f='${{Version}}' nlohmann-json3-de
 {torch}WORKDIR /src
 COPY {" ".join(FILES)} ./
 {folders}
-# Built against the PyTorch that is there: the wheel asks for exactly that one.
+# Built against the installed PyTorch: the wheel requires exactly that version.
 RUN grep -E '^({"|".join(BUILD_TOOLS)})==' requirements.txt > /tmp/tools.txt \\
     && pip install --no-cache-dir -r /tmp/tools.txt \\
     && pip wheel --no-cache-dir --no-build-isolation --no-deps --wheel-dir /wheels .

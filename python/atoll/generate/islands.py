@@ -29,12 +29,12 @@ class Hosts:
 
     @property
     def accelerator(self) -> str:
-        """ "cuda", "rocm", ...; none for processors and the simulated device."""
+        """ "cuda", "rocm", ...; empty for processors and the simulated device."""
         kind = (self.island.device or "cpu").partition(":")[0]
         return "" if kind in ("cpu", "sim") else kind
 
     def text(self, container: bool) -> str:
-        """What `atoll run --island` takes on each of these hosts."""
+        """Returns the value of `atoll run --island` on each of these hosts."""
         parts = [f"{self.island.name}:{self.ranks}"]
         options = {"device": self.island.device, "python": self.island.python}
         if container:
@@ -45,7 +45,7 @@ class Hosts:
 
 
 def parse_hosts(text: str) -> Hosts:
-    """The hosts that `NAME:HOSTSxRANKS[,OPTION]...` describes. Two commas stand for one inside a value."""
+    """Returns the hosts that `NAME:HOSTSxRANKS[,OPTION]...` describes. Two commas stand for one inside a value."""
 
     def reject(problem: str) -> LaunchError:
         return LaunchError(f"--island {text!r}: {problem}")
@@ -70,7 +70,7 @@ def parse_hosts(text: str) -> Hosts:
             label, _, wanted = value.partition(":")
             select[label] = wanted
         elif key in own:
-            raise reject(f"{key}= is given twice: leave one out")
+            raise reject(f"{key}= is given twice: remove one")
         else:
             own[key] = value
     try:
@@ -83,18 +83,20 @@ def parse_hosts(text: str) -> Hosts:
 
 def parse_all(texts: Sequence[str]) -> list[Hosts]:
     if not texts:
-        raise LaunchError("no --island: write one for each kind of hosts, such as --island fast:2x8,device=cuda")
+        raise LaunchError("--island is missing: write one for each kind of host, such as --island fast:2x8,device=cuda")
     found = [parse_hosts(text) for text in texts]
     names = [each.island.name for each in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise LaunchError(f"island {twice[0]!r} is given {names.count(twice[0])} times: give each a name of its own")
+        raise LaunchError(
+            f"island {twice[0]!r} is given {names.count(twice[0])} times: give each island a different name"
+        )
     return found
 
 
 @dataclass(frozen=True)
 class Job:
-    """What is to run, and where the launchers meet."""
+    """The job to run, and where the launchers meet."""
 
     islands: list[Hosts]
     script: list[str]
@@ -106,7 +108,7 @@ class Job:
         return sum(each.hosts for each in self.islands)
 
     def command(self, each: Hosts, node_rank: str, address: str, container: bool) -> str:
-        """One line for a shell. `node_rank` and `address` are put in as they are, for the shell to replace."""
+        """Returns one line for a shell. `node_rank` and `address` are inserted unquoted, for the shell to expand."""
         island = shlex.quote(each.text(container))
         options = f"--nnodes={self.hosts} --node-rank={node_rank} --master-addr={address} --master-port={self.port}"
         return f"atoll run {options} --island {island} {shlex.join(self.script)}"

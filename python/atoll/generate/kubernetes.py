@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Manifests for Kubernetes: a JobSet with one replicated job for each island, and the same as a runtime and a job of
-Kubeflow Trainer. As JSON, which is YAML too."""
+"""Manifests for Kubernetes: a JobSet with one replicated job for each island, and the same as a runtime and a job for
+Kubeflow Trainer. They are JSON, which is also valid YAML."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import Any
 from atoll.generate.islands import Hosts, Job
 from atoll.launch import LaunchError
 
-# What device plugins call the devices.
+# The resource names of device plugins.
 RESOURCES = {"cuda": "nvidia.com/gpu", "rocm": "amd.com/gpu", "npu": "huawei.com/Ascend910", "xpu": "gpu.intel.com/xe"}
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,24}[a-z0-9])?")
 _NOTE = "atoll.generate/note"
@@ -27,7 +27,8 @@ def jobset(job: Job) -> str:
 
 
 def kubeflow(job: Job) -> str:
-    """A TrainingRuntime and the TrainJob that uses it. The job set that Kubeflow makes has the TrainJob's name."""
+    """Returns a TrainingRuntime and the TrainJob that uses it. The JobSet that Kubeflow makes has the TrainJob's
+    name."""
     note = "Written by `atoll generate kubeflow`; read with the published models, not run."
     group, runtime = "trainer.kubeflow.org", f"{job.name}-runtime"
     manifests = [
@@ -48,12 +49,12 @@ def kubeflow(job: Job) -> str:
 
 
 def _jobs(job: Job) -> dict[str, Any]:
-    """The specification of a job set."""
+    """Returns the specification of a JobSet."""
     _check_label("--name", job.name)
     for each in job.islands:
         _check_label("island", each.island.name)
     before, jobs = 0, []
-    # A pod of a job set is found as JOBSET-JOB-0-INDEX.JOBSET.
+    # A pod of a JobSet has the host name JOBSET-JOB-0-INDEX.JOBSET.
     first = f"{job.name}-{job.islands[0].island.name}-0-0.{job.name}"
     for each in job.islands:
         own = f"$(({before} + JOB_COMPLETION_INDEX))"
@@ -75,7 +76,9 @@ def _pod(each: Hosts, command: str, port: int) -> dict[str, Any]:
     if each.accelerator:
         if each.accelerator not in RESOURCES:
             known = ", ".join(RESOURCES)
-            raise LaunchError(f"island {name!r}: no name of {each.accelerator} in Kubernetes is known (known: {known})")
+            raise LaunchError(
+                f"island {name!r}: the Kubernetes resource of {each.accelerator} is unknown (known: {known})"
+            )
         resources["limits"] = {RESOURCES[each.accelerator]: str(each.ranks)}
     container: dict[str, Any] = {
         "name": "node", "image": each.island.container,
@@ -84,7 +87,7 @@ def _pod(each: Hosts, command: str, port: int) -> dict[str, Any]:
         "volumeMounts": [{"name": "shared-memory", "mountPath": "/dev/shm"}],
     }  # fmt: skip
     pod: dict[str, Any] = {"restartPolicy": "Never", "containers": [container]}
-    # Atoll's own links need none; the islands' libraries take more than the 64 MB that containers have.
+    # Atoll's own links need no /dev/shm; the islands' libraries need more than the default 64 MB.
     pod["volumes"] = [{"name": "shared-memory", "emptyDir": {"medium": "Memory"}}]
     if each.select:
         pod["nodeSelector"] = each.select
@@ -93,4 +96,4 @@ def _pod(each: Hosts, command: str, port: int) -> dict[str, Any]:
 
 def _check_label(what: str, name: str) -> None:
     if not _LABEL.fullmatch(name):
-        raise LaunchError(f"{what} {name!r}: Kubernetes takes up to 26 lower-case letters, digits and hyphens here")
+        raise LaunchError(f"{what} {name!r}: Kubernetes allows up to 26 lower-case letters, digits and hyphens here")

@@ -8,7 +8,7 @@ from atoll.generate.islands import Hosts, Job
 _HEAD = """\
 #!/bin/bash
 # Written by `atoll generate slurm`: sbatch FILE. Checked with shellcheck, run with a stand-in for srun, not by Slurm.
-# Atoll and the script lie in a folder that all hosts see, at the same place."""
+# Atoll and the script must be in a shared folder, under the same path on all hosts."""
 _END = """\
 # The first step that ends with an error ends the others.
 status=0
@@ -56,7 +56,7 @@ def _options(each: Hosts, time: str) -> list[str]:
 
 
 def _share(each: Hosts) -> list[str]:
-    """Said again to srun, which does not take all of it from the job."""
+    """Returns the options that srun needs again, because it does not inherit them from the job."""
     options = [f"--nodes={each.hosts}", "--ntasks-per-node=1", f"--cpus-per-task={each.processors}"]
     if each.accelerator in ("cuda", "rocm", "xpu"):
         options.append(f"--gpus-per-node={each.ranks}")

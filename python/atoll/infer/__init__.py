@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Inference that is split between machines. Models travel as graphs with weights, never as code."""
+"""Inference split between machines. Models are sent as graphs with weights, never as code."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of operators between Python and a graph's JSON, by the types of their schemas."""
+"""Converts operators' arguments between Python and a graph's JSON, by the types of their schemas."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,7 @@ from atoll.infer.dtypes import BY_NAME, CHOICE, name_of
 from atoll.infer.errors import ExportError
 from atoll.infer.graph import MOST_ELEMENTS
 
-# The defaults in schemas are numbers of C++ enumerations.
+# Defaults in schemas are the numbers of C++ enumerators.
 _DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 _FORMATS = (torch.contiguous_format, torch.preserve_format, torch.channels_last, torch.channels_last_3d)
 
@@ -25,11 +25,11 @@ class Made:
     place: int
 
 
-TensorId = Callable[[Any], int]  # the number of a node, or of what was made
+TensorId = Callable[[Any], int]  # the number of a node or of a made tensor
 
 
 def complete(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[tuple[Any, Any]]:
-    """Every argument of the schema with its value, in order; defaults where none was given."""
+    """Returns every argument of the schema with its value, in order; defaults for omitted arguments."""
     found = []
     for place, argument in enumerate(schema.arguments):
         if place < len(args) and not argument.kwarg_only:
@@ -45,14 +45,15 @@ def complete(schema: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> lis
 
 
 def encode(argument: Any, value: Any, tensor_id: TensorId) -> Any:
-    """The JSON of one argument. A Python number in a tensor's place stays a number: dtypes are promoted otherwise."""
+    """Returns the JSON of one argument. A Python number in a tensor's place stays a number, because tensors promote
+    dtypes differently."""
     kind, optional = argument.real_type, False
     if kind.kind() == "OptionalType":
         kind, optional = kind.getElementType(), True
     try:
         if value is None:
             if kind.kind() == "TensorType" and not optional:
-                raise ExportError("is None where a tensor is needed")
+                raise ExportError("is None, but must be a tensor")
             return None
         if kind.kind() == "ListType":
             return _encode_list(kind.getElementType(), value, getattr(argument, "N", None), tensor_id)
@@ -77,7 +78,7 @@ def _encode_one(kind: str, value: Any, tensor_id: TensorId) -> Any:
     if isinstance(value, str):
         return {"text": value}
     if isinstance(value, bool) and kind in ("FloatType", "IntType", "SymIntType"):
-        value = int(value)  # where PyTorch takes a truth for a number
+        value = int(value)  # where PyTorch accepts a bool as a number
     if isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -95,7 +96,7 @@ def _encode_list(element: Any, value: Any, length: int | None, tensor_id: Tensor
     if kind == "OptionalType" or kind == "TensorType":
         return {"tensors": [None if item is None else tensor_id(item) for item in items]}
     if not all(type(item) in (bool, int, float) for item in items):
-        raise ExportError(f"is {items!r}: such a list cannot be written into a graph")
+        raise ExportError(f"is {items!r}: this kind of list cannot be written into a graph")
     if kind == "BoolType":
         return {"bools": [bool(item) for item in items]}
     if kind == "FloatType" or any(isinstance(item, float) for item in items):
@@ -115,14 +116,14 @@ def _bare(value: Any) -> str:
 
 
 def entries(encoded: Sequence[Any]) -> int:
-    """How much a node's arguments are, the entries of lists included."""
+    """Counts a node's arguments, including the entries of lists."""
     lists = (next(iter(each.values())) for each in encoded if isinstance(each, dict))
     return len(encoded) + sum(len(each) for each in lists if isinstance(each, list))
 
 
 def _integer(value: int) -> int:
     if abs(value) >= MOST_ELEMENTS:
-        raise ExportError(f"is {value}: whole numbers of a graph are smaller than 2^40")
+        raise ExportError(f"is {value}: integers in a graph must be smaller than 2^40")
     return value
 
 
@@ -136,7 +137,7 @@ def _word(value: float) -> str:
 
 
 def decode(argument: Any, tensors: Sequence[Any], device: torch.device) -> Any:
-    """The Python value that `encode` has written; `tensors` are those made so far, by number."""
+    """Returns the Python value that `encode` has written; `tensors` are those made so far, by number."""
     if not isinstance(argument, dict):
         return argument
     ((kind, content),) = argument.items()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module whose own calls are split."""
+"""Attaches a session to a module, so that the module's own calls are split."""
 
 import types
 import warnings
@@ -14,11 +14,11 @@ from atoll.infer.session import Session, checked_key
 from atoll.infer.tracing import CapturedForward, capture_forward
 
 _FORWARD = "forward"
-_USERS_CALL = 6  # that many frames up
+_USERS_CALL = 6  # frames up to the user's call
 
 
 class _Forward:
-    """Stands in for a module's forward. Whatever the session was not made for goes to the module's own."""
+    """Replaces a module's forward. Calls that the session was not made for go to the module's own forward."""
 
     def __init__(self, module: nn.Module, session: Session, captured: CapturedForward, before: Any) -> None:
         assert captured.bundle.watch is not None
@@ -51,11 +51,11 @@ class _Forward:
         return self.atoll_stands_for()(*args, **kwargs)
 
     def atoll_stands_for(self) -> Any:
-        """The module's own forward, which copies of it have."""
+        """Returns the module's own forward, for copies of the module."""
         return self.before if self.before is not None else types.MethodType(type(self.module).forward, self.module)
 
     def __reduce__(self) -> Any:
-        # A copy of the module, pickled or not, is the module alone.
+        # A copy of the module, pickled or not, is the plain module.
         if self.before is not None:
             return _same, (self.before,)
         return _own_forward, (self.module,)
@@ -69,20 +69,20 @@ class _Forward:
 
 
 def attach(net: nn.Module, example_inputs: Any, server: str | None = None, **options: Any) -> Session:
-    """Makes `net(x)` itself split: from now on calls with inputs like the example go through a session, which is
-    returned; `options` are those of Session. Everything else stays as it is: parameters, state_dict, pickling (a copy
-    is the plain module), train(), and the module's own hooks, which Python runs at each call; those of its layers are
-    in the graph. Calls in training mode, with other shapes, after weights, layers or their hooks have changed or the
-    session was closed go to the module's own forward, with one warning. Results carry no gradients. ValueError where it
-    is attached already.
+    """Makes `net(x)` itself split: from now on, calls with inputs like the example go through a session, which is
+    returned; `options` are those of Session. Everything else is unchanged: parameters, state_dict, pickling (a copy is
+    the plain module), train(), and the module's own hooks, which Python runs at each call; hooks of its layers are part
+    of the graph. Calls in training mode, with other shapes, after weights, layers or their hooks have changed, or after
+    the session was closed go to the module's own forward, with one warning. Results carry no gradients. Raises
+    ValueError if the module is already attached.
 
-    Changes of weights are seen by PyTorch's version counters. Those that do not count (through `.data`, by fused
-    optimizers) are seen by samples of the values, of one parameter and one buffer at each call, in turn: what changes
-    all parameters, as an optimizer does, at the next call; what changes one of them after as many calls as there are;
-    and a change of a few elements perhaps never. After one of those attach it again; until then all answers come from
-    the weights of the moment when it was attached."""
+    Changes of weights are detected by PyTorch's version counters. Changes that bypass the counters (through `.data`, by
+    fused optimizers) are detected by sampling values, of one parameter and one buffer per call, in turn: a change of
+    all parameters, as by an optimizer, is detected at the next call; a change of one parameter after at most as many
+    calls as there are parameters; a change of a few elements perhaps never. After such a change attach the module
+    again; until then all answers use the weights at the time of attaching."""
     if isinstance(net.__dict__.get(_FORWARD), _Forward):
-        raise ValueError("the module is attached already: detach it first")
+        raise ValueError("the module is already attached: detach it first")
     if server is not None:
         checked_key(options.get("key_file"))
     captured = capture_forward(net, example_inputs, options.pop("example_kwargs", None))
@@ -93,7 +93,7 @@ def attach(net: nn.Module, example_inputs: Any, server: str | None = None, **opt
 
 
 def detach(net: nn.Module) -> None:
-    """Gives the module its own forward back and closes the session. ValueError where nothing is attached."""
+    """Restores the module's own forward and closes the session. Raises ValueError if no session is attached."""
     forward = net.__dict__.get(_FORWARD)
     if not isinstance(forward, _Forward):
         raise ValueError("the module is not attached")

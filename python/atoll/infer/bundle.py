@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A captured model on disk: a folder named by the hash of what is in it."""
+"""A captured model on disk: a folder named by the hash of its contents."""
 
 import hashlib
 import json
@@ -32,9 +32,9 @@ _CHUNK = 1 << 24
 
 
 class Bundle:
-    """A graph of operators, its weights by name, and the structures of its inputs and its output. `sources` says for
-    each weight of a captured module from which of the module's parameters, buffers and constants it comes: one, or
-    several where the weight was computed from them. A loaded bundle has none."""
+    """A graph of operators, its weights by name, and the structures of its inputs and its output. `sources` gives for
+    each weight of a captured module the parameters, buffers and constants that it comes from: one, or several if the
+    weight was computed from them. A loaded bundle has no sources."""
 
     def __init__(
         self,
@@ -55,19 +55,19 @@ class Bundle:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of graph.json followed by weights.safetensors, in hexadecimal: equal for equal models."""
+        """The SHA-256 of graph.json followed by weights.safetensors, in hexadecimal; equal for equal models."""
         digest = hashlib.sha256()
         for piece in self._pieces():
             digest.update(piece)
         return digest.hexdigest()
 
     def check_inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> list[torch.Tensor]:
-        """The tensors of an inference's arguments, in the graph's order. InputError where they have another structure,
-        another constant, or tensors of other shapes or dtypes than the example: a graph is made for one of each. Also
-        where the graph's operators would compute in another default dtype."""
+        """Returns the tensors of an inference's arguments, in the graph's order. Raises InputError if they differ from
+        the example in structure, constants, shapes or dtypes, because a graph is made for one of each; also if the
+        graph's operators would compute in another default dtype."""
         if torch.get_default_dtype() is not torch.float32 and self._default_dtype_node is not None:
             raise InputError(
-                f"the default dtype is {name_of(torch.get_default_dtype())}, and {self._default_dtype_node} of the "
+                f"the default dtype is {name_of(torch.get_default_dtype())}, but {self._default_dtype_node} of the "
                 f"graph computes in float32 by default: torch.set_default_dtype(torch.float32)"
             )
         tensors = self.inputs.tensors_of(args, kwargs or {})
@@ -75,9 +75,9 @@ class Bundle:
         return tensors
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Writes the bundle into a folder of its own in `folder`, named by its hash, and returns that. It appears
-        complete or not at all; one that is there already stays as it is. OSError where it cannot be written;
-        ModelChangedError where the module has changed since it was captured."""
+        """Writes the bundle into a new folder in `folder`, named by its hash, and returns its path. It appears complete
+        or not at all; an existing one is left as it is. Raises OSError if it cannot be written, and ModelChangedError
+        if the module has changed since it was captured."""
         self.refuse_changes()
         target = Path(folder) / self.hash
         if target.is_dir():
@@ -94,7 +94,7 @@ class Bundle:
             try:
                 part.rename(target)
             except OSError:
-                if not target.is_dir():  # where another process was quicker, what is there is the same
+                if not target.is_dir():  # if another process was faster, its folder is the same
                     raise
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -102,9 +102,9 @@ class Bundle:
 
     @staticmethod
     def load(path: str | os.PathLike[str], classes: Iterable[type] = ()) -> "Bundle":
-        """The bundle in the folder `path`, which has its hash as its name; weights are mapped, not read. BundleError
-        where anything in it is not as it was saved. `classes` are those that inputs and output hold, such as a
-        dataclass that the model returns: none is imported by name."""
+        """Loads the bundle in the folder `path`, whose name is the bundle's hash; weights are mapped, not read. Raises
+        BundleError if anything in it differs from what was saved. `classes` are those that inputs and output hold,
+        such as a dataclass that the model returns: none is imported by name."""
         folder, known = Path(path), list(classes)
         text = _read(folder / GRAPH, MOST_GRAPH_BYTES)
         mapped = weight_files.map_file(folder / WEIGHTS)
@@ -113,7 +113,7 @@ class Bundle:
             digest.update(memoryview(mapped)[begin : begin + _CHUNK])
         if digest.hexdigest() != folder.resolve().name:
             raise BundleError(
-                f"{folder} holds a model with the hash {digest.hexdigest()}, which must be the folder's name: it was "
+                f"{folder} holds a model with the hash {digest.hexdigest()}, but the hash must be the folder's name: it was "
                 f"renamed, or its files have changed"
             )
         graph = graphs.from_text(text)
@@ -128,7 +128,7 @@ class Bundle:
         return Bundle(graph, weights, inputs, output)
 
     def of_file(self, file: IO[bytes]) -> "Bundle":
-        """The same with the weights of an open file, as `save` writes it, mapped, instead of the module's."""
+        """Returns the bundle with the mapped weights of an open file, as written by `save`, instead of the module's."""
         mapped = weight_files.map_open(file)
         weights = weight_files.tensors_in(Path(WEIGHTS), mapped, graphs.of_weights(self.graph))
         bundle = Bundle(self.graph, weights, self.inputs, self.output, sources=self.sources)
@@ -136,12 +136,12 @@ class Bundle:
         return bundle
 
     def refuse_changes(self) -> None:
-        """ModelChangedError where the module that this was captured from has other weights, layers or hooks now."""
+        """Raises ModelChangedError if the weights, layers or hooks of the captured module have changed."""
         if self.watch is not None:
             self.watch.refuse_changes()
 
     def facts(self) -> dict[str, Any]:
-        """What people want to know of the bundle, as meta.json has it; no program needs it."""
+        """Returns a summary of the bundle for people, as written to meta.json; programs do not need it."""
         inputs = zip(self.inputs.names(), graphs.of_inputs(self.graph), strict=True)
         outputs = zip(self.output.paths("output"), graphs.of_outputs(self.graph), strict=True)
         return {
@@ -167,7 +167,7 @@ class Bundle:
 def _read(path: Path, most: int) -> bytes:
     try:
         if path.stat().st_size > most:
-            raise BundleError(f"{path} has {path.stat().st_size} bytes, the most is {most}")
+            raise BundleError(f"{path} has {path.stat().st_size} bytes, but at most {most} are allowed")
         return path.read_bytes()
     except OSError as error:
         raise BundleError(f"{path} cannot be read: {error.strerror}: give a folder of atoll export") from None
@@ -176,11 +176,11 @@ def _read(path: Path, most: int) -> bytes:
 def _check_weights(folder: Path, weights: Mapping[str, torch.Tensor], wanted: Mapping[str, dict[str, Any]]) -> None:
     if weights.keys() != wanted.keys():
         odd = sorted(weights.keys() ^ wanted.keys())
-        raise BundleError(f"{folder}: weights {', '.join(odd[:5])} are only in one of {GRAPH} and {WEIGHTS}")
+        raise BundleError(f"{folder}: the weights {', '.join(odd[:5])} are in only one of {GRAPH} and {WEIGHTS}")
     for name, tensor in weights.items():
         has = {"dtype": name_of(tensor.dtype), "shape": list(tensor.shape)}
         if has != wanted[name]:
-            raise BundleError(f"{folder}: the weight {name} is {has} in {WEIGHTS}, {wanted[name]} in {GRAPH}")
+            raise BundleError(f"{folder}: the weight {name} is {has} in {WEIGHTS}, but {wanted[name]} in {GRAPH}")
 
 
 def _check_meta(folder: Path) -> None:
@@ -189,4 +189,4 @@ def _check_meta(folder: Path) -> None:
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{folder / META} is not JSON: {error}") from None
     if not isinstance(meta, dict) or meta.get("atoll_bundle") != graphs.VERSION:
-        raise BundleError(f"{folder / META} is not of version {graphs.VERSION}: export the model again")
+        raise BundleError(f"{folder / META} does not have version {graphs.VERSION}: export the model again")

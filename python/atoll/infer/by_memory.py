@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that see how a tensor lies in memory, as operators that see its shape alone: on two machines, and in
-parts, tensors lie otherwise than in the module."""
+"""Replaces operators that depend on a tensor's memory layout by operators that depend on its shape only: on two
+machines, and in parts, tensors have other layouts than in the module."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,29 +11,30 @@ from atoll.infer.errors import ExportError
 
 aten = torch.ops.aten
 STRIDED = {aten.as_strided.default, aten.as_strided_copy.default}
-# They write by place in memory, or take memory that is no tensor of the graph.
+# They write by position in memory, or use memory that is not a tensor of the graph.
 _NO_SHAPE = {"aten::as_strided_scatter", "aten::set", "aten::resize", "aten::resize_as", "aten::_resize_output"}
 
-Step = tuple[Any, tuple[Any, ...]]  # an operator, and its arguments behind the tensor
+Step = tuple[Any, tuple[Any, ...]]  # an operator, and its arguments after the tensor
 
 
 def refuse_by_memory(target: Any) -> None:
     if target._schema.name in _NO_SHAPE:
         raise ExportError(
-            "it works on how a tensor lies in memory, which differs between machines: index or slice the tensor instead"
+            "it depends on a tensor's memory layout, which differs between machines: index or slice the tensor instead"
         )
 
 
 def steps_of(tensor: torch.Tensor, size: list[int], stride: list[int], offset: int | None) -> list[Step]:
-    """What as_strided sees of a tensor that lies as `tensor` does, by its shape: its elements in a row in the order of
-    memory, then windows of windows. ExportError where it sees memory between or behind the tensor's elements."""
+    """Returns the steps that give the result of as_strided by shape, for a tensor with the layout of `tensor`: its
+    elements in memory order, then windows of windows. Raises ExportError if as_strided reads memory between or after
+    the tensor's elements."""
     if 0 in size:
         return [(aten.new_zeros.default, (list(size),))]
     held = tensor.stride()
     order = sorted(range(tensor.dim()), key=lambda dim: (-held[dim], dim))
     count = tensor.numel()
     if not _is_dense([tensor.shape[dim] for dim in order], [held[dim] for dim in order]):
-        raise ExportError("it reads a tensor whose elements lie apart in memory: call contiguous() before")
+        raise ExportError("it reads a tensor with gaps between its elements: call contiguous() first")
     begin = (tensor.storage_offset() if offset is None else offset) - tensor.storage_offset()
     span = 1 + sum((rows - 1) * step for rows, step in zip(size, stride, strict=True))
     if begin < 0 or begin + span > count:
@@ -55,7 +56,7 @@ def steps_of(tensor: torch.Tensor, size: list[int], stride: list[int], offset: i
 
 
 def _is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether the dimensions, the slowest first, leave no gap."""
+    """Returns whether the dimensions, slowest first, leave no gaps."""
     expected = 1
     for rows, step in zip(reversed(shape), reversed(stride), strict=True):
         if rows != 1 and step != expected:

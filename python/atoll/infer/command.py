@@ -15,19 +15,19 @@ from rich.table import Table
 if TYPE_CHECKING:
     from atoll.infer.bundle import Bundle
 
-_MOST_OPERATORS = 12  # that are shown by name
+_MOST_OPERATORS = 12  # shown by name
 
 
 def export(
     model: Annotated[
         str, typer.Argument(metavar="MODULE:FUNCTION", help="A function that returns a model and its example inputs.")
     ],
-    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="The folder for the bundle, which is a folder too.")],
+    output: Annotated[str, typer.Argument(metavar="OUTPUT", help="The folder to write the bundle's folder into.")],
 ) -> None:
     """Capture a model for split inference: its operators as a graph, and its weights.
 
-    FUNCTION takes nothing and returns (model, inputs). The inputs are a tensor, a tuple of arguments or a dictionary of
-    named ones; the bundle is made for their shapes."""
+    FUNCTION takes no arguments and returns (model, inputs). The inputs are a tensor, a tuple of arguments or a
+    dictionary of named arguments; the bundle is made for their shapes."""
     from atoll.infer import ExportError, InputError, capture
 
     module, args, kwargs = _called(model)
@@ -40,11 +40,11 @@ def export(
         raise typer.BadParameter(f"{output} cannot be written: {error.strerror}") from None
     _show(bundle, path)
     if refusal := _refusal(bundle):
-        typer.echo(f"Atoll: servers do not take it, so robots compute it alone: {refusal}", err=True)
+        typer.echo(f"Atoll: servers refuse this model, so robots compute it alone: {refusal}", err=True)
 
 
 def _called(model: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    """What the function returns."""
+    """Calls the function and returns its model and inputs."""
     name, _, function = model.partition(":")
     if not name or not function:
         raise typer.BadParameter(f"{model!r}: give MODULE:FUNCTION, such as my_models:vgg")
@@ -53,7 +53,7 @@ def _called(model: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     try:
         found = getattr(importlib.import_module(name), function)
     except (ModuleNotFoundError, AttributeError) as error:
-        raise typer.BadParameter(f"{model} is not found from {os.getcwd()}: {error}") from None
+        raise typer.BadParameter(f"{model} was not found from {os.getcwd()}: {error}") from None
     returned = found()
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise typer.BadParameter(f"{model} returns a {type(returned).__name__}: return (model, inputs)")
@@ -64,7 +64,7 @@ def _called(model: str) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
 
 
 def _refusal(bundle: "Bundle") -> str:
-    """Why a server does not take the model; "" where it does."""
+    """Returns why a server refuses the model; "" if it accepts it."""
     from torch.distributed import DistNetworkError
 
     from atoll import _C

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a captured graph computes what its module computes."""
+"""Checks that a captured graph computes what its module computes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,19 +16,17 @@ from atoll.infer.errors import ExportError
 from atoll.infer.reference import run_graph
 from atoll.infer.structure import Structure
 
-_UNITS = (
-    8  # in the last place of the largest value, which other kernels for the same operators may be off: 1e-6 of float32
-)
-_ROUNDING = 4  # times as far from the float64 graph as the graph itself may the module be, beyond that
-_WRONG_SHARE = 1e-3  # of whole numbers and booleans, where rounding may have moved a value over a limit
+_UNITS = 8  # units in the last place of the largest value by which other kernels may differ: 1e-6 of float32
+_ROUNDING = 4  # beyond that: how many times as far from the float64 graph as the graph itself the module may be
+_WRONG_SHARE = 1e-3  # of integers and booleans, which rounding may have moved across a threshold
 
 Tensors = Sequence[torch.Tensor]
 
 
 def compare(bundle: Bundle, call: Callable[[Tensors], Any], tensors: Tensors) -> list[torch.device]:
-    """ExportError, which says where, unless the graph gives for the example's `tensors` what `call`, the module itself,
-    gives without gradients: the same structure, and values that differ by rounding alone. On which devices the module
-    gives its outputs."""
+    """Returns the devices of the module's outputs. Raises ExportError, which says where, unless the graph gives for the
+    example's `tensors` what `call`, the module itself, gives without gradients: the same structure, and values that
+    differ only by rounding."""
     with torch.no_grad():
         wanted = _results(bundle, call(tensors))
         found = run_graph(bundle, tensors, _device(tensors))
@@ -36,12 +34,12 @@ def compare(bundle: Bundle, call: Callable[[Tensors], Any], tensors: Tensors) ->
         if worst is None or _is_rounding(bundle, tensors, found, wanted):
             return [output.device for output in wanted]
         advice = _layout_that_counts(bundle, call, tensors, found) or _ADVICE
-    raise ExportError(f"the captured graph does not give what the model gives: {worst}. {advice}")
+    raise ExportError(f"the captured graph does not compute what the model computes: {worst}. {advice}")
 
 
 def compare_orders(bundle: Bundle, call: Callable[[bool], Any]) -> None:
-    """ExportError where the module gives something else for dicts whose keys are in another order: inputs are matched
-    by their keys. `call` takes whether those of the example are turned round."""
+    """Raises ExportError if the module's result depends on the order of dict keys, because inputs are matched by key.
+    `call` takes whether the example's keys are to be reversed."""
     with torch.no_grad():
         usual = _results(bundle, call(False))
         try:
@@ -50,15 +48,15 @@ def compare_orders(bundle: Bundle, call: Callable[[bool], Any]) -> None:
             is_same = False
     if not is_same:
         raise ExportError(
-            "the model's values depend on the order of the keys in an argument, and a session goes by their names: "
+            "the model's values depend on the order of the keys in an argument, but a session matches keys by name: "
             "read them by name, or take a list"
         )
 
 
 _ADVICE = (
     "It computes something else while it is captured: look for a branch on torch.compiler.is_compiling(), gradients, "
-    "values or strides, and for a fast path of PyTorch's (torch.backends.mha.set_fastpath_enabled(False) switches that "
-    "of attention off)"
+    "values or strides, and for a fast path of PyTorch (torch.backends.mha.set_fastpath_enabled(False) disables that "
+    "of attention)"
 )
 
 
@@ -66,7 +64,7 @@ def _results(bundle: Bundle, result: Any) -> Tensors:
     structure, wanted = Structure.of(result, "output")
     if any(isinstance(output, FakeTensor) for output in wanted):
         raise ExportError(
-            "forward has kept a tensor without values outside of the module while it was captured, as in a global "
+            "forward stored a tensor without values outside the module while it was captured, as in a global "
             "cache: empty it, and call the model once before the capture"
         )
     if structure.spec != bundle.output.spec:
@@ -76,7 +74,8 @@ def _results(bundle: Bundle, result: Any) -> Tensors:
 
 @dataclass(frozen=True)
 class _Difference:
-    """Of one output. `off` is relative to the largest finite magnitude; of whole numbers the share that differs."""
+    """The deviation of one output. `off` is relative to the largest finite magnitude; for integers, the share of
+    elements that differ."""
 
     off: float
     limit: float
@@ -84,11 +83,11 @@ class _Difference:
 
 
 def _worst(bundle: Bundle, found: Tensors, wanted: Tensors) -> str | None:
-    """What is wrong with the output that is furthest beyond its limit."""
+    """Describes the output that is furthest beyond its limit."""
     worst: _Difference | None = None
     for name, one, other in zip(bundle.output.paths("output"), found, wanted, strict=True):
         if (one.dtype, one.shape) != (other.dtype, other.shape):
-            return f"{name} is {_type(one)} in the graph, and {_type(other)} of the model"
+            return f"{name} is {_type(one)} in the graph, but {_type(other)} in the model"
         difference = _difference(name, one, other)
         if difference.off > difference.limit and (worst is None or difference.off > worst.off):
             worst = difference
@@ -108,8 +107,8 @@ def _difference(name: str, found: torch.Tensor, wanted: torch.Tensor) -> _Differ
 
 
 def _errors(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
-    """Of each element, relative to the largest finite magnitude; infinite where only one is NaN, or another
-    infinity."""
+    """Returns each element's error, relative to the largest finite magnitude; infinite where only one is NaN, or the
+    infinities differ."""
     one, other = found.double(), wanted.double()
     same = (one == other) | (one.isnan() & other.isnan())
     off = (one - other).abs().nan_to_num(nan=math.inf, posinf=math.inf).masked_fill(same, 0)
@@ -135,12 +134,12 @@ def _type(tensor: torch.Tensor) -> str:
 
 
 def _is_rounding(bundle: Bundle, tensors: Tensors, found: Tensors, wanted: Tensors) -> bool:
-    """Whether the module is about as near to the float64 graph as the graph itself, in every output of floats."""
+    """Returns whether the module is about as close to the float64 graph as the graph itself, in every float output."""
     if any((one.dtype, one.shape) != (other.dtype, other.shape) for one, other in zip(found, wanted, strict=True)):
         return False
     try:
         exact = run_graph(_in_float64(bundle), [_wide(tensor) for tensor in tensors], _device(tensors))
-    except Exception:  # an operator that has no float64, or too little memory: the limit of few units stays
+    except Exception:  # an operator without float64, or too little memory: the limit in units stays
         return False
     return all(map(_is_rounding_of_one, found, wanted, exact))
 
@@ -168,12 +167,12 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _layout_that_counts(bundle: Bundle, call: Callable[[Tensors], Any], tensors: Tensors, found: Tensors) -> str | None:
-    """What to say where the model computes as captured for the same values in row-major order."""
+    """Returns the advice for a model that computes as captured if the same values are in row-major order."""
     odd = [name for name, tensor in zip(bundle.inputs.names(), tensors, strict=True) if not tensor.is_contiguous()]
     rows = [tensor.contiguous() for tensor in tensors]
     if not odd or _worst(bundle, found, _results(bundle, call(rows))) is not None:
         return None
     return (
-        f"Its values depend on how {', '.join(odd)} lies in memory (strides), and a session computes with inputs "
-        f"in row-major order: give {odd[0]}.contiguous() as the example"
+        f"Its values depend on the memory layout (strides) of {', '.join(odd)}, but a session computes with inputs "
+        f"in row-major order: pass {odd[0]}.contiguous() as the example"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.export's failures in words that name the user's own line."""
+"""Turns failures of torch.export into errors that name the user's own line."""
 
 import os
 import re
@@ -25,50 +25,50 @@ _CHANGED_CONSTANT = re.compile(r"Constant (?:module\.)?(\S+) is mutated")
 
 
 def complaint(error: BaseException) -> ExportError:
-    """What to tell of an error that came out of torch.export."""
+    """Returns the error to raise for an error from torch.export."""
     chain = list(_chain(error))
     where = next((line for one in chain if (line := _line_of_traceback(one))), "")
     values = next((one for one in chain if isinstance(one, _BY_VALUES) or "data-dependent" in str(one)), None)
     if values is not None:
         return ExportError(
-            f"forward decides by a value that is known only when it runs{where}. Compute both ways and "
-            f"choose with torch.where, keep shapes and mask instead of selecting, or make the value a plain argument "
-            f"of forward, which is then fixed"
+            f"forward branches on a value that is known only when it runs{where}. Compute both branches and "
+            f"choose with torch.where, mask instead of selecting so that shapes stay fixed, or make the value a plain "
+            f"argument of forward, which is then constant"
         )
     if changed := next((found for one in chain if (found := _CHANGED_CONSTANT.search(str(one)))), None):
         return changes(changed[1])
     said = str(error).strip().partition("\n")[0][:_MOST_LETTERS]
     if any(text in str(one) for one in chain for text in _NO_DATA):
         return ExportError(
-            f"forward takes values out of a tensor{where}, and there are none while it is captured ({said}): "
-            f"stay with torch's functions instead of numpy, tolist() or data_ptr()"
+            f"forward reads values of a tensor{where}, which has none while it is captured ({said}): "
+            f"use torch's functions instead of numpy, tolist() or data_ptr()"
         )
     return ExportError(f"forward cannot be captured{where}: {type(error).__name__}: {said}")
 
 
 def changes(name: str) -> ExportError:
-    """What to tell where forward changes a tensor of the module."""
+    """Returns the error to raise if forward changes a tensor of the module."""
     return ExportError(
-        f"forward changes {name} in place: a session keeps no state between inferences. Return the new value as an "
-        f"output and take the old one as an input, or switch the state off (transformers' use_cache=False)"
+        f"forward changes {name} in place, but a session keeps no state between inferences. Return the new value as an "
+        f"output and take the old one as an input, or disable the state (transformers' use_cache=False)"
     )
 
 
 def line_of(node: fx.Node) -> str:
-    """The user's line that a node comes from, in parentheses; nothing where that is not known."""
+    """Returns the user's line that a node comes from, in parentheses; "" if it is unknown."""
     frames = _FRAME.findall(str(node.meta.get("stack_trace") or ""))
     return next((_told(file, number, code) for file, number, code in reversed(frames) if _is_users(file)), "")
 
 
 def module_of(node: fx.Node) -> str:
-    """The path of the module in whose forward a node is called, as the user's module names it; "" for that itself."""
+    """Returns the path, in the user's module, of the module whose forward calls the node; "" for the user's module."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
     return re.sub(r"^(?:L\['self'\]\.)?module\.?", "", path)[:_MOST_LETTERS]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from."""
+    """Yields the error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -77,7 +77,7 @@ def _chain(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _line_of_traceback(error: BaseException) -> str:
-    """The last of the user's lines that the error went through; the traceback begins at who caught it."""
+    """Returns the innermost of the user's lines in the traceback, which starts where the error was caught."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_users(frame.filename)]
     return _told(frames[-1].filename, str(frames[-1].lineno), frames[-1].line or "") if frames else ""
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From torch.export's graph to Atoll's: functional operators on numbered tensors, with every argument written out.
+"""Converts torch.export's graph to Atoll's: functional operators on numbered tensors, with every argument written out.
 
-What changes no value is left out: aliases, copies, dropout's clones, checks of metadata, nodes that nothing uses. What
-depends on weights alone is computed here (folding.py)."""
+Nodes that change no value are left out: aliases, copies, dropout's clones, checks of metadata, unused nodes. Nodes that
+depend only on weights are computed here (folding.py)."""
 
 import operator
 from collections.abc import Mapping, Sequence
@@ -25,18 +25,18 @@ aten = torch.ops.aten
 _SAME_VALUE = {
     aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.lift_fresh.default,
 }  # fmt: skip
-# Nothing uses their results; they stand for a condition on values that a graph cannot keep.
+# Their results are unused; they stand for a condition on values, which a graph cannot express.
 _CONDITIONS = ("_assert_scalar", "_assert_async", "sym_constrain_range", "sym_constrain_range_for_size")
 _SHAPING = {aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.expand.default}
 _BIT_VIEWS = {aten.view.dtype}
 _PLAIN_BATCH_NORM = aten._native_batch_norm_legit_no_training.default
-_DRAWS = ("dropout_p", "dropout", "train", "training")  # arguments that switch random numbers off
+_DRAWS = ("dropout_p", "dropout", "train", "training")  # arguments that disable random numbers
 
 
 @dataclass
 class Converter:
-    """Fills `tensors`, `nodes` and `weights` from one exported program. `values` has the tensors of its parameters,
-    buffers and constants; `inputs` the names of its inputs. `sources` says which of the module's tensors each weight
+    """Fills `tensors`, `nodes` and `weights` from one exported program. `values` holds the tensors of its parameters,
+    buffers and constants; `inputs` the names of its inputs. `sources` gives the tensors of the module that each weight
     comes from: itself, or those that it was computed from."""
 
     program: torch.export.ExportedProgram
@@ -51,10 +51,11 @@ class Converter:
     _specs: dict[str, Any] = field(default_factory=dict, init=False)  # of weights, by their nodes' names
     _known: dict[Any, int] = field(default_factory=dict, init=False)  # weights by where their elements lie
     _folding: Folding = field(init=False)
-    _module: str = field(default="", init=False)  # in which the node at hand is called
+    _module: str = field(default="", init=False)  # in which the current node is called
 
     def graph(self, structure: dict[str, str]) -> Graph:
-        """The whole graph. ExportError where the program keeps state or holds what a graph cannot."""
+        """Returns the whole graph. Raises ExportError if the program keeps state or holds something that a graph
+        cannot."""
         self._refuse_changes()
         outputs = list(self.program.graph.output_node().args[0])
         placeholders = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
@@ -75,8 +76,10 @@ class Converter:
             except ExportError as error:
                 raise ExportError(f"{_called(node)}: {error}{line_of(node)}") from None
         if len(self.nodes) > MOST_NODES:
-            raise ExportError(f"the graph has {len(self.nodes)} nodes, the most is {MOST_NODES}: export a part")
-        results = [{"tensor": self._place(node)} for node in outputs]  # may be weights, which come with it
+            raise ExportError(
+                f"the graph has {len(self.nodes)} nodes, but at most {MOST_NODES} are allowed: export a part"
+            )
+        results = [{"tensor": self._place(node)} for node in outputs]  # may be weights, which this adds
         return {
             "atoll_graph": VERSION,
             "tensors": self.tensors,
@@ -100,16 +103,16 @@ class Converter:
                 continue
             if spec.kind is OutputKind.USER_INPUT_MUTATION and spec.target in names:
                 raise ExportError(
-                    f"forward changes its input {self.inputs[names.index(spec.target)]} in place: let it work on a "
-                    f"clone(), or on a new tensor (inplace=False)"
+                    f"forward changes its input {self.inputs[names.index(spec.target)]} in place: use a clone(), "
+                    f"or a new tensor (inplace=False)"
                 )
             raise changes(_name(spec.target or "its state"))
 
     def _refuse_conditions(self, node: fx.Node) -> None:
         if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.name.endswith(_CONDITIONS):
             raise ExportError(
-                f"the model checks a value that is known only when it runs, which a graph cannot: take the check "
-                f"out of forward{line_of(node)}"
+                f"the model checks a value that is known only when it runs, which a graph cannot: remove the check "
+                f"from forward{line_of(node)}"
             )
 
     def _convert(self, node: fx.Node) -> None:
@@ -128,7 +131,7 @@ class Converter:
         elif target in _BIT_VIEWS:
             self._places[node] = self._bits(node)
         elif target is _PLAIN_BATCH_NORM:
-            # The checked operator, which eager mode calls: the plain one reads past the end of short statistics.
+            # The checked operator, as in eager mode: the plain one reads past the end of short statistics.
             value, weight, bias, mean, variance, momentum, eps = node.args
             args = (value, weight, bias, mean, variance, False, momentum, eps, True)
             self._places[node] = [self._call(aten.batch_norm.default, args, {}, node.meta["val"][0])]
@@ -136,7 +139,7 @@ class Converter:
             self._places[node] = self._call(target, node.args, node.kwargs, node.meta.get("val"))
 
     def _call(self, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], value: Any) -> Any:
-        """Adds a node; the places of its results."""
+        """Adds a node and returns the numbers of its results."""
         schema = target._schema
         given = complete(schema, args, kwargs)
         _refuse_operator(target, {argument.name: item for argument, item in given})
@@ -148,7 +151,9 @@ class Converter:
         is_list = several and len(schema.returns) == 1
         count = entries(encoded) + len(places)
         if count > MOST_ARGUMENTS:
-            raise ExportError(f"it has {count} arguments and results, the most is {MOST_ARGUMENTS}: call it in parts")
+            raise ExportError(
+                f"it has {count} arguments and results, but at most {MOST_ARGUMENTS} are allowed: split the call"
+            )
         made = {
             "op": schema.name,
             "overload": schema.overload_name,
@@ -172,7 +177,7 @@ class Converter:
         return self._place(place)
 
     def _strided(self, node: fx.Node) -> int:
-        """as_strided of a tensor that lies as the example's does, without memory."""
+        """Converts as_strided to operators that depend on shapes only, for a tensor with the example's layout."""
         given = {argument.name: value for argument, value in complete(node.target._schema, node.args, node.kwargs)}  # type: ignore[union-attr]
         place: Any = given["self"]
         value = place.meta["val"]
@@ -182,7 +187,7 @@ class Converter:
         return self._place(place)
 
     def _bits(self, node: fx.Node) -> int:
-        """view.dtype of an operand without gaps, which it needs where elements have another size."""
+        """Converts view.dtype of a contiguous operand, which it needs if the element sizes differ."""
         source, dtype = node.args
         value = source.meta["val"].contiguous()  # type: ignore[union-attr]
         dense = self._call(aten.clone.default, (source,), {"memory_format": torch.contiguous_format}, value)
@@ -196,24 +201,26 @@ class Converter:
                 self._places[node] = self._folded(node)
         place = node.place if isinstance(node, Made) else self._places.get(node)
         if type(place) is not int:
-            raise ExportError(f"is {node}, which is no tensor")
+            raise ExportError(f"is {node}, which is not a tensor")
         return place
 
     def _tensor(self, value: Any, name: str) -> int:
         if not isinstance(value, torch.Tensor):
-            raise ExportError(f"{name} is {_kind(value)}: a graph holds tensors only")
+            raise ExportError(f"{name} is {_kind(value)}: a graph can hold only tensors")
         if name_of(value.dtype) not in BY_NAME:
             raise ExportError(f"{name} has the dtype {name_of(value.dtype)}: choose from {CHOICE}")
         if any(type(size) is not int for size in value.shape):
-            raise ExportError(f"the shape of {name} depends on values: use masks or torch.where, which keep shapes")
+            raise ExportError(
+                f"the shape of {name} depends on values: use masks or torch.where, which keep shapes fixed"
+            )
         if value.layout is not torch.strided or value.dim() > MOST_DIMENSIONS:
-            what = f"{value.dim()} dimensions, the most is {MOST_DIMENSIONS}"
+            what = f"{value.dim()} dimensions, more than the maximum of {MOST_DIMENSIONS}"
             raise ExportError(f"{name} has {what if value.dim() > MOST_DIMENSIONS else f'the layout {value.layout}'}")
         self.tensors.append({"dtype": name_of(value.dtype), "shape": list(value.shape)})
         return len(self.tensors) - 1
 
     def _weight(self, spec: Any) -> int:
-        """Tensors that share all their elements are one weight, under the first name."""
+        """Adds a weight. Tensors that share all their elements are one weight, under the first name."""
         value = self.values.get(spec.target)
         if not isinstance(value, torch.Tensor) or isinstance(value, torch._subclasses.FakeTensor) or value.is_meta:
             raise ExportError(f"{_name(str(spec.target))} has no values: load the model's weights first")
@@ -224,7 +231,7 @@ class Converter:
         return self._known[key]
 
     def _folded(self, node: fx.Node) -> int:
-        """A weight for what several make, or one does: named by the first of them."""
+        """Adds a weight that was computed from one or several tensors, named by the first of them."""
         key = ("folded", self._folding.key(node))
         if key not in self._known:
             targets = [_name(self._specs[weight.name].target) for weight in self._folding.weights(node)]
@@ -250,7 +257,7 @@ def _used(outputs: Sequence[Any]) -> set[fx.Node]:
         node = waiting.pop()
         if node not in found:
             found.add(node)
-            is_copy = node.target is aten.copy.default  # of which only the source counts
+            is_copy = node.target is aten.copy.default  # of which only the source matters
             waiting += [node.args[1]] if is_copy else node.all_input_nodes  # type: ignore[list-item]
     return found
 
@@ -264,7 +271,7 @@ def _is_same_value(node: fx.Node) -> bool:
     source = node.args[0].meta.get("val")
     if not isinstance(source, torch.Tensor) or not isinstance(value, torch.Tensor):
         return False
-    if node.target is aten.clone.default:  # as dropout leaves behind; one that changes strides may serve later views
+    if node.target is aten.clone.default:  # left by dropout; one that changes strides may be needed by later views
         keeps_format = node.kwargs.get("memory_format") in (None, torch.preserve_format)
         return keeps_format and value.stride() == source.stride()
     if node.target is aten.slice.Tensor:
@@ -280,11 +287,13 @@ def _refuse_operator(target: Any, given: Mapping[str, Any]) -> None:
     refuse_by_memory(target)
     draws = torch.Tag.nondeterministic_seeded in target.tags
     if draws and not any(name in given and not given[name] for name in _DRAWS):
-        raise ExportError("it draws random numbers, which two machines cannot share: draw them outside, as an input")
+        raise ExportError(
+            "it draws random numbers, which two machines cannot share: draw them outside and pass them as an input"
+        )
 
 
 def _cut_to_size(given: list[tuple[Any, Any]], tensors: Sequence[dict[str, Any]]) -> list[tuple[Any, Any]]:
-    """Slices to the end are written with the largest 64-bit number; a graph has the size of the dimension."""
+    """Replaces the largest 64-bit integer, which marks slices to the end, by the size of the dimension."""
     values = {argument.name: value for argument, value in given}
     source = values["self"]
     shape = tensors[source.place]["shape"] if isinstance(source, Made) else list(source.meta["val"].shape)
@@ -297,7 +306,7 @@ def _cut_to_size(given: list[tuple[Any, Any]], tensors: Sequence[dict[str, Any]]
 
 
 def _name(target: str) -> str:
-    """As the user's module calls it: the capturing one holds it under `module`."""
+    """Returns the name in the user's module, which the captured one holds as `module`."""
     return target.removeprefix("module.")
 
 

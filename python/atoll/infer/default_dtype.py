@@ -9,7 +9,7 @@ from atoll.infer.graph import Graph, used_by
 
 
 def node_of_default_dtype(graph: Graph) -> str | None:
-    """The first operator whose result is floating-point though neither an operand nor an argument says so."""
+    """Returns the first operator whose result is floating-point although neither an operand nor an argument is."""
     dtypes = [BY_NAME[tensor["dtype"]] for tensor in graph["tensors"]]
     for node in graph["nodes"]:
         makes_floats = any(dtypes[place].is_floating_point for place in node["outputs"])
@@ -20,11 +20,11 @@ def node_of_default_dtype(graph: Graph) -> str | None:
 
 
 def refuse_default_dtype(graph: Graph) -> None:
-    """ExportError where the graph needs a default dtype that no server has."""
+    """Raises ExportError if the graph depends on a default dtype that servers do not have."""
     default = torch.get_default_dtype()
     node = node_of_default_dtype(graph)
     if node is not None and default is not torch.float32:
         raise ExportError(
-            f"{node} computes in the default dtype, which is {name_of(default)} here and float32 on a server: give the "
-            f"dtype in forward, or torch.set_default_dtype(torch.float32)"
+            f"{node} computes in the default dtype, which is {name_of(default)} here but float32 on a server: pass the "
+            f"dtype in forward, or call torch.set_default_dtype(torch.float32)"
         )

@@ -18,7 +18,7 @@ IN_FILES: dict[torch.dtype, str] = {
 
 
 def name_of(dtype: torch.dtype) -> str:
-    """Such as "float32". Every dtype has a name, also one that a bundle cannot hold."""
+    """Returns a name such as "float32". Every dtype has one, including dtypes that a bundle cannot hold."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A robot's own engine for a session: a package of AOTInductor, or anything that is called as the model is."""
+"""A robot's own engine for a session: an AOTInductor package, or any callable with the model's signature."""
 
 import os
 import threading
@@ -16,26 +16,26 @@ _running = threading.local()
 
 
 def check_engine(engine: Engine | None) -> None:
-    """ValueError for a file that is not there and for what cannot be called."""
+    """Raises ValueError for a missing file and for an object that is not callable."""
     if isinstance(engine, str | os.PathLike):
         if not Path(engine).exists():
             raise ValueError(
-                f"engine {os.fspath(engine)} is not there: give a package, as "
-                f"torch._inductor.aoti_compile_and_package makes them, or something to call"
+                f"engine {os.fspath(engine)} does not exist: give a package from "
+                f"torch._inductor.aoti_compile_and_package, or a callable"
             )
     elif engine is not None and not callable(engine):
-        raise ValueError(f"engine is a {type(engine).__name__}: give the path of a package, or something to call")
+        raise ValueError(f"engine is a {type(engine).__name__}: give the path of a package, or a callable")
 
 
 def engine_of(engine: Engine | None, bundle: Bundle) -> "str | _Called | None":
-    """What _C.InferSession takes; the engine is checked."""
+    """Returns the engine as _C.InferSession takes it. `engine` has been checked."""
     if engine is None or isinstance(engine, str | os.PathLike):
         return None if engine is None else os.fspath(engine)
     return _Called(engine, bundle)
 
 
 def example_of(example: Any, kwargs: Mapping[str, Any] | None, bundle: Bundle) -> list[torch.Tensor]:
-    """The tensors of the inputs that the model was captured with; none where there are none."""
+    """Returns the tensors of the inputs that the model was captured with; an empty list if there are none."""
     if example is None and not kwargs:
         return []
     args = () if example is None else example if isinstance(example, tuple) else (example,)
@@ -43,12 +43,12 @@ def example_of(example: Any, kwargs: Mapping[str, Any] | None, bundle: Bundle) -
 
 
 def is_inside_engine() -> bool:
-    """Whether this call comes from an engine: what it computes is not to be split again."""
+    """Returns whether this call comes from an engine, whose computation must not be split again."""
     return getattr(_running, "is_inside", False)
 
 
 class _Called:
-    """Takes and gives lists of tensors, as the graph has them."""
+    """Calls the engine with lists of tensors in the graph's order, and returns such a list."""
 
     def __init__(self, engine: Callable[..., Any], bundle: Bundle) -> None:
         self._engine, self._bundle = engine, bundle

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of PyTorch's own layers that are taken by values and without gradients, which no graph does."""
+"""Fast paths of PyTorch's own layers that depend on values and on gradients being off, which graphs cannot express."""
 
 import inspect
 from typing import Any
@@ -11,8 +11,8 @@ from atoll.infer.errors import ExportError
 
 
 def refuse_fast_paths(copy: nn.Module) -> None:
-    """Makes calls of this copy of a module ExportErrors where values decide which way they go, whatever those of the
-    example are."""
+    """Makes calls of this copy of a module raise ExportError where values would choose the path, whatever the values of
+    the example."""
     for path, layer in copy.named_modules():
         if isinstance(layer, nn.TransformerEncoder):
             layer.register_forward_pre_hook(_refuse_nested, with_kwargs=True)
@@ -28,7 +28,7 @@ def _refuse_nested(encoder: nn.Module, args: tuple[Any, ...], kwargs: dict[str, 
     path = vars(encoder)["_atoll_path"]
     where = f"the layer {path}" if path else "the model"
     raise ExportError(
-        f"{where} (TransformerEncoder) gets a src_key_padding_mask: without gradients PyTorch then sets padded places "
-        f"to zero if they are at the end, and a graph cannot. Set its use_nested_tensor to False, or call "
-        f"torch.backends.mha.set_fastpath_enabled(False) at the beginning of the program"
+        f"{where} (TransformerEncoder) gets a src_key_padding_mask: without gradients PyTorch then sets padded "
+        f"positions to zero if they are at the end, which a graph cannot. Set its use_nested_tensor to False, or call "
+        f"torch.backends.mha.set_fastpath_enabled(False) at the start of the program"
     )

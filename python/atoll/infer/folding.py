@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that depend on weights and constants alone, computed once when a model is captured.
+"""Values that depend only on weights and constants, computed once when a model is captured.
 
-1. A node is constant if all it reads is.
-2. From the end: what inputs meet, and what is returned, is needed. A needed constant becomes a weight, or, where it is
-   a view, too large, made from numbers, or nothing but its weight, it stays a node, and what it reads is needed.
-3. `value` computes a weight by the node's own operators on the module's tensors: the bits that the module computes."""
+1. A node is constant if all its operands are.
+2. Backwards from the end, a node is needed if it depends on inputs or is returned. A needed constant becomes a weight.
+   If it is a view, too large, made from numbers, or just its weight, it stays a node, and its operands are needed.
+3. `value` computes a weight by the node's own operators on the module's tensors, with the same bits as the module."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -17,32 +17,32 @@ from torch import fx
 from atoll.infer.dtypes import BY_NAME, name_of
 from atoll.infer.lowering import listed_operators, name_of_operator
 
-SMALL_BYTES = 64 << 10  # by which a result may be larger than the weights it is made from
-UNLISTED_BYTES = 16 << 20  # the same where a server could not compute it
-_WORKSPACE_BYTES = 256 << 20  # by which each tensor on the way may be larger
+SMALL_BYTES = 64 << 10  # by which a result may exceed the weights it is computed from
+UNLISTED_BYTES = 16 << 20  # the same if a server could not compute it
+_WORKSPACE_BYTES = 256 << 20  # by which each intermediate tensor may exceed them
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """Of a constant node."""
+    """The properties of a constant node."""
 
-    key: int  # equal for nodes that compute the same
+    key: int  # equal for nodes that compute the same value
     weights: frozenset[fx.Node]
-    most_bytes: int  # of any tensor on the way
-    listed: bool  # all operators on the way
+    most_bytes: int  # of any intermediate tensor
+    listed: bool  # whether servers list all operators involved
 
 
 @dataclass
 class Folding:
-    """`tensors` are the values of the placeholders that are no inputs. `is_same(node)` says whether a node is nothing
-    but its operand; `used` are the nodes that the outputs need."""
+    """Chooses and computes the constants of a graph. `tensors` are the values of the placeholders that are not inputs.
+    `is_same(node)` returns whether a node just passes its operand on; `used` are the nodes that the outputs need."""
 
     graph: fx.Graph
     tensors: Mapping[fx.Node, torch.Tensor]
     used: set[fx.Node]
     is_same: Callable[[fx.Node], bool]
     folded: set[fx.Node] = field(default_factory=set, init=False)  # which become weights
-    skipped: set[fx.Node] = field(default_factory=set, init=False)  # constants that only these need
+    skipped: set[fx.Node] = field(default_factory=set, init=False)  # constants needed only by these
     _facts: dict[fx.Node, _Facts] = field(default_factory=dict, init=False)
     _keys: dict[Any, int] = field(default_factory=dict, init=False)
 
@@ -54,17 +54,17 @@ class Folding:
         self._choose()
 
     def key(self, node: fx.Node) -> int:
-        """Equal for nodes that compute the same from the same weights."""
+        """Returns a key that is equal for nodes that compute the same value from the same weights."""
         return self._facts[node].key
 
     def weights(self, node: fx.Node) -> list[fx.Node]:
-        """The placeholders that a constant is made from, in the graph's order."""
+        """Returns the placeholders that a constant is computed from, in the graph's order."""
         wanted = self._facts[node].weights
         return [placeholder for placeholder in self.tensors if placeholder in wanted]
 
     @torch.no_grad()
     def value(self, node: fx.Node) -> torch.Tensor:
-        """What the module computes for a folded node."""
+        """Returns the value that the module computes for a folded node."""
         values: dict[fx.Node, Any] = {}
         waiting = [node]
         while waiting:
@@ -121,7 +121,7 @@ class Folding:
                 needed.update(node.all_input_nodes)
 
     def _folds(self, node: fx.Node) -> bool:
-        """Whether a needed constant becomes a weight."""
+        """Returns whether a needed constant becomes a weight."""
         value = node.meta.get("val")
         if node.op == "placeholder" or not isinstance(value, torch.Tensor) or self.is_same(node):
             return False
@@ -131,7 +131,7 @@ class Folding:
         if any(_has_no_values(self.tensors[weight]) for weight in facts.weights):
             return False
         if (_is_view(node) or not node.all_input_nodes) and name_of_operator(node.target) in self._listed:
-            return False  # a graph has the view, with the strides that the module has, and numbers need no file
+            return False  # the graph keeps the view, with the module's strides, and numbers need no file
         held = sum(self.tensors[weight].nbytes for weight in facts.weights)
         room = held + (SMALL_BYTES if facts.listed else UNLISTED_BYTES)
         return value.numel() * value.element_size() <= room and facts.most_bytes <= held + _WORKSPACE_BYTES
@@ -148,7 +148,7 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _bytes_of(node: fx.Node) -> int:
-    """Of the memory behind what a node makes: a view makes none."""
+    """Returns the size of the memory that a node allocates; a view allocates none."""
     value = node.meta.get("val")
     made = value if isinstance(value, list | tuple) else [value]
     if _is_view(node):
@@ -157,7 +157,7 @@ def _bytes_of(node: fx.Node) -> int:
 
 
 def _written(value: Any, facts: Mapping[fx.Node, _Facts]) -> Any:
-    """Arguments as what can be compared: True is not 1, and -0.0 is not 0.0."""
+    """Returns arguments in a comparable form: True is not 1, and -0.0 is not 0.0."""
     if isinstance(value, fx.Node):
         return ("node", facts[value].key)
     if isinstance(value, list | tuple):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A captured model as data: the JSON that the runner in C++ reads, docs/export.md has its fields."""
+"""A captured model as data: the JSON that the C++ runner reads. docs/export.md describes its fields."""
 
 import json
 from collections import Counter
@@ -12,39 +12,40 @@ from atoll.infer.errors import BundleError
 Graph = dict[str, Any]
 VERSION = 1
 MOST_NODES = 20_000
-MOST_ARGUMENTS = 1_000  # of a node, with its results and the entries of lists
+MOST_ARGUMENTS = 1_000  # of a node, including its results and the entries of lists
 MOST_DIMENSIONS = 8
-MOST_ELEMENTS = 2**40  # of a tensor, and the largest whole number anywhere
+MOST_ELEMENTS = 2**40  # of a tensor, and the largest integer anywhere
 _FIELDS = {"atoll_graph", "tensors", "inputs", "weights", "nodes", "outputs", "structure"}
 
 
 def to_text(graph: Graph) -> bytes:
-    """The same bytes for the same graph."""
+    """Returns the graph as text; equal graphs give equal bytes."""
     return json.dumps(graph, separators=(",", ":"), allow_nan=False).encode()
 
 
 def from_text(text: bytes) -> Graph:
-    """BundleError unless each tensor is described, made once and before it is used."""
+    """Parses and checks a graph. Raises BundleError unless each tensor is described, and made once, before it is
+    used."""
     try:
         graph = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BundleError(f"the graph is not JSON: {error}") from None
     if not isinstance(graph, dict) or set(graph) != _FIELDS or graph["atoll_graph"] != VERSION:
-        raise BundleError(f"the graph is not one of version {VERSION}: export the model again with this Atoll")
+        raise BundleError(f"the graph does not have version {VERSION}: export the model again with this Atoll")
     try:
         _check(graph)
     except (KeyError, TypeError, AttributeError, IndexError, RecursionError) as error:
-        raise BundleError(f"the graph lacks a field or has one of another kind: {error!r}") from None
+        raise BundleError(f"the graph lacks a field or has one of the wrong type: {error!r}") from None
     return graph
 
 
 def operators(graph: Graph) -> Counter[str]:
-    """How often each operator occurs, without its overload."""
+    """Counts the operators by name, without their overloads."""
     return Counter(node["op"] for node in graph["nodes"])
 
 
 def of_weights(graph: Graph) -> dict[str, dict[str, Any]]:
-    """What the graph says of each weight, by its name."""
+    """Returns the graph's description of each weight, by its name."""
     return {weight["name"]: graph["tensors"][weight["tensor"]] for weight in graph["weights"]}
 
 
@@ -57,7 +58,7 @@ def of_outputs(graph: Graph) -> list[dict[str, Any]]:
 
 
 def used_by(node: dict[str, Any]) -> Iterator[int]:
-    """The tensors among a node's arguments, in their order."""
+    """Yields the tensors among a node's arguments, in order."""
     for argument in node["args"]:
         if isinstance(argument, dict):
             yield from [argument["tensor"]] if "tensor" in argument else ()
@@ -73,22 +74,22 @@ def _check(graph: Graph) -> None:
     _make(made, graph["inputs"], "an input")
     _make(made, (weight["tensor"] for weight in graph["weights"]), "a weight")
     if len(of_weights(graph)) != len(graph["weights"]) or not all(isinstance(name, str) for name in of_weights(graph)):
-        raise BundleError("the graph has two weights of one name")
+        raise BundleError("the graph has two weights with the same name")
     if len(graph["nodes"]) > MOST_NODES:
-        raise BundleError(f"the graph has {len(graph['nodes'])} nodes, the most is {MOST_NODES}")
+        raise BundleError(f"the graph has {len(graph['nodes'])} nodes, but at most {MOST_NODES} are allowed")
     for place, node in enumerate(graph["nodes"]):
         what = f"node {place} ({str(node['op'])[:80]})"
         if not all(isinstance(node[field], str) for field in ("op", "overload")) or type(node["list"]) is not bool:
-            raise BundleError(f"{what} of the graph has fields of other kinds")
+            raise BundleError(f"{what} of the graph has fields of the wrong type")
         if not isinstance(node.get("module", ""), str):
-            raise BundleError(f"{what} of the graph has a module that is no text")
+            raise BundleError(f"{what} of the graph has a module that is not a string")
         _use(made, used_by(node), what)
         _make(made, node["outputs"], what)
     _use(made, (output["tensor"] for output in graph["outputs"]), "an output")
     if not all(made):
         raise BundleError(f"nothing makes the graph's tensor {made.index(False)}")
     if set(graph["structure"]) != {"input", "output"}:
-        raise BundleError("the graph's structure has other fields than input and output")
+        raise BundleError("the graph's structure must have the fields input and output only")
 
 
 def _is_size(size: Any) -> bool:
@@ -98,11 +99,11 @@ def _is_size(size: Any) -> bool:
 def _make(made: list[bool], places: Iterable[Any], what: str) -> None:
     for place in places:
         if type(place) is not int or not 0 <= place < len(made) or made[place]:
-            raise BundleError(f"{what} of the graph makes tensor {place}, which is made already or not described")
+            raise BundleError(f"{what} of the graph makes tensor {place}, which is already made or not described")
         made[place] = True
 
 
 def _use(made: list[bool], places: Iterable[Any], what: str) -> None:
     for place in places:
         if type(place) is not int or not 0 <= place < len(made) or not made[place]:
-            raise BundleError(f"{what} of the graph uses tensor {place}, which nothing has made before")
+            raise BundleError(f"{what} of the graph uses tensor {place}, which no earlier node makes")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks of a module that is captured. What they compute is part of the graph; one that only does something besides,
-such as storing a value, would do it while the model is captured and never again, so it is refused."""
+"""Hooks of a captured module. Their computation is part of the graph. A hook that only has a side effect, such as
+storing a value, would run while the model is captured and never again, so it is refused."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,7 +20,7 @@ _OF_TORCH = "torch.nn.utils."  # weight_norm and others, which compute a weight 
 
 
 def refuse_global_hooks() -> None:
-    """ExportError where hooks on all modules are registered, which Python runs for a layer but no graph does."""
+    """Raises ExportError if hooks on all modules are registered, which Python runs for a layer but a graph does not."""
     hook = global_hook()
     if hook is not None:
         raise ExportError(
@@ -30,7 +30,7 @@ def refuse_global_hooks() -> None:
 
 
 def global_hook() -> Any | None:
-    """One that somebody else than PyTorch has registered on all modules."""
+    """Returns a hook on all modules that was not registered by PyTorch itself, if any."""
     if not any(GLOBAL_HOOKS):
         return None
     hooks = (hook for hooks in GLOBAL_HOOKS for hook in hooks.values())
@@ -42,15 +42,15 @@ def has_own_hooks(module: nn.Module) -> bool:
 
 
 def weights_of_hooks(module: nn.Module) -> Iterator[str]:
-    """The attributes of one layer that hooks of torch.nn.utils compute from parameters before each call."""
+    """Yields the attributes of one layer that hooks of torch.nn.utils compute from parameters before each call."""
     for hook in module._forward_pre_hooks.values():
         if _is_of_torch(hook):
             yield from (found for name in ("name", "_tensor_name") if (found := getattr(hook, name, None)) is not None)
 
 
 def refuse_observers(module: nn.Module, call: Callable[[nn.Module], Any]) -> None:
-    """ExportError for a hook that returns nothing and without which `call` of the module gives the same. Calls a copy
-    of the module, once for each such hook and once more."""
+    """Raises ExportError for a hook that returns nothing and does not change the result of `call` on the module. Calls
+    a copy of the module once per such hook, and once more."""
     if not any(map(has_own_hooks, module.modules())):
         return
     copied = copy_of(module, clone_buffers=True)
@@ -70,14 +70,14 @@ def refuse_observers(module: nn.Module, call: Callable[[nn.Module], Any]) -> Non
             if _is_same(each.without(lambda: call(copied)), wanted):
                 where = f" of {each.path}" if each.path else ""
                 raise ExportError(
-                    f"the hook {_name(each.hook)}{where} changes nothing that the model computes: what it does besides "
+                    f"the hook {_name(each.hook)}{where} does not change what the model computes: its side effects "
                     f"would happen while the model is captured and never again. Remove it first, or return its value "
                     f"as an output"
                 )
 
 
 class _Seen:
-    """Stands in for a hook and notes whether it returns anything."""
+    """Replaces a hook and notes whether it returns anything."""
 
     def __init__(self, hooks: dict[int, Any], key: int, path: str) -> None:
         self.path = path
@@ -97,7 +97,7 @@ class _Seen:
         return result
 
     def without(self, call: Callable[[], Any]) -> Any:
-        """What the call gives when this hook does nothing; None where it then fails."""
+        """Returns the result of the call while this hook does nothing; None if the call then fails."""
         self._hooks[self._key] = _nothing
         try:
             return call()
@@ -116,7 +116,7 @@ def _is_of_torch(hook: Any) -> bool:
 
 
 def _only_watches(hook: Any) -> bool:
-    """PyTorch's own, such as those of FlopCounterMode and of exported modules, which change no value."""
+    """Returns whether the hook is one of PyTorch's that change no value, as of FlopCounterMode and exported modules."""
     return str(getattr(hook, "__module__", "")).startswith("torch.")
 
 
@@ -125,7 +125,7 @@ def _name(hook: Any) -> str:
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Bit for bit: the same operators ran, or not."""
+    """Returns whether two results are bit for bit equal, as if the same operators ran."""
     if one is None:
         return False
     structure, tensors = Structure.of(one, "output")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The inputs that a graph was made for: how the example was given, and what others must be like."""
+"""The inputs that a graph was made for: how the example was passed, and what later inputs must match."""
 
 import inspect
 import json
@@ -18,21 +18,24 @@ _PLAIN = {torch.Tensor, nn.Parameter, nn.Buffer}
 
 
 class Inputs:
-    """Arguments of a module's forward as a list of tensors, and back. An argument may be given by position or by name,
-    whichever the example had; everything that is not a tensor is as in the example for ever."""
+    """Converts the arguments of a module's forward to a list of tensors and back. An argument may be passed by position
+    or by name, whichever the example used; everything that is not a tensor stays as in the example forever."""
 
     def __init__(self, parameters: Sequence[str], positional: int, structure: Structure) -> None:
-        self.parameters = list(parameters)  # of forward, in order; empty where it takes *args
-        self.positional = positional  # that many the example gave by position
+        self.parameters = list(parameters)  # of forward, in order; empty if it takes *args
+        self.positional = positional  # the number of arguments that the example passed by position
         self.structure = structure  # of the arguments by name
-        self._kinds = set(_PLAIN)  # those of the example too: they were compared with the graph, which has none
+        self._kinds = set(
+            _PLAIN
+        )  # and those of the example: they were compared with the graph, which has plain tensors
 
     @staticmethod
     def of(
         module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], is_whole_call: bool = True
     ) -> tuple["Inputs", list[torch.Tensor]]:
-        """What the example is like, and its tensors: of a call of the module, or of its forward alone. ExportError
-        where it holds something else than a graph can take; InputError where forward cannot be called like that."""
+        """Returns the structure of the example and its tensors, for a call of the module or of its forward alone.
+        Raises ExportError if it holds something that a graph cannot take, and InputError if forward cannot be called
+        so."""
         parameters = [] if is_whole_call and changes_arguments(module) else _parameters(module)
         structure, tensors = Structure.of(_by_name(parameters, args, kwargs), "")
         inputs = Inputs(parameters, len(args), structure)
@@ -42,8 +45,8 @@ class Inputs:
         return inputs, tensors
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-        """The tensors of arguments that have the example's structure and constants; else InputError. Their values
-        count, not how they lie in memory, nor where."""
+        """Returns the tensors of arguments that have the example's structure and constants; raises InputError
+        otherwise. Only values matter, not memory layout or device."""
         tensors = self.structure.tensors_of(_by_name(self.parameters, args, kwargs), "")
         if not _PLAIN.issuperset([type(tensor) for tensor in tensors]) or not all(map(_has_values, tensors)):
             for odd in self._odd(tensors):
@@ -51,24 +54,24 @@ class Inputs:
         return tensors
 
     def call(self, tensors: Iterable[torch.Tensor], is_turned: bool = False) -> tuple[list[Any], dict[str, Any]]:
-        """Arguments with these tensors, given as the example was; with the keys of dicts turned round where that is
-        asked for."""
+        """Returns arguments with these tensors, passed as in the example; with the keys of dicts reversed if
+        `is_turned`."""
         named = list(self.structure.build(tensors).items())
         args, kwargs = [value for _, value in named[: self.positional]], dict(named[self.positional :])
         return (_turned(args), _turned(kwargs)) if is_turned else (args, kwargs)
 
     def have_order(self) -> bool:
-        """Whether there are dicts whose keys may come in another order."""
+        """Returns whether there are dicts whose keys may come in another order."""
         named = self.structure.spec["dict"]
         others = [name for name, _ in named[self.positional :] if name not in self.parameters]
         return len(others) > 1 or any(has_dict_with_order(spec) for _, spec in named)
 
     def names(self) -> list[str]:
-        """What each tensor is called, such as image or batch['mask']."""
+        """Returns the name of each tensor, such as image or batch['mask']."""
         return self.structure.paths("")
 
     def _odd(self, tensors: Sequence[torch.Tensor]) -> Iterator[str]:
-        """What to say of tensors that are more, or less, than values with a dtype and a shape."""
+        """Yields a message for each tensor that is not plain values with a dtype and a shape."""
         for name, tensor in zip(self.names(), tensors, strict=True):
             kind = type(tensor)
             if kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ or not _has_values(tensor):
@@ -76,8 +79,8 @@ class Inputs:
                 yield f"{name} is a {what}: give a dense tensor that has its values in memory"
             elif kind not in self._kinds and _changes_operators(kind):
                 yield (
-                    f"{name} is a {kind.__name__}, for which operators may do something else, and the example's was a "
-                    f"plain tensor: give {name}.as_subclass(torch.Tensor)"
+                    f"{name} is a {kind.__name__}, for which operators may behave differently, but in the example it was a "
+                    f"plain tensor: pass {name}.as_subclass(torch.Tensor)"
                 )
 
     def to_json(self) -> str:
@@ -86,7 +89,7 @@ class Inputs:
 
     @staticmethod
     def from_json(text: str, classes: Iterable[type] = ()) -> "Inputs":
-        """BundleError where the text is something else."""
+        """Parses the text of to_json(). Raises BundleError for other texts."""
         try:
             fields = json.loads(text)
             parameters, positional, spec = fields["parameters"], fields["positional"], fields["arguments"]
@@ -102,14 +105,14 @@ class Inputs:
 
 
 def check_tensors(tensors: Sequence[torch.Tensor], wanted: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """InputError unless each tensor has the dtype and the shape that the graph was made for."""
+    """Raises InputError unless each tensor has the dtype and shape that the graph was made for."""
     for tensor, like, name in zip(tensors, wanted, names, strict=True):
         if name_of(tensor.dtype) != like["dtype"]:
-            raise InputError(f"{name} is {name_of(tensor.dtype)}, the example's was {like['dtype']}: convert it")
+            raise InputError(f"{name} is {name_of(tensor.dtype)}, but the example's was {like['dtype']}: convert it")
         if list(tensor.shape) != like["shape"]:
             raise InputError(
-                f"{name} has the shape {list(tensor.shape)}, the example's was {like['shape']}: a graph is for one "
-                f"shape, prepare another session for this one"
+                f"{name} has the shape {list(tensor.shape)}, but the example's was {like['shape']}: a graph has one "
+                f"fixed shape, make another session for this one"
             )
 
 
@@ -130,7 +133,7 @@ def _has_values(tensor: torch.Tensor) -> bool:
 
 
 def _without_values(tensor: torch.Tensor) -> str:
-    """What kind of tensor it is instead of one with values in memory; nothing where it is one."""
+    """Returns the kind of a tensor without values in memory; "" for a tensor with values."""
     if tensor.layout is not torch.strided:
         return str(tensor.layout).removeprefix("torch.")
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
@@ -139,14 +142,14 @@ def _without_values(tensor: torch.Tensor) -> str:
 
 
 def changes_arguments(module: nn.Module) -> bool:
-    """Whether a call of the module may reach its forward with other arguments: by its pre-hooks, or by a __call__ of
-    its class."""
+    """Returns whether forward may be called with other arguments than the module: by pre-hooks, or by a __call__ of the
+    module's class."""
     own_call = not str(type(module).__call__.__module__).startswith("torch.")
     return own_call or len(module._forward_pre_hooks) > 0
 
 
 def _parameters(module: nn.Module) -> list[str]:
-    """Names by which every argument can be given; none where forward has others."""
+    """Returns the names of forward's parameters; an empty list if some cannot be passed by name."""
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
@@ -159,8 +162,8 @@ def _parameters(module: nn.Module) -> list[str]:
 def _by_name(parameters: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     names = parameters or [f"args[{place}]" for place in range(len(args))]
     if len(args) > len(names):
-        raise InputError(f"{len(args)} arguments are given by position, the model takes {len(names)}: leave some out")
+        raise InputError(f"{len(args)} arguments are passed by position, but the model takes {len(names)}: remove some")
     named = dict(zip(names, args, strict=False))
     for twice in (name for name in kwargs if name in named):
-        raise InputError(f"{twice} is given by position and by name: give it once")
+        raise InputError(f"{twice} is passed by position and by name: pass it once")
     return named | dict(kwargs)

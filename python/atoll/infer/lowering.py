@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that no server lists, written as those that PyTorch itself computes them by.
+"""Rewrites operators that servers do not list as the operators that PyTorch itself computes them by.
 
-A composite operator of PyTorch is a kernel that calls others: eager mode runs these, so a graph of them has its bits.
-For the few others here, `_EXACT` says which listed operator makes the same values."""
+A composite operator of PyTorch is a kernel that calls other operators. Eager mode runs those, so a graph of them gives
+the same bits. For the few other operators, `_EXACT` names the listed operator that gives the same values."""
 
 import functools
 import re
@@ -18,20 +18,21 @@ from atoll import _C
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
-_MOST_LETTERS = 64  # of an einsum that servers list
+_MOST_LETTERS = 64  # in an einsum that servers list
 
 Lowering = Callable[..., Any]
 
 
 def decompositions() -> dict[Any, Lowering]:
-    """What torch.export is to take apart: composite operators that servers do not list, and those of `_EXACT`."""
+    """Returns the operators for torch.export to decompose: composite operators that servers do not list, and those of
+    `_EXACT`."""
     listed = listed_operators()
     table: dict[Any, Lowering] = {op: _written_out(op) for op in _composites() if name_of_operator(op) not in listed}
     return table | _EXACT | {aten.einsum.default: _einsum}
 
 
 def listed_operators() -> frozenset[str]:
-    """By "aten::add.Tensor": what servers admit."""
+    """Returns the operators that servers admit, by names such as "aten::add.Tensor"."""
     return frozenset(_C.infer_admitted_operators())
 
 
@@ -48,7 +49,7 @@ def _composites() -> list[Any]:
 
 
 def _written_out(op: Any) -> Lowering:
-    """The calls of the operator's own kernel; the operator stays where these depend on values."""
+    """Replaces an operator by the calls of its own kernel; the operator is kept if these depend on values."""
 
     def write_out(*args: Any, **kwargs: Any) -> Any:
         try:
@@ -60,7 +61,7 @@ def _written_out(op: Any) -> Lowering:
 
 
 def _einsum(equation: str, tensors: list[torch.Tensor], *, path: Any = None) -> Any:
-    """Servers list those of one or two tensors in which every letter stands once in an operand."""
+    """Rewrites an einsum for servers, which list those of one or two tensors without repeated letters in an operand."""
     made_from, arrow, _ = equation.replace(" ", "").partition("->")
     operands = made_from.split(",")
     plain = all(re.fullmatch("[a-zA-Z]*", each) and len(set(each)) == len(each) for each in operands)
@@ -99,7 +100,7 @@ def _rot90(self: torch.Tensor, k: int = 1, dims: tuple[int, int] = (0, 1)) -> An
     return aten.transpose.int(aten.flip.default(self, [second if turns == 1 else first]), first, second)
 
 
-# Memory that nobody has written yet may hold anything: here it holds zeros.
+# Uninitialised memory may hold anything: here it holds zeros.
 _EXACT: dict[Any, Lowering] = {
     aten.empty.memory_format: _zeros,
     aten.empty_like.default: _zeros_like,

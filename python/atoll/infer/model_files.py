@@ -12,11 +12,11 @@ from atoll.infer import graph as graphs
 from atoll.infer import weights as weight_files
 from atoll.infer.bundle import GRAPH, WEIGHTS, Bundle
 
-_CHUNK = 1 << 24  # between two looks at signals
+_CHUNK = 1 << 24  # between two checks for signals
 
 
 class ModelFiles:
-    """The graph's text, the file of weights, which is open, and the hash of both. A context manager closes it."""
+    """The graph's text, the open file of weights, and the hash of both. As a context manager it closes the file."""
 
     def __init__(self, graph: bytes, weights: IO[bytes], hash: bytes) -> None:
         self.graph = graph
@@ -25,15 +25,15 @@ class ModelFiles:
 
     @staticmethod
     def of_folder(folder: Path) -> "ModelFiles":
-        """Of a bundle that was saved there, or loaded from there: its name is its hash."""
+        """Opens the files of a bundle that was saved in or loaded from `folder`, whose name is the hash."""
         return ModelFiles(
             (folder / GRAPH).read_bytes(), (folder / WEIGHTS).open("rb"), bytes.fromhex(folder.resolve().name)
         )
 
     @staticmethod
     def unnamed(bundle: Bundle) -> "ModelFiles":
-        """The weights as they are now, in a file of the temporary folder that has no name: nothing is left of it behind
-        the process, however that ends. OSError, which names the folder, where it cannot be written."""
+        """Writes the current weights to an unnamed file in the temporary folder, which disappears with the process,
+        however that ends. Raises OSError, which names the folder, if it cannot be written."""
         bundle.refuse_changes()
         graph = graphs.to_text(bundle.graph)
         digest = hashlib.sha256(graph)
@@ -51,7 +51,7 @@ class ModelFiles:
                 raise OSError(
                     error.errno,
                     f"the weights ({megabytes} MB) cannot be written to {tempfile.gettempdir()}: "
-                    f"{os.strerror(error.errno or 0)}: make room there, or set TMPDIR to another folder",
+                    f"{os.strerror(error.errno or 0)}: free some space there, or set TMPDIR to another folder",
                 ) from None
             stack.pop_all()
         return ModelFiles(graph, file, digest.digest())

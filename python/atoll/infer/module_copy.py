@@ -16,12 +16,12 @@ _DYNAMO_ORIGINAL = "_torchdynamo_orig_callable"
 
 
 def copy_of(module: nn.Module, clone_buffers: bool = False) -> nn.Module:
-    """The module with its layers and their lists and dicts copied, and everything else shared: the memory of tensors,
-    locks, sockets, settings. What is changed, stored or traced in it leaves the original alone. Methods of layers and
-    `functools.partial` are bound to the copies; what torch.compile made of them is left out. With `clone_buffers` it
-    also has buffers of its own.
+    """Returns a copy of the module, its layers, and their lists and dicts. Everything else is shared: the memory of
+    tensors, locks, sockets, settings. Changes to the copy do not affect the original. Methods of layers and
+    `functools.partial` are bound to the copies; wrappers of torch.compile are left out. With `clone_buffers` the copy
+    also has its own buffers.
 
-    A class that keeps layers elsewhere than in modules, lists and dicts goes on using the originals."""
+    A class that keeps layers outside modules, lists and dicts continues to use the originals."""
     with torch.inference_mode(False), torch.no_grad():
         copied: nn.Module = _Copier(clone_buffers).copy(module)
     return copied
@@ -31,7 +31,7 @@ class _Copier:
     def __init__(self, clone_buffers: bool) -> None:
         self._clone_buffers = clone_buffers
         self._copies: dict[int, Any] = {}  # by the identity of the originals
-        self._originals: list[Any] = []  # so that no other object has that identity
+        self._originals: list[Any] = []  # kept alive, so that no other object gets their identity
 
     def copy(self, value: Any) -> Any:
         if id(value) in self._copies:
@@ -55,7 +55,7 @@ class _Copier:
         return self._keep(value, self._callable(value))
 
     def _callable(self, value: Any) -> Any:
-        """Everything that is not callable is shared."""
+        """Copies a callable; everything else is shared."""
         if isinstance(value, types.MethodType) and isinstance(value.__self__, nn.Module):
             return types.MethodType(value.__func__, self.copy(value.__self__))
         if type(value) is functools.partial:
@@ -91,7 +91,7 @@ class _Copier:
 
 
 def _alias(tensor: torch.Tensor) -> torch.Tensor:
-    """Another tensor of the same memory, so that what tracing attaches to it is gone with it."""
+    """Returns another tensor of the same memory, so that what tracing attaches to it disappears with it."""
     if tensor.is_inference():  # only code in InferenceMode could use a view
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())

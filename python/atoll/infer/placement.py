@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On which devices a model and its results are, and a session computes."""
+"""The devices that hold a model and its results, and on which a session computes."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ _CPU = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Place:
-    """Of a module that was captured: where its weights are, and each of its output tensors."""
+    """The devices of a captured module: of its weights, and of each output tensor."""
 
     module: torch.device
     outputs: Sequence[torch.device]
 
 
 def device_for(model: Any, example: Any = ()) -> torch.device:
-    """Where a session computes that is given no device: where the model's weights are, or the example where it has
-    none; the CPU for a folder. ExportError where they are on several devices."""
+    """Returns the default device of a session: that of the model's weights, or of the example if it has no weights; the
+    CPU for a folder. Raises ExportError if they are on several devices."""
     if isinstance(model, Bundle):
         return model.place.module if model.place is not None else _CPU
     if not isinstance(model, nn.Module):
@@ -33,12 +33,12 @@ def device_for(model: Any, example: Any = ()) -> torch.device:
     found = _devices([*model.parameters(), *model.buffers()]) or _devices(_tensors(example))
     if len(found) > 1:
         names = " and ".join(sorted(map(str, found)))
-        raise ExportError(f"the model lies on {names}: move it to one device, or say on which it runs by device=")
+        raise ExportError(f"the model is on {names}: move it to one device, or choose the device with device=")
     return next(iter(found), _CPU)
 
 
 def moved(outputs: list[torch.Tensor], place: Place | None) -> list[torch.Tensor]:
-    """The outputs where the module leaves them; as they are where no module is known."""
+    """Moves the outputs to the devices where the module leaves them; unchanged if the module is unknown."""
     if place is None:
         return outputs
     with torch._C.DisableTorchFunction():  # of the caller's modes

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's settings of a thread, left aside."""
+"""Sets PyTorch's settings of the current thread aside."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from torch.utils import _python_dispatch
 
 @contextlib.contextmanager
 def plain_state() -> Iterator[None]:
-    """Inside, PyTorch works as on a new thread: without the autocast, the inference mode and the modes of Python
-    (torch.set_default_device is one) of whoever called. What is set for the whole process stays."""
+    """Inside the context PyTorch works as on a new thread: without the caller's autocast, inference mode and Python
+    modes (such as torch.set_default_device). Settings of the whole process are kept."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(_without_function_modes())
-        if torch._C._len_torch_dispatch_stack():  # else only another thread's trace would be disturbed
+        if torch._C._len_torch_dispatch_stack():  # otherwise only another thread's trace would be disturbed
             stack.enter_context(_python_dispatch._disable_current_modes())
         for left_aside in (torch._C._DisableAutocast(), torch.inference_mode(False)):
             stack.enter_context(left_aside)

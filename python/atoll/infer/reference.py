@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a graph one operator after the other through torch.ops: slow and simple, to compare faster runners with."""
+"""Runs a graph one operator at a time through torch.ops: slow and simple, a reference for faster runners."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,27 +11,28 @@ from atoll.infer.arguments import decode
 from atoll.infer.bundle import Bundle
 from atoll.infer.inputs import check_tensors
 
-_AS_RESHAPE = {("aten::view", ""), ("aten::_unsafe_view", "")}  # right for all strides, not only for the example's
+_AS_RESHAPE = {("aten::view", ""), ("aten::_unsafe_view", "")}  # correct for all strides, not only for the example's
 
 
 @torch.no_grad()
 def run_graph(bundle: Bundle, inputs: Sequence[torch.Tensor], device: torch.device | str = "cpu") -> list[torch.Tensor]:
-    """The graph's outputs for these inputs, which are on `device`, as the weights are, and taken in row-major order;
-    InputError where they are unlike the example. Outputs may share memory with each other, inputs and weights."""
+    """Returns the graph's outputs for these inputs. Inputs and weights are on `device`, and inputs are taken in
+    row-major order. Raises InputError if inputs differ from the example. Outputs may share memory with each other,
+    inputs and weights."""
     graph = bundle.graph
     check_tensors(inputs, graphs.of_inputs(graph), bundle.inputs.names())
     tensors: list[Any] = [None] * len(graph["tensors"])
     for place, tensor in zip(graph["inputs"], inputs, strict=True):
         tensors[place] = tensor.contiguous()
     for weight in graph["weights"]:
-        tensors[weight["tensor"]] = bundle.weights[weight["name"]].contiguous()  # as files have them
+        tensors[weight["tensor"]] = bundle.weights[weight["name"]].contiguous()  # as in files
     last_use = {place: number for number, node in enumerate(graph["nodes"]) for place in graphs.used_by(node)}
     kept = {output["tensor"] for output in graph["outputs"]}
     for number, node in enumerate(graph["nodes"]):
         result = _run(node, tensors, torch.device(device))
         for place in graphs.used_by(node):
             if last_use[place] == number and place not in kept:
-                tensors[place] = None  # so that a large model's do not pile up
+                tensors[place] = None  # so that the tensors of a large model do not accumulate
         several = node["list"] or len(node["outputs"]) > 1
         for place, value in zip(node["outputs"], result if several else [result], strict=True):
             tensors[place] = value

@@ -14,10 +14,12 @@ _POWERS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def size(text: str, option: str) -> int:
-    """Bytes of "512M" or "20G", which `option` has."""
+    """Parses a size such as "512M" or "20G", the value of `option`, in bytes."""
     match = _SIZE.fullmatch(text.strip())
     if match is None:
-        raise typer.BadParameter(f"{option} {text!r} is no size: write a number with K, M, G or T, such as 20G")
+        raise typer.BadParameter(
+            f"{option} {text!r} is not a valid size: write a number with K, M, G or T, such as 20G"
+        )
     return int(float(match[1]) * (1 << _POWERS[match[2].upper()]))
 
 
@@ -26,15 +28,17 @@ def _check_device(device: str) -> None:
 
     try:
         torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # torch asserts that it was built for the device
+    except (RuntimeError, AssertionError) as error:  # an assertion if torch was not built for the device
         raise typer.BadParameter(f"--device {device}: {str(error).splitlines()[0]}") from None
 
 
 def options_of(listen: str, key_file: Path, **others: Any) -> dict[str, Any]:
-    """What _C.InferServer takes."""
+    """Returns the options of _C.InferServer."""
     host, _, port = listen.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise typer.BadParameter(f"--listen {listen}: give HOST:PORT, such as 127.0.0.1:4700; port 0 takes a free one")
+        raise typer.BadParameter(
+            f"--listen {listen}: give HOST:PORT, such as 127.0.0.1:4700; port 0 chooses a free port"
+        )
     worker = Path(__file__).parent.parent / "atoll_infer_worker"
     options = {"host": host.strip("[]"), "port": int(port), "key_file": str(key_file), "worker_program": str(worker)}
     return {**options, **{name: value for name, value in others.items() if value is not None}}
@@ -42,27 +46,30 @@ def options_of(listen: str, key_file: Path, **others: Any) -> dict[str, Any]:
 
 def serve(
     listen: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where to listen. Only this machine can reach 127.0.0.1.")
+        str,
+        typer.Option(metavar="HOST:PORT", help="Address to listen on. 127.0.0.1 is reachable only from this machine."),
     ] = "127.0.0.1:4700",
     key_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="The key that robots must hold too. Made when it does not exist.")
+        Path, typer.Option(metavar="FILE", help="The key file, shared with the robots. Created if it does not exist.")
     ] = Path("atoll.key"),
-    device: Annotated[str, typer.Option(help="What models run on: cpu, cuda:0.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device that models run on: cpu, cuda:0.")] = "cpu",
     threads: Annotated[int, typer.Option(min=1, help="Threads of each model's process on the CPU.")] = 1,
-    turns: Annotated[int, typer.Option(min=1, help="How many inferences compute at once; others wait.")] = 1,
-    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Where models are kept.")] = None,
-    cache_size: Annotated[str, typer.Option(metavar="SIZE", help="Of all models that are kept.")] = "20G",
-    memory: Annotated[str, typer.Option(metavar="SIZE", help="Of one model's process, beyond its weights.")] = "8G",
-    models: Annotated[int, typer.Option(min=1, help="Model processes at once; further ones wait.")] = 64,
-    clients: Annotated[int, typer.Option(min=1, help="Clients at once; further ones are turned away.")] = 256,
+    turns: Annotated[int, typer.Option(min=1, help="Number of inferences that compute at once; others wait.")] = 1,
+    cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Folder that keeps models.")] = None,
+    cache_size: Annotated[str, typer.Option(metavar="SIZE", help="Maximum size of all kept models.")] = "20G",
+    memory: Annotated[
+        str, typer.Option(metavar="SIZE", help="Memory of one model's process, beyond its weights.")
+    ] = "8G",
+    models: Annotated[int, typer.Option(min=1, help="Maximum number of model processes; more wait.")] = 64,
+    clients: Annotated[int, typer.Option(min=1, help="Maximum number of clients; more are rejected.")] = 256,
     time_limit: Annotated[
-        float, typer.Option(min=0.01, max=1e6, help="Seconds of computing for one inference.")
+        float, typer.Option(min=0.01, max=1e6, help="Maximum seconds of computing for one inference.")
     ] = 10.0,
     metrics: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Counters for Prometheus; 0: any port.")
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Port of the counters for Prometheus; 0: any.")
     ] = None,
     drain: Annotated[
-        float, typer.Option(min=0, max=1e6, help="Seconds that running inferences get at the end.")
+        float, typer.Option(min=0, max=1e6, help="Seconds for running inferences to finish at the end.")
     ] = 10.0,
 ) -> None:
     """Run parts of models for robots, until Ctrl+C.
@@ -88,14 +95,14 @@ def serve(
 
 
 def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
-    """Serves until a signal."""
+    """Serves until a signal arrives."""
     from atoll import _C
 
     key_file = options["key_file"]
     try:
         if not Path(key_file).exists():
             _C.make_key_file(key_file)
-            typer.echo(f"made a new key: {key_file}. Copy it to the robots (it stays readable by its owner alone)")
+            typer.echo(f"made a new key: {key_file}. Copy it to the robots (it must stay readable only by its owner)")
         server = _C.InferServer(options)
     except (ValueError, RuntimeError) as error:
         raise typer.BadParameter(str(error)) from None
@@ -108,7 +115,7 @@ def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
         typer.echo(f"metrics on http://127.0.0.1:{exporter.port}/metrics")
     while not stop.wait(0.5):
         pass
-    typer.echo("Atoll: finishing what runs; Ctrl+C again ends it")
+    typer.echo("Atoll: finishing running inferences; press Ctrl+C again to end them")
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         is_done = server.drain(drain)
@@ -119,13 +126,13 @@ def _run(options: dict[str, Any], metrics: int | None, drain: float) -> None:
     if exporter is not None:
         exporter.close()
     if not is_done:
-        why = f"inferences did not end within {drain:g} s" if drain else "inferences that ran were ended"
+        why = f"inferences did not end within {drain:g} s" if drain else "running inferences were ended"
         typer.echo(f"Atoll: {why}", err=True)
         raise typer.Exit(1)
 
 
 class _Counters:
-    """The server's, for Prometheus."""
+    """The server's counters, for Prometheus."""
 
     def __init__(self, server: Any, core: Any) -> None:
         self._server, self._core = server, core
@@ -138,7 +145,7 @@ class _Counters:
 
 
 def _exporter(server: Any, port: int) -> Any:
-    """On this machine alone."""
+    """Returns the exporter, which is reachable only from this machine."""
     from atoll.watching.exporter import Exporter
 
     try:

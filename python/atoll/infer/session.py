@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model that a robot and a server run together."""
+"""A session: one model that a robot and a server run together."""
 
 import contextlib
 import json
@@ -34,40 +34,40 @@ from atoll.infer.warning import warn
 
 _MOST_NAME = 200
 _MOST_SECONDS = 1e9
-_MOST_WAITING = 1024  # inferences that were submitted
-_MOST_TOLD = 8  # refusals that are warned of
+_MOST_WAITING = 1024  # submitted inferences
+_MOST_TOLD = 8  # warnings of refusals
 
 
 @dataclass(frozen=True)
 class Inference:
-    """How one answer came about. Seconds, bytes and joules."""
+    """How one answer was computed, in seconds, bytes and joules."""
 
     origin: str  # "local", "server" or "mixed"
     plan: str
     seconds: float
     predicted: float
-    bound: float  # that no plan undercuts; 0: not known
+    bound: float  # the lower bound of any plan; 0: unknown
     up_bytes: int
     down_bytes: int
     joules: float
     guard_used: bool
     missed: bool
-    computing: float = 0.0  # here; and waiting for the server
+    computing: float = 0.0  # on this machine
     waiting: float = 0.0
-    sending: float = 0.0  # beside both, as long as the bytes take at the link's estimated rates
+    sending: float = 0.0  # overlaps both; the time of the bytes at the link's estimated rates
     receiving: float = 0.0
 
 
 class Report(dict[str, Any]):
-    """What a session has done, by name; as text for people."""
+    """The statistics of a session by name; str() is for people."""
 
     def __str__(self) -> str:
         origins = ", ".join(f"{count} {name}" for name, count in self["origins"].items() if count)
         lines = [
             f"{self['inferences']} inferences ({origins or 'none yet'}), {self['missed']} missed their deadline, "
-            f"{self['guarded']} went on alone",
+            f"{self['guarded']} finished alone",
             f"latency: median {_ms(self['p50'])}, 95 % {_ms(self['p95'])}, 99 % {_ms(self['p99'])}, "
-            f"worst {_ms(self['worst'])}; here alone {_ms(self['local_seconds'])}",
+            f"worst {_ms(self['worst'])}; this machine alone {_ms(self['local_seconds'])}",
             f"plan: {self['plan'] or '-'}, predicted {_ms(self['predicted'])}, bound {_ms(self['bound'])} "
             f"(policy {self['policy']}; known: {', '.join(self['plans']) or 'local'})",
             f"bytes: {self['up_bytes']} up, {self['down_bytes']} down; {self['link']['probe_bytes']} on probes",
@@ -84,48 +84,48 @@ class Report(dict[str, Any]):
 
 
 class Session:
-    """A model prepared for inputs like `example_inputs`, divided between this machine and a server as suits each
-    inference. `model` is a module in eval mode, a Bundle, or the folder of one. `server` is "host:port" of an
-    `atoll serve`, `key_file` the key that both hold; without a server everything is computed here.
+    """A model prepared for inputs like `example_inputs`, whose inferences are divided between this machine and a
+    server. `model` is a module in eval mode, a Bundle, or the folder of a bundle. `server` is the "host:port" of an
+    `atoll serve`, `key_file` the key that both share; without a server everything is computed on this machine.
 
-    Calling the session gives what the model gives, in the same structure and dtypes, on the same devices. Here it is
-    computed on `device`: None means where the model is, and the CPU for a folder, whose results are on `device`. Inputs
-    may be anywhere. Device memory holds the weights a second time. No failure of link or server is one of a call: what
-    the server does not answer in time is computed here, from wherever the inference was.
-    `deadline` (seconds) is when that is: local computing starts at the last moment that still meets it. Without one, or
-    with one that this machine alone cannot meet, an inference takes at most about twice what it takes here alone.
-    `hedge="always"` computes here whenever this machine would wait, `"never"` only when the server is lost or silent
-    for `patience` seconds, and raises RefusedError where it never will answer. Whatever the server does not do is told
-    of by one warning.
+    Calling the session returns what the model returns, in the same structure and dtypes, on the same devices. This
+    machine computes on `device`; None means the model's device, or the CPU for a folder, whose results are on `device`.
+    Inputs may be on any device. Device memory holds the weights a second time. A call never fails because of the link
+    or the server: this machine computes what the server does not answer in time, from the current point of the
+    inference. `deadline` (seconds) sets that time: local computing starts at the last moment that still meets it.
+    Without a deadline, or if this machine alone cannot meet it, an inference takes at most about twice its time on this
+    machine alone. `hedge="always"` computes locally whenever this machine would wait; `"never"` does so only if the
+    server is lost or silent for `patience` seconds, and raises RefusedError if it will never answer. One warning
+    reports each kind of refusal by the server.
 
-    What a thread sets in PyTorch around a call (autocast, inference mode, modes, ...) does not reach what is computed,
-    here or there; docs/split-inference.md lists it.
+    PyTorch settings of the calling thread (autocast, inference mode, modes, ...) do not affect the computation, on
+    either machine; docs/split-inference.md lists them.
 
-    `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors so, in
-    both directions; "jpeg" packs inputs that are images, and is refused where none is; without it answers differ from
-    the model's by rounding at most. The report says what it did to values. `profile_seconds` is how long the
-    model is timed here at the beginning. Robot and server both compute with the weights as they are when the
-    session is made: a call after the module's weights, layers or hooks have changed is a ModelChangedError.
+    `policy` is "auto" or a policy of `atoll plan infer`. `lossy` ("half", "int8") packs floating-point tensors in both
+    directions; "jpeg" packs inputs that are images, and raises ValueError if there are none. Without it answers differ
+    from the model's only by rounding. The report gives the loss of values. `profile_seconds` limits how long the model
+    is timed on this machine at the start. Robot and server both compute with the weights at the time when the session
+    was made: a call after the module's weights, layers or hooks have changed raises ModelChangedError.
 
-    `engine` is this machine's own way to run the whole model: the path of a package of AOTInductor (".pt2"), or what is
-    called as the model is and gives what it gives. It answers instead of the model's operators where this machine
-    computes alone, if it is quicker. ValueError where its answers deviate from the model's by more than
-    `engine_tolerance` of the largest magnitude (1e-4 of float32). Where it raises, or does not come back, the model's
+    `engine` is this machine's own way to run the whole model: the path of an AOTInductor package (".pt2"), or a
+    callable with the model's signature and results. It answers instead of the model's operators if this machine
+    computes alone and the engine is faster. Raises ValueError if its answers deviate from the model's by more than
+    `engine_tolerance` of the largest magnitude (1e-4 for float32). If the engine raises or does not return, the model's
     operators answer.
 
-    `cache` is a folder that keeps the captured model, as `atoll export` writes it; None: nothing is kept, nor left
-    behind however the process ends.
+    `cache` is a folder that keeps the captured model, in the format of `atoll export`; None: nothing is kept or left
+    behind, however the process ends.
 
-    `record` is a folder for a record of every inference, which `atoll report` makes a page of; None: the folder that
-    ATOLL_RUN_DIR names, "": none.
+    `record` is a folder for a record of every inference, from which `atoll report` makes a page; None: the folder that
+    ATOLL_RUN_DIR names, "": no record.
 
-    `prometheus` is a port on which the session's figures can be read (0: a free one, which a log line names): by
-    Prometheus, and `atoll top`. It is open on all interfaces, without a password.
+    `prometheus` is a port that serves the session's metrics (0: a free port, which a log line names) for Prometheus and
+    `atoll top`. It is open on all interfaces, without a password.
 
     `others` are `patience`, `profile_seconds` and `engine_tolerance` as above; `engine_start_limit`, seconds for the
     engine's first answer; `compute_watts`, `idle_watts` and `radio_watts` of this machine, for estimates of energy;
-    `seed` and `chunks` of policies; `silence`, seconds after which a server that says nothing is lost (2); and
-    `probe_bytes`, of what measures the link. ValueError for any other name, which lists these.
+    `seed` and `chunks` of policies; `silence`, seconds after which a silent server counts as lost (2); and
+    `probe_bytes`, the size of probes of the link. Raises ValueError for any other name, and lists these.
 
     Thread-safe; one inference runs at a time. `submit` queues."""
 
@@ -153,7 +153,7 @@ class Session:
             options |= {"server": server, "key_file": str(checked_key(key_file))}
         with plain_state():
             place = str(device or device_for(model, (example_inputs, example_kwargs)))
-        _C.check_infer_session(options, place)  # capturing takes long
+        _C.check_infer_session(options, place)  # before capturing, which takes long
         check_engine(engine)
         check_port(prometheus)
         with plain_state():
@@ -163,42 +163,44 @@ class Session:
         self._closing = threading.Lock()
         self._closed = False
         self._queue: ThreadPoolExecutor | None = None
-        self._waiting = 0  # futures of it that are not done
+        self._waiting = 0  # unfinished futures
         self._last: Inference | None = None
         self._told: set[str] = set()  # refusals
         folder_of_record = os.environ.get("ATOLL_RUN_DIR", "") if record is None else os.fspath(record)
         about = {"policy": policy, "deadline": deadline, "device": place, "to": server}
         self._record = SessionRecord(folder_of_record, about) if folder_of_record else None
         if self._record is not None:
-            weakref.finalize(self, self._record.close, dict)  # of sessions that nobody closes
+            weakref.finalize(self, self._record.close, dict)  # for sessions that are never closed
         with plain_state(), _files(model, self.bundle, cache) as files:
             self._watch = self.bundle.watch
             self.bundle = self.bundle.of_file(files.weights)
             self._session = _C.InferSession(
                 options, files.graph, files.weights.fileno(), files.hash, place, engine_of(engine, self.bundle), example
             )
-        weakref.finalize(self, self._session.leave)  # also at the end of Python, which daemon threads do not hear of
+        weakref.finalize(
+            self, self._session.leave
+        )  # also at interpreter exit, of which daemon threads are not notified
         self._exporter = None if prometheus is None else export(self, prometheus)
         if self._exporter is not None:
             weakref.finalize(self, self._exporter.close)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gives for these arguments. InputError where they are unlike the example."""
+        """Returns the model's result for these arguments. Raises InputError if they differ from the example."""
         return self.run(args, kwargs)
 
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, deadline: float | None = None) -> Any:
-        """The same with a deadline of its own, in seconds from now. `args` may also be a single tensor. ValueError for
-        a deadline that is no number, NaN, or above 1e9."""
+        """The same with a deadline for this call, in seconds from now. `args` may also be a single tensor. Raises
+        ValueError for a deadline that is not a number, NaN, or above 1e9."""
         if deadline is not None and not (isinstance(deadline, Real) and deadline <= _MOST_SECONDS):
             raise ValueError(f"deadline is {deadline!r}: give seconds, at most 1e9, or None for the session's")
         args = args if isinstance(args, tuple) else (args,)
         return self._answer(time.monotonic(), args, kwargs or {}, deadline)
 
     def submit(self, *args: Any, **kwargs: Any) -> "Future[Any]":
-        """A future of what a call gives. Inferences run one after the other, in order: they do not overlap, so a second
-        frame waits for the first. The session's deadline, and the seconds that `last` tells, count from this call: what
-        waited too long for its turn is answered all the same, and marked. Tensors must not change before the future is
-        done. RuntimeError where 1024 wait already: who asks for more than can be answered is late with everything."""
+        """Returns a future of a call's result. Inferences run one after the other, in order: they do not overlap, so a
+        second frame waits for the first. The session's deadline, and the seconds in `last`, count from this call: an
+        inference that waits too long is still answered, and is marked. Tensors must not change before the future is
+        done. Raises RuntimeError if 1024 inferences are already waiting, because then every answer would be late."""
         asked = time.monotonic()
         if os.getpid() != self._process:
             raise RuntimeError("the session belongs to the parent of this forked process: make another one")
@@ -208,27 +210,26 @@ class Session:
             if self._queue is None:
                 self._queue = ThreadPoolExecutor(1, "atoll-session")
             if self._waiting >= _MOST_WAITING:
-                raise RuntimeError(
-                    f"{self._waiting} inferences wait for their turn: take their answers before you submit more"
-                )
+                raise RuntimeError(f"{self._waiting} inferences are waiting: take their answers before you submit more")
             future = self._queue.submit(self._answer, asked, args, kwargs, None)
             self._waiting += 1
-        future.add_done_callback(self._done)  # not behind the lock, which it takes
+        future.add_done_callback(self._done)  # outside the lock, which it takes
         return future
 
     @property
     def last(self) -> Inference | None:
-        """How the last answer came about."""
+        """How the last answer was computed."""
         return self._last
 
     def report(self) -> Report:
-        """What the session has done so far: print it, or look names up."""
+        """Returns the session's statistics so far: print them, or look them up by name."""
         return Report(json.loads(self._session.report_json()))
 
     def wait_until_ready(self, seconds: float) -> bool:
-        """Whether the server can help; waits that long for it. Nobody needs to wait: calls work from the start. False
-        at once without a server. RefusedError as soon as it is known that the server never will: it refuses the model,
-        another key, another release. ValueError for what is no number, NaN, below 0 and above 1e9."""
+        """Waits up to `seconds` for the server, and returns whether it can help. Waiting is optional: calls work from
+        the start. Returns False at once without a server. Raises RefusedError as soon as it is known that the server
+        will never help: it refuses the model, has another key, or is another release. Raises ValueError for a value
+        that is not a number, NaN, below 0, or above 1e9."""
         if not isinstance(seconds, Real):
             raise ValueError(f"seconds is {seconds!r}: give a number")
         with _refusals():
@@ -238,9 +239,9 @@ class Session:
         return is_ready
 
     def close(self) -> None:
-        """Ends what runs and says goodbye to the server. A call that runs meanwhile stops behind the operator at hand
-        and raises RuntimeError; what was submitted and has not begun is cancelled; later calls fail. Closing again does
-        nothing, nor does closing in a forked process, which cannot use the session either."""
+        """Ends the session and disconnects from the server. A running call stops after the current operator and raises
+        RuntimeError; submitted inferences that have not started are cancelled; later calls fail. Closing again does
+        nothing, and neither does closing in a forked process, which cannot use the session."""
         if os.getpid() != self._process:
             return
         with self._closing:
@@ -270,7 +271,7 @@ class Session:
             self._waiting -= 1
 
     def _answer(self, asked: float, args: tuple[Any, ...], kwargs: Mapping[str, Any], deadline: float | None) -> Any:
-        """`asked` is a time of the monotonic clock."""
+        """Computes one answer. `asked` is a time of the monotonic clock."""
         self._session.expect_open()
         if self._watch is not None:
             self._watch.refuse_changes()
@@ -292,15 +293,15 @@ class Session:
         return self.bundle.output.build(moved(outputs, self.bundle.place))
 
     def _tell(self, refusal: str) -> None:
-        """Once of each: the server does not help, and nobody would see it in the answers."""
+        """Warns, once for each reason, that the server does not help, which answers would not show."""
         if refusal and refusal not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(refusal)
-            warn(f"everything is computed here alone: {refusal}")
+            warn(f"this machine computes everything alone: {refusal}")
 
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """A server's leaves as RefusedError."""
+    """Raises a server's refusal as RefusedError."""
     try:
         yield
     except torch.distributed.DistNetworkError as error:
@@ -308,7 +309,8 @@ def _refusals() -> Iterator[None]:
 
 
 def _files(model: Any, bundle: Bundle, cache: str | os.PathLike[str] | None) -> ModelFiles:
-    """Of the folder that the model came from, or is to be kept in; else of a file that is gone with the process."""
+    """Returns the files in the folder that the model came from or is kept in; otherwise in a file that disappears with
+    the process."""
     if isinstance(model, str | os.PathLike):
         return ModelFiles.of_folder(Path(model))
     return ModelFiles.unnamed(bundle) if cache is None else ModelFiles.of_folder(bundle.save(cache))
@@ -328,12 +330,12 @@ def _bundle(model: Any, example: Any, kwargs: Mapping[str, Any] | None) -> Bundl
 
 
 def checked_key(key_file: str | os.PathLike[str] | None) -> Path:
-    """ValueError that says what to do, before anything is captured or loaded."""
+    """Checks the key file before anything is captured or loaded. Raises ValueError that says what to do."""
     if key_file is None:
-        raise ValueError("a server needs a key: give key_file=, the file that `atoll serve --key-file` uses")
+        raise ValueError("a server needs a key: pass key_file=, the file that `atoll serve --key-file` uses")
     path = Path(key_file)
     if not path.is_file():
-        raise ValueError(f"key_file {path} is not there: copy the file of `atoll serve --key-file`")
+        raise ValueError(f"key_file {path} does not exist: copy the file of `atoll serve --key-file`")
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise ValueError(f"key_file {path} can be read by others: chmod 600 {path}")
     return path
@@ -355,8 +357,8 @@ def _lossy(loss: Mapping[str, Any]) -> str:
     if not loss["measured"]:
         return f"{loss['codec']}: not used so far"
     return (
-        f"{loss['codec']}: what went up differs by {loss['mean_error']:.2g} of its largest magnitude in the mean, "
-        f"at most {loss['largest_error']:.2g} (in {loss['measured']} inferences that were looked at)"
+        f"{loss['codec']}: sent values differ by {loss['mean_error']:.2g} of their largest magnitude on average, "
+        f"at most {loss['largest_error']:.2g} (measured in {loss['measured']} inferences)"
     )
 
 
@@ -364,6 +366,6 @@ def _engine(engine: Mapping[str, Any]) -> str:
     failed = engine["failures"] + engine["late"]
     why = f"; it failed {failed} times, the last time: {engine['text']}" if failed else ""
     return (
-        f"engine: {engine['state']}, {_ms(engine['seconds'])} a run, {engine['runs']} answers, deviates by "
+        f"engine: {engine['state']}, {_ms(engine['seconds'])} per run, {engine['runs']} answers, deviates by "
         f"{engine['deviation']:.2g}{why}"
     )

@@ -15,15 +15,15 @@ from atoll.watching.run_record import RunFile
 
 log = logging.getLogger("atoll.watch")
 
-STATE_SECONDS = 1.0  # between two looks at the link, at least
+STATE_SECONDS = 1.0  # minimum time between two records of the link
 TOTALS_EVERY = 100  # inferences
 MOST_PICTURES = 16
 
 
 class SessionRecord:
-    """A line for each inference; who computes what for each new division; the link once in a second; and counts that
-    stay right when lines are thinned. Raises ValueError where the folder cannot be had; afterwards nothing: what fails
-    ends the record, with one warning. Thread-safe."""
+    """Writes a line for each inference; the assignment for each new division; the link once per second; and totals that
+    stay correct when lines are thinned out. Raises ValueError if the folder cannot be used. A later error ends the
+    record with one warning. Thread-safe."""
 
     def __init__(self, folder: str, about: Mapping[str, Any]) -> None:
         self._file: RunFile | None = RunFile(folder, "inference", about)
@@ -42,7 +42,7 @@ class SessionRecord:
         return self._file is not None and len(self._pictures) < MOST_PICTURES
 
     def add(self, facts: Mapping[str, Any], picture: str, report: Callable[[], Mapping[str, Any]]) -> None:
-        """`facts` are the fields of Inference; `report`: what the session has done so far."""
+        """Adds one inference. `facts` are the fields of Inference; `report` returns the session's statistics so far."""
         with self._lock:
             self._try(lambda file: self._add(file, facts, picture, report))
 
@@ -59,7 +59,7 @@ class SessionRecord:
         try:
             write(self._file)
         except Exception as error:
-            log.warning("the record of the session ends, the session goes on: %s", error)
+            log.warning("the record of the session ends, the session continues: %s", error)
             self._file = None
 
     def _add(

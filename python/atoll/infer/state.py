@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a module's layers hold besides parameters, to see whether a call leaves something behind. torch.export only
-warns of that, and does not see it in the layers of a module."""
+"""The state of a module's layers besides parameters, to detect whether a call leaves something behind. torch.export
+only warns of that, and does not see it in the layers of a module."""
 
 import torch
 from torch import nn
@@ -20,23 +20,23 @@ class State:
         self._tensors = _held_tensors(module)
 
     def refuse_changes(self) -> None:
-        """ExportError where another tensor lies somewhere than at that moment. Changes of the values of a tensor show
-        in the graph instead."""
+        """Raises ExportError if an attribute holds another tensor than at that moment. Changes of a tensor's values
+        show in the graph instead."""
         now = _held_tensors(self._module)
-        parameters = set(map(id, self._module.parameters()))  # which recurrent layers also hold as attributes
+        parameters = set(map(id, self._module.parameters()))  # recurrent layers also hold them as attributes
         changed = (name for name in [*now, *self._tensors] if now.get(name) is not self._tensors.get(name))
         name = next((name for name in changed if id(now.get(name)) not in parameters), None)
         if name is None:
             return
         raise ExportError(
-            f"forward stores a tensor in {name}: a session keeps no state between inferences. Return it as an output "
-            f"and take it as an input, or switch the state off; a cache that is filled only once is no state after one "
-            f"call of the model before the export"
+            f"forward stores a tensor in {name}, but a session keeps no state between inferences. Return it as an "
+            f"output and take it as an input, or disable the state; for a cache that is filled once, call the model "
+            f"before the export"
         )
 
 
 def _held_tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """By place."""
+    """Returns the tensors by the layer and attribute that hold them."""
     found = {}
     for path, child in module.named_modules():
         left_out = _NOT_STATE.union(weights_of_hooks(child))

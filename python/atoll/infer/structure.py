@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How tensors lie in tuples, lists, dicts and classes: taken apart, and put together as they were.
+"""The structure of tensors in tuples, lists, dicts and classes: takes values apart and puts them together again.
 
-A structure is JSON: "tensor" takes the next tensor; {"constant": value} is a value that is always the same;
+A structure is JSON: "tensor" takes the next tensor; {"constant": value} is a constant;
 {"tuple": [...]}, {"list": [...]} and {"dict": [[key, ...], ...]} hold structures; so does
-{"class": "module.Name", "fields": [[name, ...], ...]}, a dataclass, a named tuple or another mapping. A class is only
-found among those that the caller gave, in an example or by hand: text that comes from elsewhere imports nothing."""
+{"class": "module.Name", "fields": [[name, ...], ...]}, a dataclass, a named tuple or another mapping. Classes are
+looked up only among those that the caller gave, in an example or explicitly: text from elsewhere imports nothing."""
 
 import collections
 import dataclasses
@@ -41,24 +41,24 @@ class Structure:
 
     @staticmethod
     def of(value: Any, name: str) -> tuple["Structure", list[torch.Tensor]]:
-        """The structure of `value` and its tensors in order. ExportError where it holds something else; `name` is
-        what messages call the value."""
+        """Returns the structure of `value` and its tensors in order. Raises ExportError if it holds something else;
+        messages call the value `name`."""
         taking = _Taking()
         return Structure(taking.spec(value, name, 0), taking.classes), taking.tensors
 
     def tensors_of(self, value: Any, name: str) -> list[torch.Tensor]:
-        """The tensors of a `value` of this structure; InputError where it has another one or other constants. Dicts
-        may have another order."""
+        """Returns the tensors of a `value` of this structure. Raises InputError if its structure or constants differ.
+        Dicts may have another order."""
         tensors: list[torch.Tensor] = []
         _match(self.spec, value, name, tensors)
         return tensors
 
     def build(self, tensors: Iterable[Any]) -> Any:
-        """The nested value with these tensors, one for each place. BundleError where a class is not known."""
+        """Returns the nested value with these tensors, one for each place. Raises BundleError for an unknown class."""
         return _build(self.spec, iter(tensors), self.classes)
 
     def paths(self, name: str) -> list[str]:
-        """What each tensor is called, such as output.logits or images[0]."""
+        """Returns the name of each tensor, such as output.logits or images[0]."""
         return list(_paths(self.spec, name))
 
     def to_json(self) -> str:
@@ -66,7 +66,7 @@ class Structure:
 
     @staticmethod
     def from_json(text: str, classes: Iterable[type] = ()) -> "Structure":
-        """BundleError where the text is no structure. Classes may be missing until something is built."""
+        """Parses a structure. Raises BundleError for other texts. Classes may be missing until something is built."""
         try:
             spec = json.loads(text)
             _check(spec, 0)
@@ -113,7 +113,7 @@ class _Taking:
         found = []
         for key, item in items:
             if type(key) not in (str, int):
-                raise ExportError(f"{path} has the key {key!r}: use text or whole numbers as keys")
+                raise ExportError(f"{path} has the key {key!r}: use strings or integers as keys")
             found.append([key, self.spec(item, path + suffix.format(key) if path else str(key), level + 1)])
         return found
 
@@ -122,12 +122,12 @@ def _advice(value: Any) -> str:
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return "a number that is computed from tensors: return the tensor itself"
     if "Cache" in type(value).__name__:
-        return "which keeps state between calls: switch it off, as transformers' use_cache=False does"
-    return "which is not a tensor, number, text, tuple, list, dict, dataclass or named tuple: convert it to one of them"
+        return "which keeps state between calls: disable it, as with transformers' use_cache=False"
+    return "which is not a tensor, number, string, tuple, list, dict, dataclass or named tuple: convert it"
 
 
 def fields_of(value: Any) -> list[tuple[Any, Any]] | None:
-    """Names and values of what a class holds; None where it is none of the known kinds."""
+    """Returns names and values of a class's fields; None if the class is not of a known kind."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
     if isinstance(value, tuple):
@@ -137,7 +137,7 @@ def fields_of(value: Any) -> list[tuple[Any, Any]] | None:
 
 
 def has_dict_with_order(spec: Spec) -> bool:
-    """Whether a value of this structure has a dict of several keys in it, whose order may be another."""
+    """Returns whether a value of this structure holds a dict with several keys, whose order may vary."""
     if spec == TENSOR or "constant" in spec:
         return False
     fields = spec.get("dict", spec.get("fields"))
@@ -149,7 +149,7 @@ def has_dict_with_order(spec: Spec) -> bool:
 def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> None:
     if spec == TENSOR:
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"{path or 'the input'} is {_told(value)}, the example's was a tensor: give a tensor")
+            raise InputError(f"{path or 'the input'} is {_told(value)}, but the example's was a tensor: pass a tensor")
         tensors.append(value)
         return
     ((kind, content),) = ((key, item) for key, item in spec.items() if key != "fields")
@@ -158,7 +158,7 @@ def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> No
     elif kind in ("tuple", "list"):
         items = list(value) if isinstance(value, tuple | list) else []
         if type(value) is not _SEQUENCES[kind] or len(items) != len(content):
-            raise InputError(f"{path} is {_told(value)}, the example's was a {kind} of {len(content)}")
+            raise InputError(f"{path} is {_told(value)}, but the example's was a {kind} of {len(content)}")
         for place, inner in enumerate(content):
             _match(inner, items[place], f"{path}[{place}]", tensors)
     elif kind == "dict":
@@ -171,8 +171,8 @@ def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> No
 def _match_constant(pinned: Any, value: Any, path: str) -> None:
     if type(value) is not type(pinned) or repr(value) != repr(pinned):  # NaN equals itself, -0.0 is not 0.0
         raise InputError(
-            f"{path} is {_told(value)}, the example's was {pinned!r}, which the graph holds: "
-            f"give that, or prepare another session"
+            f"{path} is {_told(value)}, but the example's was {pinned!r}, which the graph holds: "
+            f"pass that, or make another session"
         )
 
 
@@ -180,12 +180,12 @@ def _match_fields(
     content: list[Any], fields: dict[Any, Any] | None, value: Any, kind: str, path: str, tensors: list[torch.Tensor]
 ) -> None:
     if fields is None:
-        raise InputError(f"{path} is {_told(value)}, the example's was a {kind}")
+        raise InputError(f"{path} is {_told(value)}, but the example's was a {kind}")
     wanted = [key for key, _ in content]
     for missing in (key for key in wanted if key not in fields):
-        raise InputError(f"{_at(path, missing)} is missing: the example had it")
+        raise InputError(f"{_at(path, missing)} is missing, but the example had it")
     for extra in (key for key in fields if key not in wanted):
-        raise InputError(f"{_at(path, extra)} was not in the example: leave it out, or prepare another session with it")
+        raise InputError(f"{_at(path, extra)} was not in the example: remove it, or make another session with it")
     for key, inner in content:
         _match(inner, fields[key], _at(path, key), tensors)
 
@@ -218,7 +218,7 @@ def _build(spec: Spec, tensors: Iterator[Any], classes: Classes) -> Any:
 def _made(name: str, items: list[tuple[Any, Any]], classes: Classes) -> Any:
     kind: Any = classes.get(name) or _ALWAYS.get(name)
     if kind is None:
-        raise BundleError(f"the values hold a {name}, which is not known here: give the class, as in classes=[...]")
+        raise BundleError(f"the values hold an unknown class {name}: pass the class, as in classes=[...]")
     try:
         has_fields = dataclasses.is_dataclass(kind)
         if has_fields:
@@ -250,7 +250,7 @@ def _paths(spec: Spec, path: str) -> Iterator[str]:
 
 
 def _encoded(value: Any) -> Any:
-    """JSON has no infinities."""
+    """Encodes infinities, which JSON lacks."""
     return {"float": repr(value)} if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -259,7 +259,7 @@ def _decoded(value: Any) -> Any:
 
 
 def _check(spec: Any, level: int) -> None:
-    """BundleError unless the other functions can read it."""
+    """Raises BundleError unless the other functions can read the structure."""
     if spec == TENSOR:
         return
     if level > MOST_LEVELS or not isinstance(spec, dict) or not spec:

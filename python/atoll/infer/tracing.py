@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A module as a graph of operators with its weights, by torch.export."""
+"""Captures a module as a graph of operators with its weights, by torch.export."""
 
 import contextlib
 import logging
@@ -32,23 +32,23 @@ from atoll.infer.structure import Structure
 from atoll.infer.turns import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.watching import Watch
 
-_MOST_ATTEMPTS = 10  # at once with a torch.export of the program's own
+_MOST_ATTEMPTS = 10  # that a torch.export in another thread disturbs
 
 
 def capture(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> Bundle:
-    """What `module(*args, **kwargs)` computes, for tensors of the same shapes and dtypes; everything else in the
-    example is fixed. Weights are shared with the module, not copied, so save the bundle before they change. `args` may
-    also be a single tensor.
+    """Captures `module(*args, **kwargs)` for tensors of the same shapes and dtypes; everything else in the example is
+    fixed. Weights are shared with the module, not copied, so save the bundle before they change. `args` may also be a
+    single tensor.
 
-    The module is in eval mode and keeps no state. ExportError says what to change otherwise, or where the graph gives
-    other values for the example than the module. Other threads may use the module at the same time; captures in
-    several threads take turns."""
+    The module must be in eval mode and must not keep state; otherwise ExportError says what to change. It is also
+    raised if the graph gives other values for the example than the module. Other threads may use the module at the same
+    time; captures in several threads take turns."""
     return _captured(module, args, kwargs or {}, True).bundle
 
 
 @dataclass(frozen=True)
 class CapturedForward:
-    """With which arguments a call like the example reaches forward."""
+    """A captured forward, and the arguments with which a call like the example reaches it."""
 
     bundle: Bundle
     args: tuple[Any, ...]
@@ -56,8 +56,7 @@ class CapturedForward:
 
 
 def capture_forward(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None) -> CapturedForward:
-    """The same of `module.forward`, without what Python does around it: the module's own hooks, and a `__call__` of its
-    class."""
+    """The same for `module.forward`, without the module's own hooks and its class's `__call__`."""
     return _captured(module, args, kwargs or {}, False)
 
 
@@ -94,14 +93,14 @@ def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called
 
 
 class _Seen:
-    """What forward returned when it was traced. Not a container that torch.export would look into."""
+    """What forward returned when it was traced. It is not a container that torch.export would look into."""
 
     output: Structure
 
 
 @dataclass(frozen=True)
 class _Call:
-    """Of a module, or of its forward alone."""
+    """A call of a module, or of its forward alone."""
 
     is_whole: bool
 
@@ -119,7 +118,7 @@ class _Call:
 
 
 class _Flat(nn.Module):
-    """The user's module with its tensors alone as inputs and outputs."""
+    """The user's module with only its tensors as inputs and outputs."""
 
     def __init__(self, module: nn.Module, call: _Call, inputs: Inputs) -> None:
         super().__init__()
@@ -134,7 +133,7 @@ class _Flat(nn.Module):
             return self._outputs(tensors)
         except ExportError:
             raise
-        except Exception as error:  # told here, because torch prints the graph so far beside some of its own
+        except Exception as error:  # converted here, because torch prints the graph so far with some errors
             if is_disturbed(error):
                 raise
             raise complaint(error) from error
@@ -145,7 +144,7 @@ class _Flat(nn.Module):
         state.refuse_changes()
         self.seen.output, found = Structure.of(result, "output")
         if not found:
-            raise ExportError("forward returns no tensor: return what the inference is for")
+            raise ExportError("forward returns no tensors: return the results of the inference")
         try:
             self.seen.output.build(found)
         except BundleError as error:
@@ -154,7 +153,7 @@ class _Flat(nn.Module):
 
 
 class _Reached(Exception):  # noqa: N818
-    """A call has come to forward, with these arguments."""
+    """A call has reached forward with these arguments."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         super().__init__()
@@ -164,7 +163,7 @@ class _Reached(Exception):  # noqa: N818
 def _reaching_forward(
     module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with which a call of the module, with its pre-hooks, reaches its forward."""
+    """Returns the arguments with which a call of the module, with its pre-hooks, reaches its forward."""
     if not changes_arguments(module):
         return args, dict(kwargs)
 
@@ -183,26 +182,24 @@ def _reaching_forward(
 
 
 def _inner(module: nn.Module) -> nn.Module:
-    """Without what torch.compile, DataParallel and DistributedDataParallel put around it."""
+    """Returns the module inside wrappers of torch.compile, DataParallel and DistributedDataParallel."""
     inner = module.module if isinstance(module, DistributedDataParallel | nn.DataParallel) else module
     inner = getattr(inner, "_orig_mod", inner)
     if inner is not module and has_own_hooks(module):
         raise ExportError(
-            f"the {type(module).__name__} around the model has hooks of its own: register them on the model in it"
+            f"the {type(module).__name__} around the model has its own hooks: register them on the model inside"
         )
     return inner
 
 
 def _check(module: nn.Module) -> None:
     if isinstance(module, torch.export.ExportedProgram):
-        raise ExportError("the model is an ExportedProgram: give its module()")
+        raise ExportError("the model is an ExportedProgram: pass its module()")
     if not isinstance(module, nn.Module):
-        raise ExportError(f"{module!r} is a {type(module).__name__}: give a torch.nn.Module")
+        raise ExportError(f"{module!r} is a {type(module).__name__}: pass a torch.nn.Module")
     if isinstance(module, torch.jit.ScriptModule):
-        raise ExportError("the model is a ScriptModule: give the module that it was made from")
-    has_fixed_mode = "eval" in vars(
-        module
-    )  # as torch.export makes them; converting it refuses what differs in training
+        raise ExportError("the model is a ScriptModule: pass the module that it was made from")
+    has_fixed_mode = "eval" in vars(module)  # as made by torch.export; the conversion refuses what differs in training
     for name, child in module.named_modules():
         if child.training and not has_fixed_mode:
             what = f"its {name} ({type(child).__name__})" if name else "the model"
@@ -226,20 +223,20 @@ def _exported(flat: _Flat, tensors: list[torch.Tensor]) -> torch.export.Exported
                 raise error if isinstance(error, ExportError) else complaint(error) from error
             wait_for_others()
     raise ExportError(
-        "torch.export in another thread disturbs the capture again and again, because PyTorch traces one model at a "
+        "torch.export in another thread repeatedly disturbs the capture, because PyTorch traces one model at a "
         "time: make the session before or after it"
     )
 
 
 @contextlib.contextmanager
 def _without_chatter() -> Iterator[None]:
-    """Without torch's own words on what `complaint` tells."""
+    """Suppresses torch's own messages about errors that `complaint` reports."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The tensor attribute")  # State looks after them
+            warnings.filterwarnings("ignore", "The tensor attribute")  # State checks for them
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
             yield
     finally:

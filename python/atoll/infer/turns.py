@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures take turns: PyTorch's tracing before dispatch has one state for the whole process."""
+"""Makes captures take turns, because PyTorch's tracing has one state for the whole process."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ import torch
 
 from atoll.infer.errors import ExportError
 
-_MOST_SECONDS = 60.0  # of a torch.export that is not a capture
+_MOST_SECONDS = 60.0  # for a torch.export that is not a capture
 _BETWEEN_LOOKS = 0.005
 _DISTURBED = (
     "slot already occupied",
@@ -26,28 +26,29 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def turn() -> Iterator[None]:
-    """While nobody else captures, nor traces with torch.export; ExportError where the latter does not end."""
+    """Enters the context while no other thread captures or traces with torch.export. Raises ExportError if a
+    torch.export does not end."""
     with _lock:
         wait_for_others()
         yield
 
 
 def wait_for_others() -> None:
-    """Until no other thread is in torch.export. It may begin with it right afterwards."""
+    """Waits until no other thread is in torch.export. One may start right afterwards."""
     end = time.monotonic() + _MOST_SECONDS
     while _is_anyone_tracing():
         if time.monotonic() > end:
             raise ExportError(
-                f"torch.export has been tracing for {_MOST_SECONDS:.0f} s, in this thread or another one, and it "
+                f"torch.export has been tracing for {_MOST_SECONDS:.0f} s, in this thread or another one, but it "
                 f"traces one model at a time: make the session before or after it"
             )
         time.sleep(_BETWEEN_LOOKS)
-    # What a trace that another one has disturbed leaves behind in its thread.
+    # Left behind in a thread whose trace another one has disturbed.
     torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PreDispatch, False)
 
 
 def is_disturbed(error: BaseException | None) -> bool:
-    """Whether another thread's torch.export, which began in between, is what an error of tracing comes from."""
+    """Returns whether an error of tracing was caused by a torch.export that another thread started in between."""
     while error is not None:
         if any(text in str(error) for text in _DISTURBED):
             return True
@@ -56,7 +57,7 @@ def is_disturbed(error: BaseException | None) -> bool:
 
 
 def is_disturbed_now(error: BaseException) -> bool:
-    """The same behind a trace, where another thread's may still go on."""
+    """The same after a trace, while another thread's trace may still run."""
     return is_disturbed(error) or _is_anyone_tracing()
 
 
@@ -67,7 +68,7 @@ def _is_anyone_tracing() -> bool:
 
 def _renew() -> None:
     global _lock
-    _lock = threading.RLock()  # a thread that the child does not have may hold the old one
+    _lock = threading.RLock()  # a thread that does not exist in the child may hold the old one
 
 
 os.register_at_fork(after_in_child=_renew)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Warnings that name a line of the user's."""
+"""Warnings that name a line of the user's code."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ _OTHERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, Path(t
 
 
 def warn(text: str) -> None:
-    """Warns as if the line had warned that called Atoll, perhaps through a module of PyTorch."""
+    """Warns at the line that called Atoll, perhaps through a module of PyTorch."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_OTHERS):
         frame = frame.f_back

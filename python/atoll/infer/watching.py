@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a module is still what was captured."""
+"""Detects whether a module has changed since it was captured."""
 
 import weakref
 from collections.abc import Iterable, Iterator
@@ -17,14 +17,14 @@ _PARTS = _HELD | dict.fromkeys(HOOKS, "the hooks")
 
 
 class Watch:
-    """Notices parameters, buffers, layers, hooks and forwards that are replaced, added or removed, tensors whose memory
-    is another, and changes in place, by PyTorch's version counters. Those that do not count (through `.data`, by fused
-    optimizers, of inference tensors) are noticed by samples of values in host memory, of one parameter and one other
-    tensor at each look, in turn. A look costs microseconds for hundreds of tensors. Keeps the module's tensors until
-    the module is gone."""
+    """Detects parameters, buffers, layers, hooks and forwards that are replaced, added or removed, tensors whose memory
+    changes, and changes in place, by PyTorch's version counters. Changes that bypass the counters (through `.data`, by
+    fused optimizers, of inference tensors) are detected by sampling values in host memory, of one parameter and one
+    other tensor per check, in turn. A check takes microseconds for hundreds of tensors. Keeps the module's tensors
+    alive until the module is gone."""
 
     def __init__(self, module: nn.Module, is_called: bool) -> None:
-        """`is_called` is whether the module's own hooks and forward count, not only those of its layers."""
+        """`is_called`: the module's own hooks and forward are watched too, not only those of its layers."""
         from atoll import _C
 
         self._names: list[str] = []
@@ -40,17 +40,17 @@ class Watch:
         self._module = weakref.ref(module, lambda _: core.forget())
 
     def refuse_changes(self) -> None:
-        """ModelChangedError where something is not as it was."""
+        """Raises ModelChangedError if anything has changed."""
         place = self._core.changed()
         if place is not None or global_hook() is not None:
             what = "the hooks on all modules" if place is None else self._names[place]
             raise ModelChangedError(
-                f"the model has changed since it was captured ({what}), and the graph has what it was: "
+                f"the model has changed since it was captured ({what}), but the graph has the old state: "
                 f"capture it again, or make another session"
             )
 
     def is_training(self) -> bool:
-        """Whether any layer is in training mode."""
+        """Returns whether any layer is in training mode."""
         return self._core.is_training()
 
     def _dicts(self, layers: list[tuple[str, nn.Module]], kinds: Iterable[str]) -> Iterator[dict[Any, Any]]:
@@ -72,13 +72,13 @@ def _path(path: str, name: str) -> str:
 
 
 def _attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:
-    """What a layer holds of its own, but for what its hooks compute."""
+    """Yields a layer's own attributes, except those that its hooks compute."""
     computed = set(weights_of_hooks(layer))
     return ((name, value) for name, value in vars(layer).items() if not name.startswith("_") and name not in computed)
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Each once: parameters, buffers and those that layers hold as attributes."""
+    """Returns each tensor once: parameters, buffers and those that layers hold as attributes."""
     found: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         found.setdefault(id(tensor), (name, tensor))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weights as one safetensors file in which every tensor begins at a multiple of 64 bytes, so that a program that maps
-the file computes with the same kernels, and the same bits, as one that allocates them.
+"""Weights as one safetensors file in which every tensor starts at a multiple of 64 bytes, so that a program that maps
+the file computes with the same kernels, and the same bits, as one that allocates the weights.
 
-The format allows no holes: entries "_pad0", "_pad1", ... of dtype U8 fill them."""
+The format allows no gaps: entries "_pad0", "_pad1", ... of dtype U8 fill them."""
 
 import json
 import math
@@ -19,14 +19,14 @@ from atoll.infer.errors import BundleError
 
 ALIGNMENT = 64
 MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
-MOST_ELEMENTS = 2**40  # of a tensor, an empty dimension counted as 1; and bytes of a file
+MOST_ELEMENTS = 2**40  # of a tensor, counting an empty dimension as 1; and bytes of a file
 MOST_DIMENSIONS = 8
 _PAD = re.compile(r"_pad[0-9]+")
 _LENGTH_BYTES = 8
 
 
 def pieces(weights: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
-    """The bytes of the file, in order, without a second copy of all weights."""
+    """Yields the bytes of the file in order, without a second copy of all weights."""
     header, gaps = _header(weights)
     yield header
     for tensor, gap in zip(weights.values(), gaps, strict=True):
@@ -39,8 +39,8 @@ def total_bytes(weights: Mapping[str, torch.Tensor]) -> int:
 
 
 def map_file(path: Path) -> mmap.mmap:
-    """The bytes of a file, which cost no memory until they are used; a change of them stays in this process.
-    BundleError where there are none."""
+    """Maps the bytes of a file. They cost no memory until they are used, and changes stay in this process. Raises
+    BundleError if the file is empty or cannot be mapped."""
     try:
         with path.open("rb") as file:
             return map_open(file)
@@ -49,32 +49,34 @@ def map_file(path: Path) -> mmap.mmap:
 
 
 def map_open(file: IO[bytes]) -> mmap.mmap:
-    """The same of an open file. ValueError where it is empty."""
+    """The same for an open file. Raises ValueError if it is empty."""
     return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
 def tensors_in(path: Path, mapped: mmap.mmap, wanted: Container[str]) -> dict[str, torch.Tensor]:
-    """The tensors of a mapped file, which `path` names in messages, without the padding; a name of padding may also be
-    `wanted`. BundleError where the file is not as `pieces` writes it."""
+    """Returns the tensors of a mapped file without the padding; a name of padding may also be `wanted`. Messages name
+    `path`. Raises BundleError if the file was not written by `pieces`."""
     begin, entries = _entries(path, mapped)
     found = {}
     end = 0
     for name, dtype, shape, first, last in sorted(entries, key=lambda entry: entry[3:]):
         if first != end:
-            raise BundleError(f"{path}: {name} begins at byte {first} of the data, what comes before it ends at {end}")
+            raise BundleError(
+                f"{path}: {name} starts at byte {first} of the data, but the previous entry ends at {end}"
+            )
         end = last
         if _PAD.fullmatch(name) and name not in wanted:
             continue
         if (begin + first) % ALIGNMENT:
-            raise BundleError(f"{path}: {name} begins at byte {begin + first}, no multiple of {ALIGNMENT}")
+            raise BundleError(f"{path}: {name} starts at byte {begin + first}, not at a multiple of {ALIGNMENT}")
         found[name] = _view(mapped, dtype, shape, begin + first, last - first)
     if begin + end != len(mapped):
-        raise BundleError(f"{path} has {len(mapped)} bytes, its header describes {begin + end}")
+        raise BundleError(f"{path} has {len(mapped)} bytes, but its header describes {begin + end}")
     return found
 
 
 def _header(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, list[int]]:
-    """Also how many bytes follow each tensor."""
+    """Returns the header, and the number of padding bytes after each tensor."""
     entries: dict[str, Any] = {}
     gaps = []
     pads = (name for number in range(2**62) if (name := f"_pad{number}") not in weights)
@@ -98,11 +100,12 @@ def _bytes_of(tensor: torch.Tensor) -> memoryview:
 
 
 def _entries(path: Path, mapped: mmap.mmap) -> tuple[int, list[tuple[str, torch.dtype, list[int], int, int]]]:
-    """Where the data begins, and name, dtype, shape, first byte and end of each tensor; all checked but overlaps."""
+    """Returns the start of the data, and name, dtype, shape, first byte and end of each tensor; everything is checked
+    except overlaps."""
     size = int.from_bytes(mapped[:_LENGTH_BYTES], "little")
     begin = _LENGTH_BYTES + size
     if begin > len(mapped) or size > MOST_HEADER_BYTES:
-        raise BundleError(f"{path} has {len(mapped)} bytes and says that {size} of them are its header")
+        raise BundleError(f"{path} has {len(mapped)} bytes, but claims a header of {size} bytes")
     try:
         header = json.loads(mapped[_LENGTH_BYTES:begin])
         entries = [(name, entry["dtype"], entry["shape"], *entry["data_offsets"]) for name, entry in header.items()]

@@ -3,4 +3,4 @@
 
 
 class LaunchError(Exception):
-    """The command cannot do what it was asked for; the text says what is wrong and the way out."""
+    """The command cannot be carried out; the message says what is wrong and the way out."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch elastic's agent with Atoll's output in place of its own, hooks for ranks that start and fail, and attempts on
-which all hosts agree."""
+"""Torch elastic's agent with Atoll's output instead of its own, hooks for starts and failures of ranks, and attempt
+numbers that are the same on all hosts."""
 
 import contextlib
 import os
@@ -33,8 +33,8 @@ _LEAVE_TIMEOUT_S = 5.0
 
 
 class PipedLogs(LogsSpecs):
-    """The log files of `config`, with the streams that go to the console led through `output`. `islands` are the local
-    ranks' islands, empty where they have none; it is read whenever ranks start."""
+    """The log files of `config`, with the streams for the console passed through `output`. `islands` are the local
+    ranks' islands, empty strings for ranks without one; it is read whenever ranks start."""
 
     def __init__(self, config: LaunchConfig, islands: Sequence[str], output: Output) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class PipedLogs(LogsSpecs):
         return self._inner.root_log_dir
 
     def reify(self, envs: dict[int, dict[str, str]], only: int | None = None) -> LogsDest:
-        """Opens the streams of all local ranks, or of one that starts again while others run."""
+        """Opens the streams of all local ranks, or of one rank that restarts while others run."""
         found = self._inner.reify(envs)
         targets = [
             (STDOUT, found.stdouts, found.tee_stdouts, found.filtered_stdout),
@@ -81,7 +81,7 @@ class PipedLogs(LogsSpecs):
         return self._output.open(local_rank, target, prefix, copies)
 
     def _prefix(self, local_rank: int, environment: dict[str, str], teed: bool) -> bytes | None:
-        """With islands their name and the rank; without, what torchrun would write."""
+        """Returns the island's name and the rank; without islands, the prefix that torchrun would write."""
         if self._islands[local_rank]:
             return f"[{self._islands[local_rank]}:{environment['RANK']}] ".encode()
         if teed:
@@ -91,9 +91,9 @@ class PipedLogs(LogsSpecs):
 
 
 class Agent(LocalElasticAgent):
-    """Calls `on_start(attempt, workers, pids by local rank)` each time that the ranks have started. When some have
-    failed, `on_failure(result, hosts)` says with how many local ranks they start again; 0 ends the job here. A signal
-    that comes while the ranks are being stopped ends their grace."""
+    """Calls `on_start(attempt, workers, pids by local rank)` each time the ranks have started. After a failure,
+    `on_failure(result, hosts)` returns with how many local ranks to restart; 0 ends the job here. A signal that arrives
+    while the ranks are being stopped ends their grace period."""
 
     def __init__(
         self, spec: WorkerSpec, config: LaunchConfig, logs: PipedLogs, on_start: OnStart, on_failure: OnFailure
@@ -107,18 +107,19 @@ class Agent(LocalElasticAgent):
 
     @property
     def hosts(self) -> int:
-        """Commands in the present attempt, this one included; 0 before the first."""
+        """The number of commands in the current attempt, including this one; 0 before the first attempt."""
         return self._worker_group.group_world_size or 0
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
         handler = _dynamic(worker_group.spec)
         if handler is not None:
-            # Hosts that stay would keep the store of the last attempt: with its keys, at a host that may be gone.
+            # Remaining hosts would keep the store of the last attempt, with its keys, on a host that may be gone.
             handler._bootstrap_store_info = None
         super()._rendezvous(worker_group)
 
     def _attempt(self) -> int:
-        """The same on all hosts, whichever has failed or joined: their ranks refuse each other otherwise."""
+        """The number of the attempt. It is the same on all hosts, whichever failed or joined: otherwise their ranks
+        refuse each other."""
         handler = _dynamic(self._worker_group.spec)
         return self._failures if handler is None else handler._state_holder.state.round
 
@@ -143,7 +144,7 @@ class Agent(LocalElasticAgent):
         return result
 
     def _exit_barrier(self) -> None:
-        """A command that is alone waits for no others, and so not for the store either."""
+        """Waits for the other commands; a command that is alone skips this, and does not need the store."""
         if self.hosts > 1:
             super()._exit_barrier()  # type: ignore[no-untyped-call]
 
@@ -162,8 +163,8 @@ class Agent(LocalElasticAgent):
             raise
 
     def leave(self) -> None:
-        """The other hosts go on without this one, and need not find out that it is gone. Takes a few seconds at
-        most."""
+        """Leaves the rendezvous, so that the other hosts continue without having to detect the loss of this one. Takes
+        a few seconds at most."""
         handler = _dynamic(self._worker_group.spec)
         if handler is not None:
             handler._stop_heartbeats()
@@ -172,13 +173,13 @@ class Agent(LocalElasticAgent):
 
 
 def _dynamic(spec: WorkerSpec) -> DynamicRendezvousHandler | None:
-    """The rendezvous in which hosts come and go, if it is one; that of Redis has it inside."""
+    """Returns the dynamic rendezvous, if it is one; that of Redis wraps it."""
     handler = getattr(spec.rdzv_handler, "inner", spec.rdzv_handler)
     return handler if isinstance(handler, DynamicRendezvousHandler) else None
 
 
 def _address(parameters: RendezvousParameters) -> tuple[str | None, int | None]:
-    """MASTER_ADDR and MASTER_PORT where the command line settles them; the rendezvous does so otherwise."""
+    """Returns MASTER_ADDR and MASTER_PORT if the command line sets them; otherwise the rendezvous chooses them."""
     if parameters.backend != "static":
         return None, None
     address, port = parse_rendezvous_endpoint(parameters.endpoint.strip(), default_port=-1)
@@ -195,9 +196,9 @@ def run_agent(
     on_failure: OnFailure,
 ) -> RunResult | None:
     """Meets the other commands of the job, starts the local ranks, waits for them, and returns how they ended; None if
-    the job was over before this command joined it. Raises what torch elastic raises: SignalException after a signal,
-    an error of the rendezvous if it fails. One that ends with failed ranks ends the others too, unless these are
-    enough to go on."""
+    the job was over before this command joined it. Raises torch elastic's exceptions: SignalException after a signal,
+    an error of the rendezvous if it fails. If this command ends with failed ranks, the other commands end too, unless
+    enough of them remain."""
     parameters = RendezvousParameters(
         backend=config.rdzv_backend, endpoint=config.rdzv_endpoint, run_id=config.run_id, min_nodes=config.min_nodes,
         max_nodes=config.max_nodes, local_addr=config.local_addr, **config.rdzv_configs,
@@ -225,7 +226,7 @@ def run_agent(
         events.record(agent.get_event_succeeded(), config.event_log_handler)
         return result
     except Exception as error:
-        # A command that was stopped leaves the rendezvous open, so that another may take its place.
+        # A stopped command leaves the rendezvous open, so that another command can take its place.
         stays_open = isinstance(error, SignalException)
         events.record(agent.get_event_failed(), config.event_log_handler)
         raise

@@ -14,7 +14,7 @@ from atoll.launch.jobs import Job, choose_jobs, running_jobs, stop_job
 
 _PAGE_WIDTH = 1000
 
-# Options and `--` belong to torchrun's parser and to the script.
+# Options and `--` are left to torchrun's parser and the script.
 RUN_SETTINGS = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -32,10 +32,10 @@ def run(context: typer.Context) -> None:
 
 def ps(
     redis: Annotated[
-        str, typer.Option(metavar="URL", help="Instead: the jobs and members that this Redis server coordinates.")
+        str, typer.Option(metavar="URL", help="List the jobs and members that this Redis server coordinates instead.")
     ] = "",
 ) -> None:
-    """The jobs that you have started on this host with atoll run."""
+    """List the jobs that you started on this host with atoll run."""
     if redis:
         _print_members(redis)
         return
@@ -52,10 +52,10 @@ def ps(
 
 
 def stop(
-    identifier: Annotated[str, typer.Argument(metavar="ID", help="The job; may be left out if only one runs.")] = "",
+    identifier: Annotated[str, typer.Argument(metavar="ID", help="The job; may be omitted if only one runs.")] = "",
     grace: Annotated[float, typer.Option(min=0, help="Seconds from SIGTERM to SIGKILL.")] = 10,
 ) -> None:
-    """Stop a job that atoll run has started on this host."""
+    """Stop a job that atoll run started on this host."""
     try:
         for job in choose_jobs(identifier or None):
             typer.echo(stop_job(job, grace))

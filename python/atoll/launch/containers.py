@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Islands in containers: which runtime, with which command, and what is left to remove."""
+"""Islands in containers: finds the runtime, builds the command, and removes leftover containers."""
 
 import os
 import shutil
@@ -31,7 +31,8 @@ _DEVICE_FLAGS = {
 
 
 def find_runtime(island: str) -> str:
-    """The path of podman or else docker, whichever answers. Waits 20 s for each at most; `island` is for the error."""
+    """Returns the path of podman or, if that does not work, docker. Waits at most 20 s for each. Errors name
+    `island`."""
     problems = []
     for name in _RUNTIMES:
         path = shutil.which(name)
@@ -51,17 +52,17 @@ def find_runtime(island: str) -> str:
         last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         problems.append(f"{name} does not run ({last})")
     raise LaunchError(
-        f"island {island!r} asks for a container, but {' and '.join(problems)}: install one of them, start its "
-        "service, or leave container= out"
+        f"island {island!r} needs a container, but {' and '.join(problems)}: install one of them, start its "
+        "service, or remove container="
     )
 
 
 def container_command(
     runtime: str, image: str, label: str, device: str | None, environment: dict[str, str], folders: Sequence[Path]
 ) -> list[str]:
-    """The command that runs what follows it in a container of `image`: on the host's network and inter-process
-    communication, in the same working directory, with the job's environment and the devices of type `device`.
-    `label` marks the container for remove_containers()."""
+    """Returns the command prefix that runs a command in a container of `image`: with the host's network and
+    inter-process communication, in the same working directory, with the job's environment and the devices of type
+    `device`. `label` marks the container for remove_containers()."""
     kind = (device or "").partition(":")[0]
     inherited = list(
         dict.fromkeys([*_JOB_VARIABLES, *sorted(name for name in os.environ if name.startswith("ATOLL_"))])
@@ -87,7 +88,7 @@ def container_command(
 
 
 def remove_containers(runtime: str, label: str) -> None:
-    """Ends the containers that carry `label`, at most 40 s long. Says nothing where there are none."""
+    """Removes the containers with `label`, if any. Takes at most 40 s."""
     try:
         listing = [runtime, "ps", "--all", "--quiet", "--filter", f"label=atoll.launcher={label}"]
         done = subprocess.run(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ends the command within a bounded time after a signal, wherever its main thread waits."""
+"""Ends the command within a bounded time after a signal, wherever its main thread is waiting."""
 
 import contextlib
 import os
@@ -22,15 +22,16 @@ def parse_signals(text: str) -> list[signal.Signals]:
             found.append(signal.Signals[name.strip()])
         except KeyError:
             raise LaunchError(
-                f"--signals-to-handle: {name.strip()!r} is no signal: write names such as SIGTERM,SIGINT"
+                f"--signals-to-handle: {name.strip()!r} is not a signal: write names such as SIGTERM,SIGINT"
             ) from None
     return found
 
 
 class EndingOnSignal:
-    """While it lasts, each of `signals` raises SignalException in the main thread. On the first, another thread calls
-    `tell(signal)`; if the body has not ended `limit_s()` seconds later, because the main thread waits in a library, it
-    calls `last_resort()` and ends the process with status 128 plus the signal. Enter it on the main thread."""
+    """Inside the context each of `signals` raises SignalException in the main thread. On the first, another thread
+    calls `tell(signal)`. If the body has not ended `limit_s()` seconds later, because the main thread is waiting in a
+    library, that thread calls `last_resort()` and ends the process with status 128 plus the signal. Enter it on the
+    main thread."""
 
     def __init__(
         self,
@@ -67,7 +68,7 @@ class EndingOnSignal:
         os.close(self._source)
 
     def ignore_signals(self) -> None:
-        """From here on nothing interrupts the main thread; the limit of an earlier signal still holds."""
+        """Ignores signals from here on; the time limit of an earlier signal still holds."""
         for number in self._signals:
             signal.signal(number, signal.SIG_IGN)
 
@@ -87,7 +88,7 @@ class EndingOnSignal:
         else:
             return
         limit_s = self._limit_s()
-        # Whoever reads what is printed may have stopped reading, so this may wait.
+        # This may block if the reader of the output has stopped reading.
         threading.Thread(target=self._tell_safely, args=(number[0],), name="atoll-tell", daemon=True).start()
         if not self._done.wait(limit_s):
             with contextlib.suppress(Exception):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report on ranks that failed: which was first, what it said, and briefly the others."""
+"""The report on failed ranks: the first one with its output, and the others briefly."""
 
 import os
 import signal
@@ -10,19 +10,20 @@ from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from atoll.launch.output import Output
 
-# A traceback that is older than this when its rank ends is not what ended it.
+# A traceback that is older than this when its rank ends did not cause the end.
 _TRACEBACK_AGE_S = 10.0
 # Of a rank, and of a shell or container around it.
 _KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
 
 
 def exit_status(failure: ProcessFailure) -> int:
-    """The status with which a shell would report the failure: the exit code, or 128 and the signal."""
+    """Returns the status with which a shell would report the failure: the exit code, or 128 plus the signal."""
     return failure.exitcode if failure.exitcode > 0 else 128 - failure.exitcode
 
 
 def failed_at(failure: ProcessFailure, output: Output) -> float:
-    """When the rank failed, in seconds since 1970: when it wrote its error file, began its traceback or ended."""
+    """Returns when the rank failed, in seconds since 1970: when it wrote its error file, started its traceback or
+    ended."""
     ended = output.ended_at(failure.local_rank)
     times = [float(failure.timestamp + 1) if ended is None else ended]
     traceback = output.traceback_at(failure.local_rank)
@@ -34,12 +35,12 @@ def failed_at(failure: ProcessFailure, output: Output) -> float:
 
 
 def in_order(failures: Mapping[int, ProcessFailure], output: Output) -> list[tuple[int, ProcessFailure]]:
-    """(rank, failure) by the time of failing."""
+    """Returns (rank, failure) pairs in order of the time of failure."""
     return sorted(failures.items(), key=lambda item: (failed_at(item[1], output), item[0]))
 
 
 def _exception_of(failure: ProcessFailure) -> list[str]:
-    """The traceback that the script's @record wrote, if it did."""
+    """Returns the traceback that the script's @record wrote, if any."""
     message = failure.error_file_data.get("message")
     if not isinstance(message, dict):
         return []
@@ -48,12 +49,12 @@ def _exception_of(failure: ProcessFailure) -> list[str]:
 
 
 def said_by(failure: ProcessFailure, output: Output) -> list[str]:
-    """The rank's exception, or its last lines."""
+    """Returns the rank's exception, or its last lines."""
     return _exception_of(failure) or output.last_lines(failure.local_rank)
 
 
 def how_it_ended(failure: ProcessFailure) -> str:
-    """Its exit code or signal, in words."""
+    """Returns the exit code or signal in words."""
     if failure.exitcode >= 0:
         return f"exit code {failure.exitcode}"
     try:
@@ -63,10 +64,10 @@ def how_it_ended(failure: ProcessFailure) -> str:
 
 
 def hint(failure: ProcessFailure) -> str:
-    """What to look at, after how_it_ended(), where that says little; for a rank that `atoll run` has not killed."""
+    """Returns a hint to follow how_it_ended() if that says little; for a rank that `atoll run` did not kill."""
     if failure.exitcode not in _KILLED:
         return ""
-    return "; perhaps the system ran out of memory: `dmesg` tells, and a smaller batch or model needs less"
+    return "; the system may have run out of memory: check `dmesg`, and try a smaller batch or model"
 
 
 def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
@@ -75,7 +76,7 @@ def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
 
 
 def headline(rank: int, failure: ProcessFailure, islands: Sequence[str]) -> str:
-    """Which rank it was, where, and how it ended."""
+    """Names the rank, where it ran, and how it ended."""
     return (
         f"rank {rank} failed first: {_where(failure, islands)}host {socket.gethostname()}, local rank "
         f"{failure.local_rank}, pid {failure.pid}, {how_it_ended(failure)}"
@@ -85,7 +86,8 @@ def headline(rank: int, failure: ProcessFailure, islands: Sequence[str]) -> str:
 def describe(
     ordered: Sequence[tuple[int, ProcessFailure]], islands: Sequence[str], output: Output, *, with_hint: bool = True
 ) -> str:
-    """The report, with in_order()'s result; `islands` are the local ranks' islands, empty where they have none."""
+    """Returns the report, given in_order()'s result; `islands` are the local ranks' islands, empty for ranks without
+    one."""
     rank, failure = ordered[0]
     lines = [f"atoll run: {headline(rank, failure, islands)}{hint(failure) if with_hint else ''}"]
     said = said_by(failure, output)

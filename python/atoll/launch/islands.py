@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--island` strings: read them, give each island its local ranks, number the devices. No processes, no files."""
+"""Parses `--island` strings, assigns local ranks to islands, and numbers the devices. Uses no processes or files."""
 
 import re
 from collections import Counter
@@ -21,8 +21,8 @@ _TORCH_NAMES = {"rocm": "cuda"}
 
 @dataclass(frozen=True)
 class Island:
-    """What one `--island` asks for. `ranks` are local ranks in ascending order; they are empty and `count` is set
-    where the text gives only a number and place() has not been called."""
+    """One parsed `--island`. `ranks` are local ranks in ascending order. If the text gives only a number, they are
+    empty until place() is called, and `count` is set."""
 
     name: str
     ranks: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ class Island:
 
 
 class _Text:
-    """An `--island` string that can complain about itself."""
+    """An `--island` string that makes the errors about itself."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -43,20 +43,22 @@ class _Text:
         return LaunchError(f"--island {self.text!r}: {problem}")
 
     def ranks(self, text: str) -> tuple[tuple[int, ...], int]:
-        """Explicit local ranks, or none and a count."""
+        """Returns explicit local ranks and 0, or no ranks and a count."""
         if not _RANKS.fullmatch(text):
-            raise self.reject(f"{text!r} are no ranks: write how many, such as 2, or which, such as 0-1+4")
+            raise self.reject(f"invalid ranks {text!r}: write how many, such as 2, or which, such as 0-1+4")
         if text.isdigit():
             count = int(text)
             if not 0 < count <= MAX_LOCAL_RANKS:
-                raise self.reject(f"{count} ranks: an island has 1 to {MAX_LOCAL_RANKS}; local rank 0 alone is 0-0")
+                raise self.reject(
+                    f"{count} ranks: an island has 1 to {MAX_LOCAL_RANKS}; for local rank 0 only, write 0-0"
+                )
             return (), count
         ranks: list[int] = []
         for part in text.split("+"):
             first, _, last = part.partition("-")
             low, high = int(first), int(last or first)
             if low > high:
-                raise self.reject(f"the range {part} runs backwards: write {high}-{low}")
+                raise self.reject(f"the range {part} is reversed: write {high}-{low}")
             if high >= MAX_LOCAL_RANKS:
                 raise self.reject(f"local rank {high} is too large: a host has at most {MAX_LOCAL_RANKS}")
             ranks += range(low, high + 1)
@@ -69,19 +71,19 @@ class _Text:
         key, equals, value = text.partition("=")
         if key not in _OPTIONS or not equals:
             raise self.reject(
-                f"{text!r} is no option: known are device=DEVICE, python=PATH, env=NAME=VALUE and container=IMAGE; "
-                "a comma inside a value is written twice"
+                f"unknown option {text!r}: options are device=DEVICE, python=PATH, env=NAME=VALUE and container=IMAGE; "
+                "double a comma inside a value"
             )
         if key == "env":
             self._variable(value, environment)
             return
         if key in options:
-            raise self.reject(f"{key}= is given twice, as {options[key]!r} and {value!r}: leave one out")
+            raise self.reject(f"{key}= is given twice, as {options[key]!r} and {value!r}: remove one")
         if not value:
-            raise self.reject(f"{key}= has no value: write one, or leave {key}= out")
+            raise self.reject(f"{key}= has no value: add one, or remove {key}=")
         if key == "device" and not _DEVICE.fullmatch(value):
             raise self.reject(
-                f"{value!r} is no device: write a type, such as cuda or cpu, or one device, such as cuda:3"
+                f"invalid device {value!r}: write a type, such as cuda or cpu, or one device, such as cuda:3"
             )
         options[key] = value
 
@@ -90,27 +92,25 @@ class _Text:
         if not _VARIABLE.fullmatch(name) or not equals:
             raise self.reject(f"env={text} sets no variable: write env=NAME=VALUE")
         if name in environment:
-            raise self.reject(f"env={name}= is given twice, as {environment[name]!r} and {value!r}: leave one out")
+            raise self.reject(f"env={name}= is given twice, as {environment[name]!r} and {value!r}: remove one")
         if name == "ATOLL_ISLAND":
-            raise self.reject(
-                f"env={text}: the island is called {self.text.partition(':')[0]!r}: change the name there"
-            )
+            raise self.reject(f"env={text}: the island's name is {self.text.partition(':')[0]!r}: change it there")
         if name == "ATOLL_DEVICE":
-            raise self.reject(f"env={text}: write device={value}")
+            raise self.reject(f"env={text}: use device={value} instead")
         if _OF_THE_JOB.fullmatch(name):
-            raise self.reject(f"env={text}: {name} is set by the launcher for each rank: leave it out")
+            raise self.reject(f"env={text}: {name} is set by the launcher for each rank: remove it")
         environment[name] = value
 
 
 def parse_island(text: str) -> Island:
-    """The island that `NAME:RANKS[,OPTION]...` describes. Two commas stand for one inside a value."""
+    """Parses `NAME:RANKS[,OPTION]...`. Two commas stand for one inside a value."""
     complaint = _Text(text)
     parts = [part.replace("\0", ",") for part in text.replace(",,", "\0").split(",")]
     name, colon, ranks_text = parts[0].partition(":")
     if not colon or not ranks_text:
         raise complaint.reject("the ranks are missing: write NAME:RANKS, such as fast:2 or fast:0-1+4")
     if not _NAME.fullmatch(name):
-        raise complaint.reject(f'{name!r} is no name: use 1 to 64 letters, digits and characters of "._@/-"')
+        raise complaint.reject(f'invalid name {name!r}: use 1 to 64 letters, digits and characters of "._@/-"')
     ranks, count = complaint.ranks(ranks_text)
     options: dict[str, str] = {}
     environment: dict[str, str] = {}
@@ -120,17 +120,17 @@ def parse_island(text: str) -> Island:
 
 
 def place(islands: Sequence[Island], local_ranks: int | None = None) -> list[Island]:
-    """The islands with their local ranks: those named explicitly, and for counts the lowest ranks that nobody names,
+    """Returns the islands with their local ranks: explicit ones, and for counts the lowest ranks that no island names,
     in the order of the islands. Together they are 0 to n-1, where n is `local_ranks` if that is given."""
     taken: dict[int, str] = {}
     for name, times in Counter(island.name for island in islands).items():
         if times > 1:
-            raise LaunchError(f"island {name!r} is given {times} times: join its ranks in one, such as {name}:0-1+4")
+            raise LaunchError(f"island {name!r} is given {times} times: combine its ranks, such as {name}:0-1+4")
     for island in islands:
         for rank in island.ranks:
             if rank in taken:
                 raise LaunchError(
-                    f"local rank {rank} is in island {taken[rank]!r} and in {island.name!r}: take it out of one"
+                    f"local rank {rank} is in island {taken[rank]!r} and in {island.name!r}: remove it from one"
                 )
             taken[rank] = island.name
     placed = []
@@ -158,12 +158,12 @@ def _check_complete(islands: Sequence[Island], local_ranks: int | None) -> None:
         sizes = ", ".join(f"{island.name}: {len(island.ranks)}" for island in islands)
         raise LaunchError(
             f"--nproc-per-node is {local_ranks}, but the islands have {len(ranks)} ranks ({sizes}): write "
-            f"--nproc-per-node={len(ranks)}, or leave it out"
+            f"--nproc-per-node={len(ranks)}, or remove it"
         )
 
 
 def devices_of(islands: Sequence[Island]) -> dict[int, str]:
-    """ATOLL_DEVICE of each local rank whose island has a device. A device with an index and "cpu" stay as they are;
+    """Returns ATOLL_DEVICE of each local rank whose island has a device. A device with an index and "cpu" are kept;
     ranks with only a type get the lowest indexes that no island fixes, in the order of the local ranks."""
     wanted = {rank: island.device for island in islands if island.device for rank in island.ranks}
     used = {device for device in wanted.values() if ":" in device}

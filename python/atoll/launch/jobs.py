@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs that this user has started on this host: one folder for each `atoll run`, with its state as JSON."""
+"""The jobs that this user started on this host: one folder for each `atoll run`, with its state as JSON."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ _KILL_TIMEOUT_S = 5
 
 @dataclass
 class WorkerState:
-    """One local rank that runs; `started` as in processes.start_time()."""
+    """One running local rank; `started` is that of processes.start_time()."""
 
     rank: int
     local_rank: int
@@ -47,7 +47,7 @@ class Job:
 
 
 def jobs_folder() -> Path:
-    """Where jobs are kept; made if needed. It belongs to this user alone, or LaunchError is raised."""
+    """Returns the folder of jobs, which is made if needed. Raises LaunchError unless only this user can use it."""
     user = os.getuid()
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(f"/tmp/atoll-{user}")
@@ -58,15 +58,15 @@ def jobs_folder() -> Path:
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != user or found.st_mode & 0o077:
         raise LaunchError(
-            f"{folder} is not a folder that only user {user} can use: remove it, or set XDG_RUNTIME_DIR to a folder of "
-            "your own"
+            f"{folder} is not a folder that only user {user} can use: remove it, or set XDG_RUNTIME_DIR to your "
+            "own folder"
         )
     return folder
 
 
 class JobRecord:
-    """This process's own entry: `folder` is for whatever the job needs, and vanishes with remove(), after which nothing
-    more is written. Any thread may call it."""
+    """This process's entry: `folder` is for files of the job, and is deleted by remove(), after which nothing more is
+    written. Thread-safe."""
 
     def __init__(self, identifier: str, script: str, islands: dict[str, int], local_ranks: int) -> None:
         pid = os.getpid()
@@ -83,12 +83,12 @@ class JobRecord:
         self._write()
 
     def set_workers(self, workers: list[WorkerState]) -> None:
-        """The job runs, with these local ranks."""
+        """Records that the job runs, with these local ranks."""
         self.job.workers = workers
         self.set_state("running")
 
     def leave_out(self, island: str) -> None:
-        """The job goes on without this island."""
+        """Records that the job continues without this island."""
         self.job.local_ranks -= self.job.islands.pop(island)
         self._write()
 
@@ -116,7 +116,7 @@ def _read(folder: Path) -> Job | None:
 
 
 def running_jobs() -> list[Job]:
-    """The jobs whose launcher runs, oldest first. What others have left behind is removed."""
+    """Returns the jobs whose launcher is running, oldest first. Leftovers of other jobs are removed."""
     jobs = []
     for folder in jobs_folder().iterdir():
         job = _read(folder)
@@ -131,23 +131,24 @@ def running_jobs() -> list[Job]:
 
 
 def choose_jobs(identifier: str | None) -> list[Job]:
-    """The jobs called `identifier` (one for each command that joined), or the only one of this host."""
+    """Returns the jobs called `identifier` (one for each command that joined), or the only job on this host."""
     jobs = running_jobs()
     known = ", ".join(dict.fromkeys(job.id for job in jobs))
     if identifier is None:
         if not jobs:
-            raise LaunchError("no job runs here that you have started")
+            raise LaunchError("you have no running job on this host")
         if len({job.id for job in jobs}) > 1:
-            raise LaunchError(f"several jobs run: name one of {known}")
+            raise LaunchError(f"several jobs are running: name one of {known}")
         return jobs
     found = [job for job in jobs if job.id == identifier]
     if not found:
-        raise LaunchError(f"no job {identifier!r} runs here; " + (f"there are {known}" if known else "there is none"))
+        raise LaunchError(f"no job {identifier!r} is running here; " + (f"running: {known}" if known else "none is"))
     return found
 
 
 def stop_job(job: Job, grace_s: float) -> str:
-    """Ends the job with SIGTERM, after `grace_s` with SIGKILL; says how it ended. Takes `grace_s` plus 5 s at most."""
+    """Ends the job with SIGTERM, and after `grace_s` with SIGKILL, and returns how it ended. Takes at most `grace_s`
+    plus 5 s."""
     with contextlib.suppress(ProcessLookupError):
         if is_running(job.pid, job.started):
             os.kill(job.pid, signal.SIGTERM)
@@ -157,8 +158,6 @@ def stop_job(job: Job, grace_s: float) -> str:
     with contextlib.suppress(ProcessLookupError):
         os.kill(job.pid, signal.SIGKILL)
     if not wait_until_gone(job.pid, job.started, _KILL_TIMEOUT_S):
-        raise LaunchError(
-            f"job {job.id}: process {job.pid} does not end, not even by SIGKILL: see what the system does"
-        )
+        raise LaunchError(f"job {job.id}: process {job.pid} did not end even after SIGKILL: check the system")
     running_jobs()
     return f"job {job.id} did not stop within {grace_s:g} s and was killed"

@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cuts a stream of bytes into lines that carry their rank's prefix."""
+"""Splits a stream of bytes into lines with their rank's prefix."""
 
 MAX_LINE_BYTES = 1 << 20
 REDRAW_S = 1.0
 
 
 class Lines:
-    """One stream. Every line comes out whole, behind `prefix`, and ends with a newline; one that is longer than 1 MiB
-    comes in pieces. Where a line redraws itself with carriage returns, as progress bars do, only its newest text
-    counts, and an unfinished one is shown at most once a second. A `prefix` of None lets all bytes through as they
-    come."""
+    """One stream. Every line is returned whole, after `prefix`, and ends with a newline; a line longer than 1 MiB is
+    split. If a line is redrawn with carriage returns, as by progress bars, only its newest text is kept, and an
+    unfinished line is shown at most once a second. A `prefix` of None passes all bytes on unchanged."""
 
     def __init__(self, prefix: bytes | None) -> None:
         self._prefix = prefix
@@ -17,7 +16,7 @@ class Lines:
         self._redrawn_at = float("-inf")
 
     def feed(self, data: bytes, now_s: float) -> bytes:
-        """What to show after `data` has come; `now_s` is any steady clock."""
+        """Returns what to show after `data` has arrived; `now_s` is the time of any steady clock."""
         if self._prefix is None:
             return data
         *lines, rest = (self._rest + data).split(b"\n")
@@ -34,7 +33,7 @@ class Lines:
         return b"".join(shown)
 
     def end(self) -> bytes:
-        """The last line, if the stream ended within one."""
+        """Returns the last line, if the stream ended within one."""
         rest, self._rest = self._rest, b""
         return self._line(rest) if rest else b""
 

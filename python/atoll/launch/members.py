@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who belongs to a job that shrinks and grows: what is decided when ranks come, go, or wait for a group. No processes,
-no store, no clock."""
+"""The membership of a job that shrinks and grows: the decisions when ranks come, go, or wait for a group. Uses no
+processes, store or clock."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from enum import Enum
 
 from atoll.recovering.notices import AWAY, BACK, FRESH, READY, Notice, Roster, Seat
 
-# How long a member that others name as the cause, but which runs, may take to find out by itself.
+# How long a running member that others name as the cause may take to notice by itself.
 GRACE_S = 15.0
-# How long a process may take to begin at least, however short operations may be.
+# The minimum time that a process may take to start, however short operations are.
 START_S = 300.0
-# So many groups of the same ranks without a step between them come to nothing.
+# After this many groups of the same ranks without a step between them the job ends.
 MOST_FRUITLESS = 5
 
 
@@ -26,12 +26,12 @@ class State(Enum):
 
 @dataclass
 class Member:
-    """One process of the job. `step`: how many steps its state has done; below 0: it has none."""
+    """One process of the job. `step`: the number of steps that its state has completed; below 0: it has no state."""
 
     name: str
     local_rank: int
     is_first: bool
-    """Whether the first group waits for it."""
+    """Whether the first group waits for this process."""
     state: State = State.STARTING
     number: int = 0
     step: int = FRESH
@@ -47,7 +47,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Start:
-    """A process for this local rank, called `member`."""
+    """Start a process for this local rank, called `member`."""
 
     local_rank: int
     member: str
@@ -55,7 +55,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Publish:
-    """Every rank of `roster` waits for it. `step`: where the training goes on."""
+    """Publish `roster`, for which all its ranks are waiting. `step`: where the training resumes."""
 
     roster: Roster
     step: int
@@ -63,14 +63,14 @@ class Publish:
 
 @dataclass(frozen=True)
 class Grow:
-    """The group of the roster `number` is to learn that others wait for it."""
+    """Tell the group of the roster `number` that other ranks are waiting to join."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class End:
-    """The job is over. `problem` is empty when it has done what it should."""
+    """The job is over. `problem` is empty if it succeeded."""
 
     problem: str = ""
 
@@ -80,7 +80,7 @@ Decision = Kill | Start | Publish | Grow | End
 
 @dataclass
 class Round:
-    """The time from the first member that has lost its group to the next roster."""
+    """The time from the first member that loses its group to the next roster."""
 
     since: float
     timeout_s: float
@@ -88,13 +88,13 @@ class Round:
 
 
 class Members:
-    """Tell it what happens, then carry out what decide() returns, until that is nothing."""
+    """The members of a job. Report events to it, then carry out the decisions of decide() until there are none."""
 
     def __init__(
         self, islands: list[str], least: int, restarts: int, is_stopped: Callable[[str], bool] = lambda name: False
     ) -> None:
-        """`islands`: of each local rank, may be empty. `least`: fewer ranks than that are no job. `restarts`: how many
-        ranks that are lost may be started again. `is_stopped`: whether a member's process is stopped by a signal."""
+        """`islands`: of each local rank, may be empty. `least`: the job ends with fewer ranks. `restarts`: how many
+        lost ranks may be restarted. `is_stopped`: returns whether a member's process is stopped by a signal."""
         self._islands, self._least, self._restarts, self._is_stopped = islands, least, restarts, is_stopped
         self._grows = restarts > 0
         self.members: dict[str, Member] = {}
@@ -103,7 +103,7 @@ class Members:
         self._to_restart: list[int] = []
         self._round: Round | None = None
         self._told_growth = 0
-        self._lost_outside: dict[str, int] = {}  # while away, and in which group
+        self._lost_outside: dict[str, int] = {}  # members lost while away, and their group
         self._lost = 0
         self._last: tuple[frozenset[str], int] | None = None
         self._fruitless = 0
@@ -117,7 +117,7 @@ class Members:
         if notice.kind == AWAY:
             member.state = State.AWAY
         elif notice.kind == BACK:
-            # Whose group is gone finds out by its next operation.
+            # A member whose group is gone notices by its next operation.
             if member.state is State.AWAY and notice.number == self.number:
                 member.state = State.TRAINING
         elif notice.kind == READY:
@@ -152,7 +152,7 @@ class Members:
         if end is not None:
             self.is_over = True
             return [end]
-        # A program that asks for no group has none that a rank could come to later.
+        # A program that requests no group has none that a rank could join later.
         if self.number > 0 or self._in(State.READY):
             self._to_start += [(local_rank, False) for local_rank in self._to_restart]
             self._to_restart = []
@@ -180,7 +180,9 @@ class Members:
         done = sum(member.code == 0 for member in self.members.values())
         trains_on = any(member.step > FRESH for member in live)
         if self._fruitless >= MOST_FRUITLESS:
-            return End(f"{MOST_FRUITLESS} groups of the same ranks came to nothing, the last one so: {self._reason}")
+            return End(
+                f"{MOST_FRUITLESS} groups of the same ranks failed without a step, the last one with: {self._reason}"
+            )
         if self.number > 0 and done and not trains_on:
             return End("" if self._is_fine() else "a rank failed after the training")
         if len(live) + len(self._to_restart) + done < self._least:
@@ -192,8 +194,8 @@ class Members:
         return None
 
     def _is_fine(self) -> bool:
-        """Whether others have made up for every rank that was lost: nobody does for one that had left its loop, nor in
-        programs that know nothing of groups that change."""
+        """Returns whether other ranks have made up for every lost rank. They do not for a rank that had left its loop,
+        or in programs that do not use changing groups."""
         if self.number == 0:
             return self._lost == 0
         return all(number < self.number for number in self._lost_outside.values())
@@ -211,9 +213,9 @@ class Members:
             if now - found.since > limit_s:
                 reason = f"it did not come to the new group within {limit_s:g} s"
             elif named is not None and self._is_stopped(member.name):
-                reason = "it is stopped, and others wait for it"
+                reason = "it is stopped, and other ranks wait for it"
             elif named is not None and now - named > GRACE_S:
-                reason = f"others have lost it, and it said nothing for {GRACE_S:g} s"
+                reason = f"other ranks have lost it, and it was silent for {GRACE_S:g} s"
             else:
                 continue
             member.is_killed = True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the local ranks print: one thread reads all of it, prefixes it, and remembers the end of it."""
+"""The output of the local ranks: one thread reads all of it, adds prefixes, and remembers its end."""
 
 import os
 import queue
@@ -24,7 +24,7 @@ _TRACEBACK = b"Traceback (most recent call last)"
 
 @dataclass
 class Copy:
-    """A file that gets a stream as well: all of it, or its lines that hold one of `needles`, behind `prefix`."""
+    """A file that also receives a stream: all of it, or the lines that contain one of `needles`, after `prefix`."""
 
     path: str
     needles: Sequence[bytes] = ()
@@ -49,8 +49,8 @@ class _Rank:
 
 
 class Output:
-    """Reads the streams of the local ranks on a thread of its own and writes them to this process's stdout and stderr,
-    line by line. Other methods belong to one thread; write() to any."""
+    """Reads the streams of the local ranks on its own thread and writes them to this process's stdout and stderr, line
+    by line. write() is thread-safe; the other methods must be called on one thread."""
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
@@ -67,7 +67,7 @@ class Output:
         self._thread.start()
 
     def open(self, local_rank: int, target: int, prefix: bytes | None, copies: Sequence[Copy] = ()) -> str:
-        """A path to which the rank's STDOUT or STDERR is to be opened, until watch() is called; see Lines for
+        """Returns a path at which to open the rank's STDOUT or STDERR, before watch() is called; see Lines for
         `prefix`."""
         source, end = os.pipe()
         self._ends.append(end)
@@ -78,11 +78,11 @@ class Output:
         return f"/proc/self/fd/{end}"
 
     def remember_file(self, local_rank: int, target: int, path: str) -> None:
-        """The rank's stream goes to this file alone; last_lines() will look there."""
+        """Notes that the rank's stream goes only to this file, for last_lines()."""
         self._ranks.setdefault(local_rank, _Rank()).files[target] = path
 
     def watch(self, pids: Mapping[int, int]) -> None:
-        """The local ranks have started as these processes. From here their ends are noted."""
+        """Notes that the local ranks have started as these processes, and records their ends from here on."""
         for end in self._ends:
             os.close(end)
         self._ends.clear()
@@ -96,19 +96,19 @@ class Output:
             self._post(lambda fd=descriptor, rank=rank: self._register(fd, lambda: self._note_end(fd, rank)))  # type: ignore[misc]
 
     def settle(self, timeout_s: float) -> None:
-        """Waits until all that ended ranks have printed was read; not longer than `timeout_s`, because a process that
-        they have left behind may hold their streams open."""
+        """Waits until all output of ended ranks has been read, but not longer than `timeout_s`, because a process that
+        they left behind may hold their streams open."""
         deadline = time.monotonic() + timeout_s
         while self._unfinished and time.monotonic() < deadline:
             time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Shows what is left, also lines without an end. Takes 10 s at most."""
+        """Shows the remaining output, including unfinished lines. Takes at most 10 s."""
         self._post(self._stop)
         self._thread.join(2 * _DRAIN_TIMEOUT_S)
 
     def write(self, target: int, data: bytes) -> None:
-        """All of `data` to this process's STDOUT or STDERR, in one piece. Dropped once nobody reads there."""
+        """Writes all of `data` to this process's STDOUT or STDERR, in one piece. Drops it once the reader is gone."""
         with self._lock:
             rest = memoryview(data)
             while rest and target not in self._broken:
@@ -120,17 +120,17 @@ class Output:
                     self._broken.add(target)
 
     def ended_at(self, local_rank: int) -> float | None:
-        """When the rank's process ended, in seconds since 1970; None if it was not seen."""
+        """Returns when the rank's process ended, in seconds since 1970; None if it was not observed."""
         rank = self._ranks.get(local_rank)
         return rank.ended_at if rank else None
 
     def traceback_at(self, local_rank: int) -> float | None:
-        """When the rank last began to print a Python traceback, in seconds since 1970."""
+        """Returns when the rank last started to print a Python traceback, in seconds since 1970."""
         rank = self._ranks.get(local_rank)
         return rank.streams[STDERR].traceback_at if rank and STDERR in rank.streams else None
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The rank's last lines on stderr, or on stdout where there are none. Call it after close() or
+        """Returns the rank's last lines on stderr, or on stdout if there are none. Call it after close() or
         settle()."""
         rank = self._ranks.get(local_rank, _Rank())
         for target in (STDERR, STDOUT):
@@ -168,7 +168,7 @@ class Output:
         self._selector.close()
 
     def _serve(self, key: selectors.SelectorKey) -> None:
-        """One stream that fails must not silence the others, whose ranks would wait for a reader."""
+        """Reads one stream. An error must not stop the other streams, whose ranks would block without a reader."""
         try:
             key.data()
         except OSError as error:
@@ -204,7 +204,7 @@ class Output:
                 file.write(data)
         except OSError as error:
             self._broken.add(copy.path)
-            self.write(STDERR, f"atoll run: {copy.path} gets no more lines: {error.strerror}\n".encode())
+            self.write(STDERR, f"atoll run: cannot write to {copy.path} any more: {error.strerror}\n".encode())
 
     def _note_end(self, descriptor: int, rank: _Rank) -> None:
         rank.ended_at = time.time()

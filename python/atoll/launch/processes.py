@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes of this host by number and start time, because numbers are used again."""
+"""Processes of this host by number and start time, because numbers are reused."""
 
 import contextlib
 import os
@@ -13,9 +13,9 @@ _POLL_S = 0.02
 
 
 def start_time(pid: int) -> int | None:
-    """When process `pid` started, in clock ticks since boot; None if there is none, or only its exit code is left."""
+    """Returns when process `pid` started, in clock ticks since boot; None if there is none or it is a zombie."""
     try:
-        # The name before the last parenthesis may hold anything.
+        # The name before the last parenthesis may contain anything.
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return None
@@ -27,7 +27,7 @@ def is_running(pid: int, started: int) -> bool:
 
 
 def wait_until_gone(pid: int, started: int, timeout_s: float) -> bool:
-    """Whether the process has ended, at the latest after `timeout_s`."""
+    """Waits at most `timeout_s`, and returns whether the process has ended."""
     deadline = time.monotonic() + timeout_s
     while is_running(pid, started):
         if time.monotonic() >= deadline:
@@ -37,14 +37,16 @@ def wait_until_gone(pid: int, started: int, timeout_s: float) -> bool:
 
 
 def close_streams(handler: Any) -> None:
-    """Of a SubprocessHandler that has ended: torch elastic holds them open, and who reads them waits for their end."""
+    """Closes the streams of a SubprocessHandler that has ended: torch elastic keeps them open, but readers wait for
+    their end."""
     for stream in (handler._stdout, handler._stderr):
         if stream:
             stream.close()
 
 
 def kill_groups(leaders: Iterable[int]) -> None:
-    """SIGKILL to the process groups with these leaders, even if a leader has ended and others of its group have not."""
+    """Sends SIGKILL to the process groups of these leaders, even if a leader has ended and others of its group have
+    not."""
     for pid in leaders:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, signal.SIGKILL)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether ranks that failed start again: all of them, without one of the islands, or not at all. No processes."""
+"""Decides whether failed ranks restart: all of them, without one of the islands, or not at all. Uses no processes."""
 
 import signal
 from collections import Counter
@@ -18,7 +18,8 @@ _STOPPED = (-signal.SIGTERM, -signal.SIGKILL)
 
 @dataclass(frozen=True)
 class Verdict:
-    """After a failure: `goes_on` or not, without the island `left_out` if there is one. `why` is for people."""
+    """The decision after a failure: whether the job `goes_on`, without the island `left_out` if any. `why` is for
+    people."""
 
     goes_on: bool
     why: str
@@ -26,15 +27,15 @@ class Verdict:
 
 
 class Restarts:
-    """Counts failures by the island that caused them: each may cause `limit`, and then is left out where at least
-    `least` islands remain. Without `least` all of this command's ranks count together, and are never left out. What
-    other hosts cause is bounded by what they may cause, one island for each of `hosts`."""
+    """Counts failures by the island that caused them. Each island may cause `limit` failures and is then left out if at
+    least `least` islands remain. Without `least` all of this command's ranks count together and are never left out.
+    Failures that other hosts cause are limited as well, counting one island for each of `hosts`."""
 
     def __init__(self, limit: int, islands: Sequence[str], least: int | None, hosts: int) -> None:
         if least is not None and not 1 <= least <= len(islands):
             if not islands:
                 raise LaunchError(
-                    f"--min-islands={least}: no islands are given: add --island for each, or leave it out"
+                    f"--min-islands={least}: --island is missing: add one for each island, or remove --min-islands"
                 )
             known = f"{len(islands)} island{'s' * (len(islands) > 1)}"
             raise LaunchError(f"--min-islands={least}: this command has {known}: write 1 to {len(islands)}")
@@ -44,24 +45,24 @@ class Restarts:
         self._counts: Counter[str | None] = Counter()
 
     def after(self, island: str | None) -> Verdict:
-        """The next step when a rank of `island` has failed first; None: none of this command's ranks did."""
+        """Returns the decision after a rank of `island` has failed first; None: no rank of this command did."""
         unit = island
         if self._least is None and (island is not None or self._is_alone):
             unit = ""
         self._counts[unit] += 1
         count, limit = self._counts[unit], self._elsewhere if unit is None else self._limit
         if count <= limit:
-            return Verdict(True, f"starting again ({count} of {limit} restarts)")
+            return Verdict(True, f"restarting ({count} of {limit} restarts)")
         if unit is not None and self._least is not None and len(self._islands) > self._least:
             self._islands.remove(unit)
             times = "once" if count == 1 else f"{count} times"
-            return Verdict(True, f"island {unit} has failed {times}: starting again without it", unit)
+            return Verdict(True, f"island {unit} has failed {times}: restarting without it", unit)
         return Verdict(False, "no restarts are left")
 
 
 def cause(ordered: Sequence[tuple[int, ProcessFailure]], output: Output) -> tuple[int, ProcessFailure] | None:
-    """Of failures.in_order()'s result the first that has a reason of its own; None where all ranks say that another was
-    lost, or were stopped for it."""
+    """Returns the first failure in failures.in_order()'s result that has its own reason; None if all ranks report that
+    another rank was lost, or were stopped because of it."""
     for place, (rank, failure) in enumerate(ordered):
         if place and failure.exitcode == -signal.SIGTERM:
             continue

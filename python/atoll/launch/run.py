@@ -39,21 +39,21 @@ _NO_JOB_ID = "none"  # torchrun's default of --rdzv-id
 _LIMIT_WITHOUT_RANKS_S = 2.0
 _LIMIT_AFTER_GRACE_S = 15.0
 _SETTLE_S = 2.0
-# Torch elastic notices a lost host after 15 s, and waits 30 s for more of them once there are enough.
+# By default torch elastic detects a lost host after 15 s, and waits 30 s for more hosts once there are enough.
 _QUICK_RENDEZVOUS = {"keep_alive_interval": 1, "keep_alive_max_attempt": 6, "last_call_timeout": 5}
-_ISLAND_HELP = """local ranks that form one island; give it once for each island. RANKS are how many (2: the next two)
-or which (0-1+4). Options: device=cuda numbers the island's devices, device=cuda:3 names one; python=PATH is the
-island's interpreter; env=NAME=VALUE sets a variable, and may be repeated; container=IMAGE runs the ranks under podman
-or docker. A comma inside a value is written twice."""
-_MIN_ISLANDS_HELP = """the job goes on without an island of this command that has failed more than --max-restarts
-times, as long as N remain. Without it, all islands must run."""
+_ISLAND_HELP = """local ranks that form one island; repeat for each island. RANKS is how many (2: the next two) or which
+(0-1+4). Options: device=cuda numbers the island's devices, device=cuda:3 names one; python=PATH is the island's
+interpreter; env=NAME=VALUE sets a variable, and may be repeated; container=IMAGE runs the ranks under podman or docker.
+Double a comma inside a value."""
+_MIN_ISLANDS_HELP = """continue without an island of this command that has failed more than --max-restarts times, as
+long as N islands remain. Without this option all islands must run."""
 
 
 def make_parser() -> ArgumentParser:
-    """torchrun's parser with `--island`."""
+    """Returns torchrun's parser with `--island` and the other options of `atoll run`."""
     parser = get_args_parser()
     parser.prog = "atoll run"
-    parser.description = "Starts the ranks of a job on this host as torchrun does, and sorts them into islands."
+    parser.description = "Starts the ranks of a job on this host as torchrun does, and groups them into islands."
     for name in ("nproc_per_node", "max_restarts"):
         if f"PET_{name.upper()}" not in os.environ:
             parser.set_defaults(**{name: None})
@@ -93,13 +93,13 @@ class Run:
         names = [island.name for island in self._islands]
         self._restarts = Restarts(options.max_restarts, names, options.min_islands, self._most_hosts)
         check_options(options, self._local_ranks)
-        # What the caller ignores stays ignored, as under nohup.
+        # Signals that the caller ignores stay ignored, as under nohup.
         wanted = parse_signals(options.signals_to_handle)
         self._signals = [number for number in wanted if signal.getsignal(number) != signal.SIG_IGN]
         options.signals_to_handle = ",".join(number.name for number in self._signals) or "SIGTERM"
 
     def call(self) -> int:
-        """The exit status."""
+        """Runs the job and returns the exit status."""
         if self._local_ranks > 1:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
         sizes = {island.name: len(island.ranks) for island in self._islands}
@@ -117,13 +117,14 @@ class Run:
                 ending.ignore_signals()
                 if self._is_unsettled:
                     self._kill_all()
-                elif self._runtime and self._options.on_failure == "shrink":  # of ranks that were killed
+                elif self._runtime and self._options.on_failure == "shrink":  # remove containers of killed ranks
                     remove_containers(self._runtime, self._label())
                 self._output.close()
                 self._record.remove()
 
     def _choose_log_folder(self) -> None:
-        """Without `--log-dir`: one that stays if the user has asked for log files, else one that goes with the job."""
+        """Without `--log-dir`, chooses a folder that is kept if the user wants log files, or else one that is removed
+        with the job."""
         if self._options.log_dir:
             return
         if (self._options.redirects, self._options.tee) == ("0", "0"):
@@ -148,7 +149,7 @@ class Run:
             config.rdzv_configs = _QUICK_RENDEZVOUS | config.rdzv_configs
         file = self._record.folder / "starts.json"
         write_starts(starts, file)
-        # Torch elastic reads "$" in arguments; those of the program are as the user has written them.
+        # Torch elastic expands "$" in arguments; the program's arguments are passed as the user wrote them.
         ours = [str(path).replace("$", "$$") for path in (WORKER, file)]
         return config, [sys.executable, "-I", "-S", *ours, "${local_rank}", *arguments], starts
 
@@ -182,7 +183,7 @@ class Run:
             self._say(self._no_meeting(config.rdzv_backend, _without_password(config.rdzv_endpoint), error))
             return 1
         except OSError as error:
-            self._say(f"cannot go on: {error}")
+            self._say(f"cannot continue: {error}")
             return 1
         self._is_unsettled = False
         return self._report(result)
@@ -191,19 +192,19 @@ class Run:
         if isinstance(error, RendezvousClosedError):
             return f"job {self._id} is over: another of its commands has ended it"
         if backend == "redis" and isinstance(error, (RendezvousConnectionError, DistError)):
-            # Which name the server, the reason and the way out.
-            what = "cannot go on" if self._pids else "cannot begin"
+            # These errors name the server, the reason and the way out.
+            what = "cannot continue" if self._pids else "cannot start"
             return f"job {self._id} {what}: {error}"
         if self._pids:
             return (
-                f"the commands of job {self._id} have lost each other: {error}; start them again: the host of "
+                f"the commands of job {self._id} have lost each other: {error}; restart them; the host of "
                 f"--rdzv-endpoint={endpoint} must outlast the others"
             )
         way_out = (
-            "another program has that port: give all commands of the job another --master-port (or --rdzv-endpoint)"
+            "another program uses that port: give all commands of the job another --master-port (or --rdzv-endpoint)"
             if "EADDRINUSE" in str(error)
-            else "is the command of the first host running, do all have the same --master-addr and --master-port (or "
-            "--rdzv-endpoint), and does a firewall let that port through?"
+            else "check that the command of the first host is running, that all have the same --master-addr and "
+            "--master-port (or --rdzv-endpoint), and that no firewall blocks that port"
         )
         return f"the commands of job {self._id} could not meet at {endpoint}: {error}; {way_out}"
 
@@ -217,7 +218,7 @@ class Run:
             self._say(f"the ranks ended in state {result.state.value}")
             return 1
         ordered = failures.in_order(result.failures, self._output)
-        with_hint = self._options.on_failure != "shrink"  # there it was told when the rank was lost
+        with_hint = self._options.on_failure != "shrink"  # with shrink, the hint was given when the rank was lost
         report = failures.describe(ordered, self._islands_of_ranks, self._output, with_hint=with_hint)
         self._output.write(STDERR, report.encode())
         return failures.exit_status(ordered[0][1])
@@ -239,8 +240,8 @@ class Run:
         ])  # fmt: skip
 
     def _note_failure(self, result: RunResult, hosts: int) -> int:
-        """With how many local ranks the job goes on; 0: it does not."""
-        self._kill_all()  # the containers too: a new rank wants the same device
+        """Returns the number of local ranks with which the job continues; 0: it ends."""
+        self._kill_all()  # the containers too: a new rank needs the same device
         self._output.settle(_SETTLE_S)
         ordered = failures.in_order(result.failures, self._output)
         culprit = cause(ordered, self._output)
@@ -255,7 +256,7 @@ class Run:
         return len(self._starts) if verdict.goes_on else 0
 
     def _leave_out(self, island: str) -> None:
-        """The next ranks start without it; those of other islands keep their devices."""
+        """Leaves the island out of the next start; ranks of other islands keep their devices."""
         self._starts = [rank for rank in self._starts if rank.island != island]
         self._islands_of_ranks[:] = [rank.island for rank in self._starts]
         write_starts(Starts(self._starts), self._record.folder / "starts.json")
@@ -266,7 +267,8 @@ class Run:
         self._record.set_workers(workers)
 
     def _limit_s(self) -> float:
-        """How long the main thread may take to end after a signal: without ranks there is nothing to wait for."""
+        """Returns how long the main thread may take to end after a signal; short without ranks, which it would wait
+        for."""
         has_ranks = any(start_time(pid) is not None for pid in self._pids)
         return self._grace_s + _LIMIT_AFTER_GRACE_S if has_ranks else _LIMIT_WITHOUT_RANKS_S
 
@@ -276,7 +278,7 @@ class Run:
             remove_containers(self._runtime, self._label())
 
     def _note_signal(self, number: signal.Signals) -> None:
-        self._say(f"got {number.name}: stopping the ranks; once more kills them")
+        self._say(f"got {number.name}: stopping the ranks; send it again to kill them")
         self._record.set_state("stopping")
 
     def _last_resort(self) -> None:
@@ -294,7 +296,7 @@ class Run:
 def _reject_unsupported(options: Namespace) -> None:
     if not 0 < len(options.rdzv_id) <= _LONGEST_ID or not options.rdzv_id.isprintable() or "/" in options.rdzv_id:
         raise LaunchError(
-            f"--rdzv-id={options.rdzv_id!r}: the job's folders carry it: write 1 to {_LONGEST_ID} characters without a "
+            f"--rdzv-id={options.rdzv_id!r}: it is part of the job's folder names: write 1 to {_LONGEST_ID} characters without a "
             "slash"
         )
     for name in ("redirects", "tee"):
@@ -306,12 +308,12 @@ def _reject_unsupported(options: Namespace) -> None:
                 "local rank, such as 0:1,1:3"
             ) from None
     if options.run_path:
-        raise LaunchError("--run-path: each rank has a process of its own here: leave --run-path out")
+        raise LaunchError("--run-path is not supported, because each rank is a separate process: remove it")
     if options.logs_specs:
         raise LaunchError(f"--logs-specs={options.logs_specs}: use --log-dir, --redirects and --tee instead")
     if options.virtual_local_rank and any("device=" in text for text in options.island):
         raise LaunchError(
-            "--virtual-local-rank shows each rank one device as number 0, and device= numbers them: leave one of them "
+            "--virtual-local-rank shows each rank one device as number 0, but device= numbers them: remove one of them "
             "out"
         )
 
@@ -333,7 +335,8 @@ def _local_ranks(text: str) -> int:
 
 
 def _choose_rendezvous(options: Namespace, identifier: str) -> tuple[int, int]:
-    """What torchrun does: a job of one command meets itself on a free port. Returns the fewest and the most hosts."""
+    """Chooses the rendezvous as torchrun does: a job of one command uses a free port. Returns the minimum and the
+    maximum number of hosts."""
     try:
         least, most = parse_min_max_nnodes(options.nnodes)
         if not 0 < least <= most:
@@ -350,7 +353,7 @@ def _choose_rendezvous(options: Namespace, identifier: str) -> tuple[int, int]:
 
 @contextlib.contextmanager
 def _quiet_elastic() -> Iterator[None]:
-    """Leaves the account of failures to this command, unless LOGLEVEL asks for torch elastic's own."""
+    """Leaves reports of failures to this command, unless LOGLEVEL enables those of torch elastic."""
     loggers = [
         logging.getLogger(f"torch.distributed.elastic.{name}")
         for name in ("multiprocessing.api", "agent.server.api", "agent.server.local_elastic_agent")
@@ -367,8 +370,8 @@ def _quiet_elastic() -> Iterator[None]:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carries out `atoll run` with these arguments and returns its exit status: that of the rank that failed first, 128
-    plus the number of a signal, 2 for a command that cannot be carried out."""
+    """Runs `atoll run` with these arguments and returns its exit status: that of the rank that failed first, 128 plus
+    the number of a signal, or 2 for a command that cannot be carried out."""
     options = make_parser().parse_args(list(arguments))
     try:
         return Run(options).call()

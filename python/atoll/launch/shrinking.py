@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll run --on-failure=shrink`: its options, and a job of one host with its store: in this command, or in Redis."""
+"""`atoll run --on-failure=shrink`: its options, and a job on one host with its store in this command or in Redis."""
 
 import secrets
 import socket
@@ -28,9 +28,9 @@ def add_options(parser: ArgumentParser) -> None:
         "--on-failure",
         choices=["restart", "shrink"],
         default="restart",
-        help="what happens when a rank fails: all are stopped and, while --max-restarts allows, started again; or, for "
-        "programs with atoll.Recovering on one host, the others go on without it, and --max-restarts is how many lost "
-        "ranks are started again and taken in",
+        help="what to do when a rank fails: restart all ranks, at most --max-restarts times; or, for programs with "
+        "atoll.ElasticTrainer on one host, shrink: continue without it, and restart and readmit at most --max-restarts "
+        "lost ranks",
     )
     group.add_argument(
         "--min-ranks", type=int, default=1, metavar="N", help="with --on-failure=shrink: fewer ranks end the job"
@@ -38,33 +38,31 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def check_options(options: Namespace, local_ranks: int) -> None:
-    """Raises LaunchError for what a job that shrinks cannot have. The rendezvous must have been chosen."""
+    """Raises LaunchError for options that do not fit a job that shrinks. The rendezvous must have been chosen."""
     if options.on_failure != "shrink":
         if options.min_ranks != 1:
-            raise LaunchError(
-                f"--min-ranks={options.min_ranks} goes with --on-failure=shrink: add that, or leave it out"
-            )
+            raise LaunchError(f"--min-ranks={options.min_ranks} needs --on-failure=shrink: add that, or remove it")
         return
     if not 0 < options.min_ranks <= local_ranks:
-        raise LaunchError(f"--min-ranks={options.min_ranks}: the job has {local_ranks}: write 1 to {local_ranks}")
+        raise LaunchError(f"--min-ranks={options.min_ranks}: the job has {local_ranks} ranks: write 1 to {local_ranks}")
     is_in_redis = options.rdzv_backend == _REDIS and options.nnodes in ("1", "1:1")
     if not is_in_redis and (options.rdzv_backend, options.rdzv_endpoint) != ("c10d", "localhost:0"):
         raise LaunchError(
-            "--on-failure=shrink works on one host: leave --nnodes, --master-addr, --master-port and --rdzv-* out (but "
-            "for --rdzv-backend=redis), or take --on-failure=restart for several hosts"
+            "--on-failure=shrink works on one host: remove --nnodes, --master-addr, --master-port and --rdzv-* (except "
+            "for --rdzv-backend=redis), or use --on-failure=restart for several hosts"
         )
     if options.min_islands is not None:
         raise LaunchError(
-            f"--min-islands={options.min_islands} is for --on-failure=restart alone: write --min-ranks, or leave it out"
+            f"--min-islands={options.min_islands} works only with --on-failure=restart: use --min-ranks, or remove it"
         )
     if options.virtual_local_rank:
-        raise LaunchError("--virtual-local-rank is for --on-failure=restart alone: leave it out")
+        raise LaunchError("--virtual-local-rank works only with --on-failure=restart: remove it")
 
 
 def run_shrinking(
     config: LaunchConfig, command: Sequence[str], logs: PipedLogs, output: Output, least: int, hooks: Hooks
 ) -> RunResult:  # fmt: skip
-    """Starts the local ranks and sees to it that those that are left go on together; how the job ended."""
+    """Starts the local ranks, keeps the remaining ranks running together, and returns how the job ended."""
     try:
         meeting = _in_redis(config) if config.rdzv_backend == _REDIS else _in_launcher()
     except ValueError as error:
@@ -83,17 +81,17 @@ def _in_launcher() -> Meeting:
 
 
 def _in_redis(config: LaunchConfig) -> Meeting:
-    """Raises ValueError for an endpoint that cannot be one, and where a job of this name runs already."""
+    """Raises ValueError for an invalid endpoint, and if a job of this name is already running."""
     from atoll.redis import elastic
     from atoll.redis.store import RedisStore, beside, with_options
 
     url, job = elastic.job_at(config.rdzv_endpoint, config.run_id, hosts=1)
     timeout = elastic.read_timeout(config.rdzv_configs)
-    # The name is for one command at a time. What its ranks write lies beside it: others of this name left it, maybe.
+    # Only one command may hold the name. Its ranks write beside it, where earlier jobs of this name may have left data.
     name = RedisStore(with_options(url, job=job, rank=0, world_size=1), timeout)
     own = with_options(url, job=f"{job}/{secrets.token_hex(3)}")
     store = RedisStore(own, timeout)
-    with socket.create_server((_HOST, 0)) as listener:  # for code that wants an address
+    with socket.create_server((_HOST, 0)) as listener:  # for code that needs an address
         port = listener.getsockname()[1]
     environment = {
         "MASTER_ADDR": _HOST, "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False",

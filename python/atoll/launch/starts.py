@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each local rank starts: its command, its environment, the island it belongs to."""
+"""Plans how each local rank starts: its command, its environment and its island."""
 
 import json
 import os
@@ -18,8 +18,8 @@ WORKER = Path(__file__).with_name("worker.py")
 
 @dataclass
 class RankStart:
-    """One local rank. `command` is followed by the program's arguments; `death_signal` is what it gets when the
-    launcher dies without having stopped it; `island` is empty where no islands were given."""
+    """One local rank. `command` is followed by the program's arguments; `death_signal` is sent to it if the launcher
+    dies without having stopped it; `island` is empty if no islands were given."""
 
     command: list[str]
     environment: dict[str, str] = field(default_factory=dict)
@@ -29,20 +29,21 @@ class RankStart:
 
 @dataclass(frozen=True)
 class Starts:
-    """All local ranks in order, and the container runtime if one of them needs it."""
+    """All local ranks in order, and the container runtime if one of them needs one."""
 
     ranks: list[RankStart]
     runtime: str | None = None
 
 
 def find_interpreter(island: Island, default: str) -> str:
-    """The absolute path of the island's interpreter, symbolic links kept: a virtual environment is one."""
+    """Returns the absolute path of the island's interpreter. Symbolic links are kept, because a virtual environment's
+    interpreter is one."""
     if island.python is None:
         return default
     found = shutil.which(os.path.expanduser(island.python))
     if found is None:
         raise LaunchError(
-            f"island {island.name!r}: python={island.python} is no program that can be run: write the path of an "
+            f"island {island.name!r}: python={island.python} is not an executable program: write the path of an "
             "interpreter, such as python=/srv/rocm-venv/bin/python"
         )
     return os.path.abspath(found)
@@ -51,8 +52,9 @@ def find_interpreter(island: Island, default: str) -> str:
 def plan_starts(
     islands: Sequence[Island], program: str, with_python: bool, local_ranks: int, label: str, folders: Sequence[Path]
 ) -> Starts:
-    """How all local ranks start. `program` is what torchrun would start: the interpreter if `with_python`, else the
-    program itself. `label` and `folders` are for containers: their mark, and what they see of the host."""
+    """Returns how all local ranks start. `program` is what torchrun would start: the interpreter if `with_python`,
+    otherwise the program itself. `label` and `folders` are for containers: their label, and the host folders that they
+    see."""
     if not islands:
         return Starts([RankStart([program]) for _ in range(local_ranks)])
     devices = devices_of(islands)
@@ -61,7 +63,7 @@ def plan_starts(
     for island in islands:
         if island.python and not with_python:
             raise LaunchError(
-                f"island {island.name!r}: python={island.python} has no effect with --no-python: leave one of them out"
+                f"island {island.name!r}: python={island.python} has no effect with --no-python: remove one of them"
             )
         if island.container and runtime is None:
             runtime = find_runtime(island.name)
@@ -80,7 +82,7 @@ def plan_starts(
 
 
 def write_starts(starts: Starts, file: Path) -> None:
-    """Writes what worker.py reads; this process is the launcher."""
+    """Writes the start file for worker.py; this process is the launcher."""
     text = json.dumps({"launcher": os.getpid(), "ranks": [asdict(rank) for rank in starts.ranks]})
     file.touch(mode=0o600)
     file.write_text(text, encoding="utf-8")

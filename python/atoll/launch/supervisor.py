@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Starts the ranks of a job that shrinks, watches them, and tells those that wait which group they belong to."""
+"""Starts and watches the ranks of a job that shrinks, and assigns waiting ranks to groups."""
 
 import contextlib
 import queue
@@ -46,7 +46,7 @@ _GAP_S = 1.0
 
 @dataclass
 class Process:
-    """One that was started; `asked` counts its READY notices."""
+    """A started process; `asked` counts its READY notices."""
 
     member: str
     local_rank: int
@@ -54,7 +54,7 @@ class Process:
     error_file: str
     asked: int = 0
     is_killed: bool = False
-    """By its supervisor."""
+    """Whether the supervisor killed it."""
 
     @property
     def pid(self) -> int:
@@ -74,21 +74,22 @@ class StoreLost:
 
 @dataclass(frozen=True)
 class NoNotice:
-    """Somebody has written something else in place of one."""
+    """Something other than a notice was written in place of one."""
 
     problem: str
 
 
 class Heard:
-    """How many notices have been read. A rank that dies or is stopped between taking its notice's number and writing
-    it leaves a gap, which must not keep others from being heard."""
+    """Counts the notices that have been read. A rank that dies or is stopped between taking a notice's number and
+    writing the notice leaves a gap, which must not block the notices of other ranks."""
 
     def __init__(self) -> None:
         self.index = 0
         self._gap, self._since = 0, 0.0
 
     def skip_void(self, store: dist.Store, now: float) -> None:
-        """Gives up the next notice when it was announced and did not come; its rank finds out and takes another."""
+        """Gives up the next notice if it was announced and has not arrived; its rank notices and takes another
+        number."""
         following = self.index + 1
         if store.add(count_key(), 0) < following:
             return
@@ -98,37 +99,37 @@ class Heard:
             store.compare_set(notice_key(following), "", VOID)
 
     def end(self, store: dist.Store) -> None:
-        """Has the thread that reads them end."""
+        """Ends the thread that reads notices."""
         for index in range(self.index + 1, store.add(count_key(), 1) + 1):
             store.compare_set(notice_key(index), "", END)
 
 
 @dataclass
 class Hooks:
-    """What the command does with what happens here."""
+    """The command's callbacks for events of the supervisor."""
 
     say: Callable[[str], None]
     started: Callable[[list[jobs.WorkerState]], None]
-    """The ranks that run."""
+    """Receives the running ranks."""
     islands: Sequence[str]
-    """Of each local rank, empty where there are none."""
+    """The island of each local rank; empty without islands."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """Where the supervisor and its ranks hear each other."""
+    """The store through which the supervisor and its ranks communicate."""
 
     store: dist.Store
     listening: dist.Store
-    """Another connection to it, for the thread that waits."""
+    """Another connection to the store, for the waiting thread."""
     environment: dict[str, str]
-    """By which ranks find it."""
+    """The address of the store for the ranks."""
     name: dist.Store | None = None
-    """What keeps the job's name from others, as long as it is there."""
+    """Reserves the job's name while it exists."""
 
 
 class Supervisor:
-    """One job: run() once, on the main thread, which the ranks are tied to."""
+    """One job. Call run() once, on the main thread, with which the ranks end."""
 
     def __init__(
         self, config: LaunchConfig, command: Sequence[str], logs: PipedLogs, output: Output, least: int, hooks: Hooks,
@@ -145,7 +146,8 @@ class Supervisor:
         self._is_store_lost = False
 
     def run(self) -> RunResult:
-        """How the job ended. Raises SignalException after a signal; the ranks are stopped either way."""
+        """Runs the job and returns how it ended. Raises SignalException after a signal; the ranks are stopped either
+        way."""
         listener = threading.Thread(target=self._listen, name="atoll-notices", daemon=True)
         listener.start()
         try:
@@ -154,7 +156,7 @@ class Supervisor:
             problem, self._is_store_lost = _store_lost(error), True
         finally:
             self._stop()
-            if not self._is_store_lost:  # which would hear nothing, and the thread may wait for it for ever
+            if not self._is_store_lost:  # otherwise the thread might wait forever
                 with contextlib.suppress(RuntimeError):
                     self._store.set_timeout(timedelta(seconds=_END_TIMEOUT_S))
                     self._heard.end(self._store)
@@ -186,7 +188,7 @@ class Supervisor:
 
     def _take(self, event: Ended | Notice | NoNotice) -> None:
         if isinstance(event, NoNotice):
-            self._hooks.say(f"a notice in the job's store is passed over: {event.problem}")
+            self._hooks.say(f"an invalid notice in the job's store is ignored: {event.problem}")
             return
         if isinstance(event, Ended):
             self._note_end(event)
@@ -200,7 +202,7 @@ class Supervisor:
         close_streams(process.handler)
         self._members.ended(event.member, event.code)
         if event.code != 0:
-            kill_groups([process.pid])  # whatever it has left
+            kill_groups([process.pid])  # its remaining children
             failure = ProcessFailure(process.local_rank, process.pid, event.code, process.error_file)
             self._failures[process.local_rank] = failure
             island = self._hooks.islands[process.local_rank]
@@ -239,7 +241,7 @@ class Supervisor:
             self._streams = self._logs.reify(envs)
             self._error_files = [envs[local_rank]["TORCHELASTIC_ERROR_FILE"] for local_rank in envs]
         if self._starts >= len(envs):
-            for environment in envs.values():  # which names the folder of log files
+            for environment in envs.values():  # the attempt names the folder of log files
                 environment["TORCHELASTIC_RESTART_COUNT"] = str(self._starts - len(envs) + 1)
             self._streams = self._logs.reify(envs, only=rank)
             self._error_files[rank] = envs[rank]["TORCHELASTIC_ERROR_FILE"]
@@ -259,7 +261,7 @@ class Supervisor:
         self._tell_who_runs()
 
     def _environment(self, local_rank: int) -> dict[str, str]:
-        """As torch elastic's agent sets it, for programs that read it."""
+        """Returns the environment that torch elastic's agent would set, for programs that read it."""
         count = str(len(self._hooks.islands))
         return {
             "RANK": str(local_rank), "LOCAL_RANK": str(local_rank), "ROLE_RANK": str(local_rank), "GROUP_RANK": "0",
@@ -305,7 +307,7 @@ class Supervisor:
         return text.rpartition(")")[2].split()[0] == "T"
 
     def _stop(self) -> None:
-        """SIGTERM, and after the time that the command line gives SIGKILL; at once where a signal comes meanwhile."""
+        """Sends SIGTERM, and SIGKILL after the grace period, or at once if a signal arrives in the meantime."""
         running = [process for process in self._processes.values() if process.handler.proc.poll() is None]
         deadline = time.monotonic() + grace_seconds(self._config)
         try:
@@ -321,7 +323,7 @@ class Supervisor:
             self._reap(process)
 
     def _reap(self, process: Process) -> None:
-        """What a rank that was stopped ended with is told after what it was stopped for."""
+        """Reports how a stopped rank ended, after the reason for which it was stopped."""
         code = process.handler.proc.wait(_END_TIMEOUT_S)
         if code != 0 and process.local_rank not in self._failures:
             self._failures[process.local_rank] = ProcessFailure(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch elastic starts for each local rank: becomes the command of the rank's island, with its environment.
+"""The program that torch elastic starts for each local rank. It becomes the command of the rank's island, with its
+environment.
 
-Run by path as `python -I -S worker.py START_FILE LOCAL_RANK ARGUMENT...`, so it must import nothing but the standard
-library. The process keeps its id: signals and exit codes are the command's own. It ends with its launcher."""
+Run by path as `python -I -S worker.py START_FILE LOCAL_RANK ARGUMENT...`, so it may import only the standard library.
+The process keeps its id, so signals and exit codes are the command's own. It ends with its launcher."""
 
 import ctypes
 import json
@@ -14,7 +15,7 @@ _CANNOT_START = 127
 
 
 def _end_with(launcher: int, death_signal: int) -> None:
-    """Has the kernel send `death_signal` to this process when the launcher's main thread ends. Outlives exec."""
+    """Makes the kernel send `death_signal` to this process when the launcher's main thread ends, also after exec."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, death_signal)
     if os.getppid() != launcher:
         sys.exit("atoll run: the launcher ended before this rank had started")

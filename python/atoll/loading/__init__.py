@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global batches cut by a plan: every sample once, whoever computes it."""
+"""Global batches divided by a plan: every sample exactly once, on whichever rank."""

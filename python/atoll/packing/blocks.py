@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of 32 numbers of 8 bits that share a scale (atoll/collectives/blocks.h), on any device: on CPUs by Atoll's own
+"""Blocks of 32 numbers of 8 bits that share a scale (atoll/collectives/reduce/blocks.h), on any device: on CPUs by Atoll's own
 library, elsewhere by PyTorch's operators, with the same bits. fp8 needs a device that knows PyTorch's float8 types."""
 
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.Recovering`: a data-parallel training that outlives its ranks."""
+"""`atoll.ElasticTrainer`: a data-parallel training that outlives its ranks."""
 
 import contextlib
 import gc
@@ -30,7 +30,7 @@ class _GroupLeftError(Exception):
     """The group is gone, or is to be left for a larger one; the text says why."""
 
 
-class Recovering:
+class ElasticTrainer:
     """A training whose ranks all hold the whole model, and which goes on when some of them end.
 
     Under `atoll run --on-failure=shrink` the ranks that are left make a new group at the last step boundary, with
@@ -73,7 +73,7 @@ class Recovering:
             self._done = 0
         elif dist.is_initialized():
             raise RuntimeError(
-                "atoll.Recovering makes the process group, anew whenever ranks come or go: leave init_process_group out"
+                "atoll.ElasticTrainer makes the process group, anew whenever ranks come or go: leave init_process_group out"
             )
         else:
             self._regroup("")
@@ -145,7 +145,7 @@ class Recovering:
 
     def _end_part(self, step: Step) -> None:
         if not step.was_entered:
-            raise RuntimeError("a step of atoll.Recovering was not computed: write `with step as batch:` in the loop")
+            raise RuntimeError("a step of atoll.ElasticTrainer was not computed: write `with step as batch:` in the loop")
         if step.is_done:
             self._done += 1
             self._state = self.loader.state_dict()

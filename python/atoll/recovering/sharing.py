@@ -12,7 +12,7 @@ from torch import nn
 
 from atoll.loading.exchange import Exchange
 
-_TENSOR = "a tensor of atoll.Recovering"
+_TENSOR = "a tensor of atoll.ElasticTrainer"
 
 
 def split(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One checkpoint is one file: a header with version, step, size and digest, then what torch.save writes. It is there
-whole or not at all, and a damaged one is recognised."""
+"""One checkpoint is one file: a header with version, step, size and digest, followed by the output of torch.save. A
+file is written whole or not at all, and damage is detected."""
 
 import contextlib
 import hashlib
@@ -16,21 +16,21 @@ import torch
 
 VERSION = 1
 _MAGIC = b"ATOLLCKP"
-_HEADER = struct.Struct("<8sIQQ32s")  # magic, version, step, bytes behind the header, SHA-256 of step and bytes
+_HEADER = struct.Struct("<8sIQQ32s")  # magic, version, step, bytes after the header, SHA-256 of step and bytes
 _NAME = re.compile(r"step-(\d{12})\.saved")
 
 
 class UnreadableError(Exception):
-    """The file is torn, damaged or no checkpoint; an older one may do."""
+    """The file is truncated, damaged or not a checkpoint; an older one may be usable."""
 
 
 class NewerVersionError(ValueError):
-    """The file is whole, but of an Atoll that this one does not understand."""
+    """The file is intact, but was written by a newer Atoll that this one cannot read."""
 
 
 class _Digested:
-    """Writes to `file`, and knows the digest of it. The first error is kept, and what comes after it dropped: the
-    caller is C++ code that an exception would not pass unharmed."""
+    """Writes to `file` and computes the digest. The first error is kept and later writes are dropped, because the
+    caller is C++ code through which an exception must not propagate."""
 
     def __init__(self, file: BinaryIO, step: int) -> None:
         self._file, self.digest = file, _begin_digest(step)
@@ -53,7 +53,7 @@ class _Digested:
 
 
 def write(folder: Path, step: int, state: Any) -> None:
-    """Raises OSError, and then leaves the folder as it was, if the process lives on."""
+    """Writes one checkpoint. Raises OSError and leaves the folder as it was, provided that the process survives."""
     final = path_of(folder, step)
     part = folder / f".{final.name}.{secrets.token_hex(4)}.part"
     try:
@@ -76,7 +76,7 @@ def write(folder: Path, step: int, state: Any) -> None:
 
 
 def steps_in(folder: Path) -> list[int]:
-    """Of which steps the folder has files, newest first; they may be damaged. A folder that is not there has none."""
+    """Returns the steps that the folder has files of, newest first; files may be damaged. A missing folder has none."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
@@ -89,32 +89,32 @@ def path_of(folder: Path, step: int) -> Path:
 
 
 def check(file: Path, step: int) -> None:
-    """Reads the header alone. Raises UnreadableError or NewerVersionError."""
+    """Checks the header only. Raises UnreadableError or NewerVersionError."""
     with _opened(file) as stream:
         _read_header(stream, file, step)
 
 
 def read(file: Path, step: int) -> bytes:
-    """What torch.load takes. Raises UnreadableError or NewerVersionError."""
+    """Returns the bytes for torch.load. Raises UnreadableError or NewerVersionError."""
     with _opened(file) as stream:
         expected = _read_header(stream, file, step)
         data = stream.read()
     digest = _begin_digest(step)
     digest.update(data)
     if digest.digest() != expected:
-        raise UnreadableError(f"{file} is damaged: its bytes are not those that were written")
+        raise UnreadableError(f"{file} is damaged: its bytes differ from those that were written")
     return data
 
 
 def remove_older(folder: Path, step: int, keep: int) -> None:
-    """Of those up to `step` all but the newest `keep`. Later ones are damaged, and are written anew."""
+    """Removes the checkpoints up to `step` except the newest `keep`. Later ones are damaged and will be overwritten."""
     for step in [found for found in steps_in(folder) if found <= step][keep:]:
         with contextlib.suppress(OSError):
             path_of(folder, step).unlink()
 
 
 def remove_unfinished(folder: Path) -> None:
-    """What a process that was killed has begun to write. Nobody may be writing."""
+    """Removes files that a killed process left unfinished. No process may be writing."""
     for part in folder.glob(".step-*.part"):
         with contextlib.suppress(OSError):
             part.unlink()
@@ -130,19 +130,21 @@ def _opened(file: Path) -> Iterator[BinaryIO]:
 
 
 def _read_header(stream: BinaryIO, file: Path, step: int) -> bytes:
-    """The digest."""
+    """Reads the header and returns the digest."""
     header = stream.read(_HEADER.size)
     if len(header) < _HEADER.size or not header.startswith(_MAGIC):
-        raise UnreadableError(f"{file} is torn, or no checkpoint of atoll.Saved")
+        raise UnreadableError(f"{file} is truncated, or is not a checkpoint of atoll.Checkpointer")
     _, version, of_step, size, digest = _HEADER.unpack(header)
     if version > VERSION:
         raise NewerVersionError(
-            f"{file} has version {version}, this Atoll reads {VERSION}: go on with the Atoll that saved it, or use "
-            "another folder"
+            f"{file} has version {version}, but this Atoll reads version {VERSION}: resume with the Atoll that saved "
+            "it, or use another folder"
         )
     found = os.fstat(stream.fileno()).st_size - _HEADER.size
     if found != size or of_step != step:
-        raise UnreadableError(f"{file} is torn: step {of_step} with {size} bytes was saved, {found} bytes are there")
+        raise UnreadableError(
+            f"{file} is truncated: step {of_step} was saved with {size} bytes, {found} bytes are left"
+        )
     return bytes(digest)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.Saved`: a training's state in a folder, from which it goes on after a loss, with any ranks."""
+"""`atoll.Checkpointer`: the state of a training run in a folder, from which the run resumes on any number of ranks."""
 
 import io
 import logging
@@ -20,27 +20,28 @@ _CHUNK_BYTES = 32 << 20
 logger = logging.getLogger("atoll.saving")
 
 
-class Saved:
-    """Saves and resumes `items`: models, optimizers, an atoll.DataLoader, schedulers, and what else has state_dict and
-    load_state_dict, the same on all ranks. Models are to be held whole by every rank (DistributedDataParallel).
+class Checkpointer:
+    """Saves and resumes `items`: models, optimizers, an atoll.DataLoader, schedulers, and anything else that has
+    state_dict and load_state_dict and is the same on all ranks. Every rank must hold the whole model
+    (DistributedDataParallel).
 
-        saved = atoll.Saved("checkpoints", model=model, optimizer=optimizer, loader=loader, every=100)
-        saved.resume()
+        checkpointer = atoll.Checkpointer("checkpoints", model=model, optimizer=optimizer, loader=loader, every=100)
+        checkpointer.resume()
         while loader.epoch < EPOCHS:
             for inputs, targets in loader:
                 ...
                 optimizer.step()
-                saved.step()
-        saved.save()
+                checkpointer.step()
+        checkpointer.save()
 
-    folder: of this training alone; it may be shared by the hosts, or each has its own.
-    every: after how many steps step() saves.
-    keep: how many checkpoints stay.
-    each_host: the first rank of each host writes, not only rank 0: for hosts that share no folder and may be lost.
-    random: the random states of each rank are saved too; saving is then collective.
-    group: the default one unless it is given; there may be none.
+    folder: holds the checkpoints of this training run only. The hosts may share it, or each host has its own.
+    every: step() saves after this many steps.
+    keep: the number of checkpoints to keep.
+    each_host: the first rank of each host writes, not only rank 0; for hosts that share no folder and may be lost.
+    random: saves the random states of each rank too; saving is then collective.
+    group: the process group; the default group if omitted. A single process needs none.
 
-    All ranks make it alike, and call its methods at the same steps."""
+    All ranks construct it with the same arguments and call its methods at the same steps."""
 
     def __init__(
         self, folder: str | os.PathLike[str], *, every: int = 100, keep: int = 2, each_host: bool = False,
@@ -48,9 +49,9 @@ class Saved:
     ) -> None:  # fmt: skip
         for name, value in (("every", every), ("keep", keep)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"atoll.Saved: {name}={value!r}: give a number from 1 upwards")
+                raise ValueError(f"atoll.Checkpointer: {name}={value!r}: must be an integer of at least 1")
         if not items:
-            raise ValueError("atoll.Saved: nothing to save: give model=..., optimizer=..., loader=...")
+            raise ValueError("atoll.Checkpointer: nothing to save: pass model=..., optimizer=..., loader=...")
         for name, item in items.items():
             check_item(name, item)
         self._items = {name: unwrapped(item) for name, item in items.items()}
@@ -64,13 +65,13 @@ class Saved:
         self._writes = os.environ.get("LOCAL_RANK") == "0" if each_host else False
         self._writes = self._writes or self._rank == 0
         self.steps = 0
-        """How many steps the training has done, those of earlier lives included."""
+        """The number of completed steps, including those before a resume."""
         self._newest = -1
 
     def resume(self) -> int:
-        """Goes on from the newest whole checkpoint that any rank has, and returns how many steps it holds; 0, and
-        nothing is changed, where there is none. Damaged ones are passed over, with a warning. Collective. Raises
-        ValueError on all ranks for a checkpoint of another training or of a newer Atoll."""
+        """Restores the newest intact checkpoint that any rank has, and returns its number of steps. Returns 0 and
+        changes nothing if there is no checkpoint. Damaged checkpoints are skipped with a warning. Collective. Raises
+        ValueError on all ranks if the checkpoint belongs to another training run or to a newer Atoll."""
         if self._writes:
             files.remove_unfinished(self._folder)
         passed_over: set[int] = set()
@@ -87,7 +88,7 @@ class Saved:
         try:
             state = torch.load(data, map_location="cpu", weights_only=True)
         except Exception as error:
-            raise ValueError(f"{where} is whole, but holds what is no state: {error}") from error
+            raise ValueError(f"{where} is intact, but does not hold a valid state: {error}") from error
         restore(self._items, state["items"], where)
         self._restore_random(state["random"])
         self.steps = step
@@ -95,22 +96,24 @@ class Saved:
         return step
 
     def step(self) -> None:
-        """A step is done: the optimizer has gone on. Saves after every `every` of them. What cannot be written is a
-        warning, and tried again at the next of them. Raises RuntimeError within a step, where the loader has more
-        micro-batches."""
+        """Counts one completed step, and saves after every `every` steps; call it after the optimizer's step. A
+        checkpoint that cannot be written is a warning, and is tried again `every` steps later. Raises RuntimeError
+        if called before the last micro-batch of a step."""
         if any(not loader.step_complete for loader in self._loaders):
-            raise RuntimeError("atoll.Saved.step: the step is not complete: call it where loader.step_complete is true")
+            raise RuntimeError(
+                "atoll.Checkpointer.step: the step is not complete: call it when loader.step_complete is true"
+            )
         self.steps += 1
         if self.steps % self._every:
             return
         try:
             self.save()
         except OSError as error:
-            logger.warning("%s; the training goes on, and tries again in %d steps", error, self._every)
+            logger.warning("%s; training continues, and the next attempt is in %d steps", error, self._every)
 
     def save(self) -> None:
-        """Saves now, between two steps, unless this step is saved. Raises OSError where it cannot be written; earlier
-        checkpoints then stay."""
+        """Saves now, unless this step has been saved; call it between two steps. Raises OSError if the checkpoint
+        cannot be written; earlier checkpoints are then kept."""
         random = None
         if self._random:
             own = own_random(self._device)
@@ -131,7 +134,7 @@ class Saved:
         files.remove_older(self._folder, self.steps, self._keep)
 
     def _agree(self, passed_over: set[int]) -> tuple[int, int]:
-        """The newest step that a rank has, and the first rank that has it; -1 where none has any."""
+        """Returns the newest step that any rank has, and the first rank that has it; -1 if no rank has one."""
         step, problem = -1, ""
         try:
             step = self._own_newest(passed_over)
@@ -151,18 +154,18 @@ class Saved:
                     files.check(files.path_of(self._folder, step), step)
                     return step
                 except files.UnreadableError as error:
-                    logger.warning("%s; an older checkpoint is looked for", error)
+                    logger.warning("%s; looking for an older checkpoint", error)
                     passed_over.add(step)
         return -1
 
     def _receive(self, step: int, holder: int) -> io.BytesIO | None:
-        """The checkpoint's bytes, from the rank that has it; None where it is damaged."""
+        """Returns the checkpoint's bytes, sent by the rank that has it; None if it is damaged."""
         data = b""
         if self._rank == holder:
             try:
                 data = files.read(files.path_of(self._folder, step), step)
             except files.UnreadableError as error:
-                logger.warning("%s; an older checkpoint is looked for", error)
+                logger.warning("%s; looking for an older checkpoint", error)
         if self._exchange is None or self._exchange.ranks == 1:
             return io.BytesIO(data) if data else None
         size = int(self._exchange.numbers([len(data)])[holder][0])
@@ -186,14 +189,16 @@ class Saved:
         ranks = self._exchange.ranks if self._exchange else 1
         if len(states) != ranks and self._rank == 0:
             logger.warning(
-                "random states of %d ranks were saved, %d go on: others begin theirs anew", len(states), ranks
+                "random states of %d ranks were saved, but %d ranks resume: the rest keep fresh random states",
+                len(states),
+                ranks,
             )
         if self._rank < len(states):
             restore_random(states[self._rank], self._device)
 
 
 def _device_of(items: Any) -> torch.device:
-    """Where the group takes tensors: where the first model's parameters are."""
+    """Returns the device that the group communicates on: the one with the first model's parameters."""
     for item in items:
         parameter = next(item.parameters(), None) if isinstance(item, nn.Module) else None
         if parameter is not None:

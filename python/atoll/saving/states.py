@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a training is saved: states without code, the same on all ranks; and each rank's random states."""
+"""The state of a training run: plain values without code, the same on all ranks, and each rank's random states."""
 
 import base64
 import io
@@ -19,22 +19,22 @@ _CONTAINERS = (dict, OrderedDict, Counter, list, tuple, set)
 
 
 def unwrapped(item: Any) -> Any:
-    """States are those of the module within DistributedDataParallel, so that one process can load them too."""
+    """Returns the module inside DistributedDataParallel, so that one process can load the state too."""
     return item.module if isinstance(item, DistributedDataParallel) else item
 
 
 def check_item(name: str, item: Any) -> None:
-    """Raises TypeError where it has no state to save."""
+    """Raises TypeError if `item` has no state to save."""
     if not callable(getattr(item, "state_dict", None)) or not callable(getattr(item, "load_state_dict", None)):
         raise TypeError(
-            f"atoll.Saved: {name} is a {type(item).__name__}, which has no state_dict and load_state_dict: give "
+            f"atoll.Checkpointer: {name} is a {type(item).__name__}, which has no state_dict and load_state_dict: pass "
             "models, optimizers, loaders, schedulers and the like"
         )
 
 
 def check_plain(value: Any, where: str) -> None:
-    """Raises TypeError for what cannot be loaded again without running code, or is not the same on all ranks; `where`
-    is for the message."""
+    """Raises TypeError if `value` cannot be loaded again without running code, or differs between ranks. The message
+    names `where`."""
     kind = type(value)
     if kind in _VALUES or kind in _TENSORS:
         return
@@ -47,53 +47,53 @@ def check_plain(value: Any, where: str) -> None:
             check_plain(inner, f"{where}[{key!r}]")
     elif isinstance(value, torch.Tensor):
         raise TypeError(
-            f"{where} is a {kind.__name__}, not a whole tensor: atoll.Saved is for models that all ranks hold whole; "
-            "save a sharded one with torch.distributed.checkpoint"
+            f"{where} is a {kind.__name__}, not a whole tensor: atoll.Checkpointer is for models that all ranks hold "
+            "whole; save a sharded model with torch.distributed.checkpoint"
         )
     else:
         raise TypeError(
-            f"{where} is a {kind.__module__}.{kind.__qualname__}: atoll.Saved writes tensors, numbers, texts and "
-            "containers of them, and never code; convert it in state_dict"
+            f"{where} is a {kind.__module__}.{kind.__qualname__}: atoll.Checkpointer writes tensors, numbers, strings "
+            "and containers of them, and never code; convert it in state_dict"
         )
 
 
 def check_model(module: nn.Module, state: Any) -> None:
-    """Raises ValueError where the state is of another model."""
+    """Raises ValueError if the state belongs to another model."""
     own = module.state_dict()
     for name in [*own, *state]:
         if name not in own or name not in state:
             raise ValueError(f"{name!r} is only in the {'model' if name in own else 'checkpoint'}")
         ours, its = own[name], state[name]
         if isinstance(ours, torch.Tensor) and isinstance(its, torch.Tensor) and ours.shape != its.shape:
-            raise ValueError(f"{name!r} is {list(its.shape)} there, {list(ours.shape)} in the model")
+            raise ValueError(f"{name!r} is {list(its.shape)} in the checkpoint, {list(ours.shape)} in the model")
 
 
 def restore(items: Mapping[str, Any], states: Mapping[str, Any], where: str) -> None:
-    """Gives all items their states; loaders first, because they refuse those of another training. Raises ValueError,
-    naming the item and `where` the states are from."""
+    """Loads the states into all items; loaders first, because they reject the state of another training run. Raises
+    ValueError that names the item and `where` the states are from."""
     if sorted(items) != sorted(states):
         raise ValueError(
-            f"{where} holds {', '.join(sorted(states))}, this training has {', '.join(sorted(items))}: give "
-            "atoll.Saved the same, or another folder"
+            f"{where} holds {', '.join(sorted(states))}, but this training run has {', '.join(sorted(items))}: pass "
+            "the same items to atoll.Checkpointer, or use another folder"
         )
     for name, item in items.items():
         if isinstance(item, nn.Module):
-            _told(name, where, check_model, item, states[name])
+            _apply(name, where, check_model, item, states[name])
     for name in sorted(items, key=lambda name: isinstance(items[name], nn.Module | torch.optim.Optimizer)):
-        _told(name, where, items[name].load_state_dict, states[name])
+        _apply(name, where, items[name].load_state_dict, states[name])
 
 
-def _told(name: str, where: str, function: Any, *arguments: Any) -> None:
+def _apply(name: str, where: str, function: Any, *arguments: Any) -> None:
     try:
         function(*arguments)
     except (ValueError, TypeError, KeyError, RuntimeError) as error:
         raise ValueError(
-            f"{where} does not fit {name}: {error}; give the training what it had, or atoll.Saved another folder"
+            f"{where} does not fit {name}: {error}; restore the original configuration, or use another folder"
         ) from error
 
 
 def own_random(device: torch.device) -> str:
-    """This rank's random states of Python, numpy and PyTorch, as text."""
+    """Returns this rank's random states of Python, numpy and PyTorch as text."""
     numpy_state: Any = numpy.random.get_state(legacy=True)
     state: dict[str, Any] = {
         "python": random.getstate(), "torch": torch.get_rng_state(),

@@ -7,7 +7,7 @@
 
 namespace atl::collectives {
 
-/// XXH3-64 of bytes that come one after the other, and never 0, which stands for "none".
+/// Computes the XXH3-64 of consecutive pieces of data. The result is never 0, which stands for "none".
 class Checksum {
  public:
   Checksum();
@@ -23,7 +23,7 @@ class Checksum {
   void* state_;
 };
 
-/// The same of one piece.
+/// Returns the checksum of a single piece.
 std::uint64_t checksum_of(std::span<const std::byte> bytes) noexcept;
 
 }  // namespace atl::collectives

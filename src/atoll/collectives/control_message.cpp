@@ -8,7 +8,7 @@
 namespace atl::collectives {
 namespace {
 
-// Times that no clock shows would overflow what is computed from them.
+// Later times are implausible, and arithmetic on them could overflow.
 constexpr std::uint64_t kLatest = std::uint64_t{1} << 60;
 
 auto fields(const IssuedCall& call) {
@@ -16,7 +16,7 @@ auto fields(const IssuedCall& call) {
   return std::tuple(of.operation, of.dtype, of.reduce_op, of.root, of.sequence, of.attempt, call.count);
 }
 
-/// The value of an enumeration that begins with 0; nothing behind its last one.
+/// Reads a value of an enumeration that starts at 0; returns nothing if it is above `last`.
 template <class Enum>
 std::optional<Enum> enumerator(ByteReader& reader, int last) {
   const auto value = reader.integer<std::uint8_t>();
@@ -24,7 +24,7 @@ std::optional<Enum> enumerator(ByteReader& reader, int last) {
   return static_cast<Enum>(value);
 }
 
-/// What `read` makes of the whole body; nothing where that is too short or too long.
+/// Returns the result of `read` on the whole body; nothing if the body is too short or too long.
 template <class Read>
 auto whole(std::span<const std::byte> body, const Read& read) -> decltype(read(std::declval<ByteReader&>())) {
   try {
@@ -66,7 +66,7 @@ std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const Re
   ByteWriter writer(message);
   writer.integer(static_cast<std::uint8_t>(report.kind));
   writer.integer(static_cast<std::uint32_t>(report.rank));
-  writer.bytes(as_byte_span(std::string_view(report.text).substr(0, kLongestReport)));
+  writer.bytes(as_byte_span(std::string_view(report.text).substr(0, kMaxReport)));
   return message;
 }
 
@@ -74,7 +74,7 @@ std::optional<Report> decode_report(std::span<const std::byte> body) {
   return whole(body, [](ByteReader& reader) -> std::optional<Report> {
     const auto kind = enumerator<ErrorKind>(reader, static_cast<int>(ErrorKind::kInternal));
     const auto rank = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-    if (!kind || reader.left() > kLongestReport) return std::nullopt;
+    if (!kind || reader.left() > kMaxReport) return std::nullopt;
     const auto text = reader.bytes(reader.left());
     return Report{*kind, rank, std::string(reinterpret_cast<const char*>(text.data()), text.size())};
   });
@@ -85,7 +85,7 @@ std::vector<std::byte> encode(std::uint64_t group_id, const RefusalMessage& refu
   ByteWriter writer(message);
   writer.integer(refusal.number);
   writer.integer(static_cast<std::uint32_t>(refusal.rank));
-  writer.bytes(as_byte_span(std::string_view(refusal.why).substr(0, kLongestReport)));
+  writer.bytes(as_byte_span(std::string_view(refusal.why).substr(0, kMaxReport)));
   return message;
 }
 
@@ -95,7 +95,7 @@ std::optional<RefusalMessage> decode_refusal(std::span<const std::byte> body) {
     refusal.number = reader.integer<std::uint64_t>();
     refusal.rank = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
     refusal.why = text_at_end(reader);
-    if (refusal.why.size() > kLongestReport) return std::nullopt;
+    if (refusal.why.size() > kMaxReport) return std::nullopt;
     return refusal;
   });
 }
@@ -105,7 +105,7 @@ std::vector<std::byte> encode(std::uint64_t group_id, const WithdrawalMessage& w
   ByteWriter writer(message);
   writer.integer(static_cast<std::uint8_t>(withdrawal.sends));
   writer.integer(withdrawal.number);
-  writer.bytes(as_byte_span(std::string_view(withdrawal.why).substr(0, kLongestReport)));
+  writer.bytes(as_byte_span(std::string_view(withdrawal.why).substr(0, kMaxReport)));
   return message;
 }
 
@@ -117,7 +117,7 @@ std::optional<WithdrawalMessage> decode_withdrawal(std::span<const std::byte> bo
     withdrawal.sends = sends == 1;
     withdrawal.number = reader.integer<std::uint64_t>();
     withdrawal.why = text_at_end(reader);
-    if (withdrawal.why.size() > kLongestReport) return std::nullopt;
+    if (withdrawal.why.size() > kMaxReport) return std::nullopt;
     return withdrawal;
   });
 }

@@ -9,10 +9,10 @@
 
 namespace atl::collectives {
 
-/// The first error of a group. Thread-safe; checking costs one relaxed load.
+/// Holds the first error of a group. Thread-safe; checking costs one atomic load.
 class Failure {
  public:
-  /// True when this was the first.
+  /// Returns true if this was the first error.
   bool set(const Error& error) {
     const std::lock_guard lock(mutex_);
     if (error_) return false;

@@ -32,7 +32,7 @@ transport::Channel& PeerPorts::open(int peer, Port port) {
   Entry& entry = entries_[static_cast<std::size_t>(peer)];
   auto& slot = entry.channels[static_cast<std::size_t>(port)];
   if (transport::Channel* channel = slot.load(std::memory_order_acquire)) return *channel;
-  // Two threads may both come here: the endpoint gives them the same link and the same channel.
+  // Two threads may get here at once: the endpoint returns the same link and the same channel to both.
   transport::Link& link = endpoint_.link(members_[static_cast<std::size_t>(peer)]);
   entry.link.store(&link, std::memory_order_release);
   transport::Channel& channel = link.channel(channel_id(group_id_, port));

@@ -12,12 +12,12 @@
 
 namespace atl::collectives {
 
-/// The flows of a group between a pair of ranks, and their channel index on the link.
+/// The flows of a group between two ranks, with their channel index on the link.
 enum class Port : std::uint32_t { kUp = 0, kDown = 1, kMessages = 2 };
 inline constexpr std::size_t kPortCount = 3;
 
-/// A group's channels by peer rank. A link opens when one of its channels is first asked for. Thread-safe; lookups of a channel that
-/// is already open are one atomic load.
+/// A group's channels by peer rank. A link opens when one of its channels is first requested. Thread-safe; looking up
+/// an open channel costs one atomic load.
 class PeerPorts {
  public:
   PeerPorts(transport::Endpoint& endpoint, std::uint64_t group_id, std::vector<transport::PeerAddress> members,
@@ -30,29 +30,29 @@ class PeerPorts {
 
   transport::Channel& open(int peer, Port port);
 
-  /// Opens the link to `peer` without a channel, so that the end of either process is noticed by the other.
+  /// Opens the link to `peer` without a channel, so that each process notices the end of the other.
   void watch(int peer);
 
-  /// The link to `peer` if this group has opened one.
+  /// Returns the link to `peer` if this group has opened one, else nullptr.
   transport::Link* link_if_open(int peer) const noexcept;
 
-  /// Link::direct of that link: nullptr where there is none. A test may give one of its own.
+  /// Returns Link::direct of that link, or nullptr if there is none. Virtual for tests, which provide their own port.
   virtual transport::DirectPort* direct(int peer) const noexcept;
 
-  /// " (no connection to 10.0.0.2:4711 yet)" as long as the link to `peer` is being made, else "".
+  /// Returns " (no connection to 10.0.0.2:4711 yet)" while the link to `peer` is being opened, else "".
   std::string missing_link(int peer) const;
 
-  /// Rank of the member with this id, or -1.
+  /// Returns the rank of the member with this id, or -1.
   int rank_of(const transport::PeerId& id) const noexcept;
 
-  /// "rank 3".
+  /// Returns "rank 3".
   const std::string& name(int peer) const noexcept { return members_[static_cast<std::size_t>(peer)].name; }
   int size() const noexcept { return static_cast<int>(members_.size()); }
   int rank() const noexcept { return rank_; }
   std::uint64_t group_id() const noexcept { return group_id_; }
   transport::Endpoint& endpoint() noexcept { return endpoint_; }
 
-  /// Members whose process runs on this host, this rank included.
+  /// Returns the number of members that run on this host, this rank included.
   std::size_t members_on_this_host() const noexcept;
 
  private:

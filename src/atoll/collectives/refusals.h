@@ -13,7 +13,7 @@
 
 namespace atl::collectives {
 
-/// Thrown where another rank has refused the operation. The group goes on with the next one.
+/// Thrown for an operation that another rank has refused. The group continues with the next one.
 class OperationRefused : public Error {
  public:
   using Error::Error;
@@ -25,19 +25,20 @@ struct Refusal {
   std::string why;
 };
 
-/// The operations of a group that some rank has refused, by number. The last kMaxRemembered are known. Thread-safe; while there are
-/// none, asking costs one load.
+/// The operations of a group that a rank has refused, by number. The last kMaxRemembered are kept. Thread-safe; while
+/// there are none, a query costs one load.
 class Refusals {
  public:
   static constexpr std::size_t kMaxRemembered = 1024;
 
-  /// False when the operation's refusal is known already.
+  /// Returns false if the operation was known to be refused already.
   bool note(std::uint64_t number, const Refusal& refusal);
 
   std::optional<Refusal> find(std::uint64_t number) const;
   bool contains(std::uint64_t number) const { return find(number).has_value(); }
 
-  /// Throws OperationRefused where the operation that the collective belongs to is refused; `count` and `rank` are for the message.
+  /// Throws OperationRefused if the operation that the collective belongs to was refused. `count` and `rank` are for
+  /// the error text.
   void throw_if_refused(const Signature& signature, std::uint64_t count, int rank) const;
 
  private:
@@ -46,7 +47,7 @@ class Refusals {
   std::map<std::uint64_t, Refusal> refusals_;
 };
 
-/// "rank 1 refused it: <why>".
+/// Returns "rank 1 refused it: <why>".
 std::string describe(const Refusal& refusal);
 
 }  // namespace atl::collectives

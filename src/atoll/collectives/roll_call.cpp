@@ -13,12 +13,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMostTables = 4;
-constexpr std::size_t kMostListed = 12;
+constexpr std::size_t kMaxTables = 4;
+constexpr std::size_t kMaxListed = 12;
 constexpr int kBackoff = 3;
-// Who was asked every second and has said nothing for so long does not answer.
+// A rank that has not answered for this long, although it is queried every second, is reported as silent.
 constexpr milliseconds kSilence{4000};
-// Who is inside may wait for somebody else, which takes a moment to be known.
+// A rank that has entered may itself wait for another one, and it takes a moment until that is known.
 constexpr milliseconds kNewsTake{2000};
 
 milliseconds between(Clock::time_point from, Clock::time_point to) {
@@ -45,12 +45,12 @@ std::string time_of_day(Clock::time_point when, Clock::time_point now) {
 
 }  // namespace
 
-/// Who is where in one collective, but this rank.
+/// How far the other ranks have come in one collective.
 struct RollCall::Findings {
   std::vector<int> away, queued, input, silent;
-  std::vector<int> sending;         // awaited ranks that take part: only their data is missing
-  std::vector<int> waiting;         // this rank too
-  std::optional<Whereabouts> last;  // of the first one that is away or queued
+  std::vector<int> sending;          // awaited ranks that have entered: only their data is missing
+  std::vector<int> waiting;          // includes this rank
+  std::optional<RankProgress> last;  // of the first rank that is away or queued
   Clock::time_point waiting_since{};
 };
 
@@ -60,7 +60,7 @@ RollCall::Table& RollCall::table(std::uint64_t sequence) {
   for (Table& known : tables_) {
     if (known.sequence == sequence) return known;
   }
-  if (tables_.size() == kMostTables) {
+  if (tables_.size() == kMaxTables) {
     tables_.erase(std::min_element(tables_.begin(), tables_.end(),
                                    [](const Table& a, const Table& b) { return a.sequence < b.sequence; }));
   }
@@ -75,34 +75,34 @@ const RollCall::Table* RollCall::find(std::uint64_t sequence) const {
   return nullptr;
 }
 
-void RollCall::hear(const RollCallMessage& message, Clock::time_point now) {
+void RollCall::record(const RollCallMessage& message, Clock::time_point now) {
   const std::lock_guard lock(mutex_);
   Table& known = table(message.sequence);
-  for (const Whereabouts& where : message.ranks) {
+  for (const RankProgress& where : message.ranks) {
     const auto rank = static_cast<std::size_t>(where.rank);
     if (where.rank == options_.rank || rank >= known.ranks.size()) continue;
     Known& entry = known.ranks[rank];
-    if (entry.heard && now - where.said < entry.said) continue;
-    entry = {true, where, now - where.since, now - where.said};
+    if (entry.heard && now - where.reported < entry.reported) continue;
+    entry = {true, where, now - where.since, now - where.reported};
   }
 }
 
-RollCallMessage RollCall::message(std::uint64_t sequence, const Whereabouts& own, bool asks,
+RollCallMessage RollCall::message(std::uint64_t sequence, const RankProgress& own, bool wants_reply,
                                   Clock::time_point now) const {
-  RollCallMessage message{asks, sequence, {}};
+  RollCallMessage message{wants_reply, sequence, {}};
   const std::lock_guard lock(mutex_);
   if (const Table* known = find(sequence)) {
     for (const Known& entry : known->ranks) {
       if (!entry.heard) continue;
       message.ranks.push_back(entry.where);
       message.ranks.back().since = between(entry.since, now);
-      message.ranks.back().said = between(entry.said, now);
+      message.ranks.back().reported = between(entry.reported, now);
     }
   }
   std::stable_sort(message.ranks.begin(), message.ranks.end(),
-                   [](const Whereabouts& a, const Whereabouts& b) { return a.stage < b.stage; });
+                   [](const RankProgress& a, const RankProgress& b) { return a.stage < b.stage; });
   message.ranks.insert(message.ranks.begin(), own);
-  if (message.ranks.size() > kMostWhereabouts) message.ranks.resize(kMostWhereabouts);
+  if (message.ranks.size() > kMaxRollCallRanks) message.ranks.resize(kMaxRollCallRanks);
   return message;
 }
 
@@ -119,7 +119,7 @@ RollCall::Findings RollCall::find_out(const Stall& stall, Clock::time_point now)
       continue;
     }
     const Known entry = known ? known->ranks[static_cast<std::size_t>(rank)] : Known{};
-    const auto last_word = entry.heard ? std::max(entry.said, stall.since) : stall.since;
+    const auto last_word = entry.heard ? std::max(entry.reported, stall.since) : stall.since;
     if (is_awaited(rank) && now - last_word > kSilence && entry.where.stage != Stage::kDone) {
       found.silent.push_back(rank);
       continue;
@@ -143,9 +143,9 @@ RollCall::Findings RollCall::find_out(const Stall& stall, Clock::time_point now)
 
 std::string RollCall::list(const std::vector<int>& ranks) const {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < std::min(ranks.size(), kMostListed); ++i)
+  for (std::size_t i = 0; i < std::min(ranks.size(), kMaxListed); ++i)
     text += (i == 0 ? "" : ", ") + options_.labels[static_cast<std::size_t>(ranks[i])];
-  if (ranks.size() > kMostListed) text += " and " + std::to_string(ranks.size() - kMostListed) + " more";
+  if (ranks.size() > kMaxListed) text += " and " + std::to_string(ranks.size() - kMaxListed) + " more";
   return text;
 }
 
@@ -153,31 +153,31 @@ std::string RollCall::absence(const Findings& findings, const std::string& what,
   std::string text = list(findings.away) + (findings.away.size() == 1 ? " has" : " have") + " not entered " + what +
                      " for " + seconds(between(findings.waiting_since, now));
   if (findings.away.size() > 1 || !findings.last) return text;
-  const Whereabouts& last = *findings.last;
+  const RankProgress& last = *findings.last;
   if (!last.has_last) return text + " (it has called no collective of this group yet)";
   return text + " (its last was " + numbered(last.last, last.last_sequence) + ", " +
          (last.last_done ? "done " : "not done, called ") + seconds(last.since) + " ago)";
 }
 
-std::string RollCall::say(const Stall& stall, const Findings& findings, const std::string& what,
-                          Clock::time_point now) const {
+std::string RollCall::describe_findings(const Stall& stall, const Findings& findings, const std::string& what,
+                                        Clock::time_point now) const {
   std::vector<std::string> parts;
   const auto has = [](const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; };
   if (!findings.away.empty()) parts.push_back(absence(findings, what, now));
   if (!findings.silent.empty()) {
-    parts.push_back(list(findings.silent) + (findings.silent.size() == 1 ? " does" : " do") + " not answer for " +
+    parts.push_back(list(findings.silent) + has(findings.silent) + " not answered for " +
                     seconds(between(stall.since, now)) +
-                    ": stopped, short of processor time, or the network between is blocked");
+                    ": stopped, short of processor time, or the network in between is blocked");
   }
   if (!findings.queued.empty()) {
-    std::string behind;
+    std::string where;
     if (findings.last && findings.last->stage == Stage::kQueued && findings.last->has_last)
-      behind = ", being still in " + numbered(findings.last->last, findings.last->last_sequence);
-    parts.push_back(list(findings.queued) + has(findings.queued) + " called " + what + " but not begun it" + behind);
+      where = " (still in " + numbered(findings.last->last, findings.last->last_sequence) + ")";
+    parts.push_back(list(findings.queued) + has(findings.queued) + " called " + what + " but not started it" + where);
   }
   if (!findings.input.empty()) {
     parts.push_back(list(findings.input) + has(findings.input) + " called " + what +
-                    " and not got the input from the device or the island's other ranks");
+                    " but not received the input from the device or the island's other ranks");
   }
   if (parts.empty() && !findings.sending.empty() && now - stall.since >= kNewsTake) {
     std::string ways;
@@ -210,15 +210,15 @@ std::optional<std::string> RollCall::report(const Stall& stall, Clock::time_poin
   for (const int rank : findings.away) {
     if (std::find(named_.begin(), named_.end(), rank) == named_.end()) named_.push_back(rank);
   }
-  std::string cause = say(stall, findings, stall.name, now);
+  std::string cause = describe_findings(stall, findings, stall.name, now);
   if (cause.empty()) {
     cause = stall.peers.empty()
-                ? stall.name + " waits for its input from the device for " + seconds(between(stall.since, now))
-                : stall.name + " waits for " + list({stall.peers.begin(), stall.peers.end()}) + " for " +
+                ? stall.name + " has waited for its input from the device for " + seconds(between(stall.since, now))
+                : stall.name + " has waited for " + list({stall.peers.begin(), stall.peers.end()}) + " for " +
                       seconds(between(stall.since, now));
   }
   return "group \"" + options_.group + "\" on rank " + std::to_string(options_.rank) + ": " + cause + "; " +
-         list(findings.waiting) + (findings.waiting.size() == 1 ? " waits" : " wait") + " since " +
+         list(findings.waiting) + (findings.waiting.size() == 1 ? " has" : " have") + " been waiting since " +
          time_of_day(findings.waiting_since, now);
 }
 
@@ -233,9 +233,9 @@ std::optional<std::string> RollCall::finish(const Stall& stall, Clock::time_poin
   return where + list(named_) + " entered " + stall.name + after;
 }
 
-std::string RollCall::account(const Stall& stall, Clock::time_point now) const {
+std::string RollCall::explain(const Stall& stall, Clock::time_point now) const {
   const std::lock_guard lock(mutex_);
-  return say(stall, find_out(stall, now), "it", now);
+  return describe_findings(stall, find_out(stall, now), "it", now);
 }
 
 }  // namespace atl::collectives

@@ -19,18 +19,18 @@ std::uint32_t to_wire(std::chrono::milliseconds duration) {
 
 void encode(const RollCallMessage& message, std::vector<std::byte>& out) {
   ByteWriter writer(out);
-  const std::size_t count = std::min(message.ranks.size(), kMostWhereabouts);
-  writer.integer(static_cast<std::uint8_t>(message.asks ? 1 : 0));
+  const std::size_t count = std::min(message.ranks.size(), kMaxRollCallRanks);
+  writer.integer(static_cast<std::uint8_t>(message.wants_reply ? 1 : 0));
   writer.integer(message.sequence);
   writer.integer(static_cast<std::uint16_t>(count));
-  for (const Whereabouts& one : std::span(message.ranks).first(count)) {
+  for (const RankProgress& one : std::span(message.ranks).first(count)) {
     writer.integer(static_cast<std::uint32_t>(one.rank));
     writer.integer(static_cast<std::uint8_t>(one.stage));
     writer.integer(static_cast<std::uint8_t>((one.has_last ? kHasLast : 0) | (one.last_done ? kLastDone : 0)));
     writer.integer(static_cast<std::uint8_t>(one.last));
     writer.integer(one.last_sequence);
     writer.integer(to_wire(one.since));
-    writer.integer(to_wire(one.said));
+    writer.integer(to_wire(one.reported));
   }
 }
 
@@ -38,13 +38,13 @@ std::optional<RollCallMessage> decode_roll_call(std::span<const std::byte> bytes
   try {
     ByteReader reader(bytes, "a roll call");
     RollCallMessage message;
-    const auto asks = reader.integer<std::uint8_t>();
+    const auto wants_reply = reader.integer<std::uint8_t>();
     message.sequence = reader.integer<std::uint64_t>();
     const auto count = reader.integer<std::uint16_t>();
-    if (asks > 1 || count > kMostWhereabouts) return std::nullopt;
-    message.asks = asks == 1;
+    if (wants_reply > 1 || count > kMaxRollCallRanks) return std::nullopt;
+    message.wants_reply = wants_reply == 1;
     for (std::uint16_t i = 0; i < count; ++i) {
-      Whereabouts one;
+      RankProgress one;
       const auto rank = reader.integer<std::uint32_t>();
       const auto stage = reader.integer<std::uint8_t>();
       const auto flags = reader.integer<std::uint8_t>();
@@ -60,7 +60,7 @@ std::optional<RollCallMessage> decode_roll_call(std::span<const std::byte> bytes
       one.last = static_cast<Operation>(last);
       one.last_sequence = reader.integer<std::uint64_t>();
       one.since = std::chrono::milliseconds(reader.integer<std::uint32_t>());
-      one.said = std::chrono::milliseconds(reader.integer<std::uint32_t>());
+      one.reported = std::chrono::milliseconds(reader.integer<std::uint32_t>());
       message.ranks.push_back(one);
     }
     reader.expect_end();

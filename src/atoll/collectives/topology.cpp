@@ -10,15 +10,15 @@
 namespace atl::collectives {
 namespace {
 
-// The sum of what an island's ranks state. Statements are relative to one another, so either all islands make one or
-// none does.
+// Returns, by island, the sum of the rates that its ranks state. Rates are relative to one another, so all islands or
+// none must state one.
 std::vector<double> uplinks_of(const Topology& topology, const std::vector<double>& uplink) {
   std::vector<double> sums(topology.islands.size(), 0.0);
   bool stated = false;
   for (std::size_t rank = 0; rank < uplink.size(); ++rank) {
     if (!std::isfinite(uplink[rank])) {
       throw Error(ErrorKind::kInvalidArgument,
-                  "rank " + std::to_string(rank) + " states an uplink rate that is not a finite number");
+                  "rank " + std::to_string(rank) + " states an uplink rate that is not finite");
     }
     if (uplink[rank] <= 0) continue;
     sums[static_cast<std::size_t>(topology.island_of[rank])] += uplink[rank];
@@ -27,10 +27,10 @@ std::vector<double> uplinks_of(const Topology& topology, const std::vector<doubl
   if (!stated) return std::vector<double>(sums.size(), 1.0);
   for (std::size_t island = 0; island < sums.size(); ++island) {
     if (sums[island] > 0) continue;
-    throw Error(
-        ErrorKind::kInvalidArgument,
-        "island \"" + topology.labels[island] + "\" (rank " + std::to_string(topology.islands[island].front()) +
-            " and its like) states no uplink rate, but another island does: state one for every island or for none");
+    throw Error(ErrorKind::kInvalidArgument,
+                "island \"" + topology.labels[island] + "\" (lowest rank " +
+                    std::to_string(topology.islands[island].front()) +
+                    ") states no uplink rate, but another island does: state one for every island or for none");
   }
   return sums;
 }
@@ -68,7 +68,6 @@ bool Topology::has_accelerators() const {
   return std::any_of(devices.begin(), devices.end(), [](const std::string& device) { return device != "cpu"; });
 }
 
-// With flat reductions every contribution goes to the owner as it is.
 const std::vector<int>& Topology::island_with(int rank) const {
   return islands[static_cast<std::size_t>(island_of[static_cast<std::size_t>(rank)])];
 }

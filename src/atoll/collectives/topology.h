@@ -6,7 +6,7 @@
 
 namespace atl::collectives {
 
-/// Who is where in a group. The same on every rank, because it is computed from what all ranks exchanged.
+/// The islands and devices of a group. Equal on all ranks, because it is computed from what all ranks exchanged.
 struct Topology {
   int size = 0;
   /// Members of each island in ascending group rank; islands are ordered by their lowest rank.
@@ -15,31 +15,34 @@ struct Topology {
   std::vector<std::string> labels;  ///< by island
   /// Relative rate of each island's way to the bridge, by island; all equal unless the users stated it (ATOLL_UPLINK).
   std::vector<double> uplinks;
-  /// ATOLL_REDUCE=flat: raw contributions travel to the owner and are folded in group-rank order, so that the bits do not depend on the layout.
+  /// ATOLL_REDUCE=flat: raw contributions travel to the owner and are folded in group-rank order, so that the bits do
+  /// not depend on the layout.
   bool flat_reduce = false;
 
-  /// By island: the library that reduces inside it, as its ranks state it; "" where Atoll does it itself.
+  /// By island: the library that reduces inside it, as its ranks state it; "" if Atoll does.
   std::vector<std::string> libraries;
-  /// By island: PyTorch's type of the device its ranks compute on.
+  /// By island: the device type, as PyTorch names it, that its ranks compute on.
   std::vector<std::string> devices;
 
-  /// Whether some rank computes on an accelerator, from where tensors come to the host piece by piece.
+  /// Returns whether a rank computes on an accelerator, so that tensors are copied to the host in chunks.
   bool has_accelerators() const;
 
-  /// Whether ranks lead fixed parts of each message (schedule_leads.h), so that a library can work inside an island.
+  /// Returns whether ranks lead fixed parts of each message (schedule/leads.h), so that a library can work inside an
+  /// island.
   bool has_leads() const;
 
-  /// Whether large calls are cut into pieces, so that copies to a device or a library's work overlap with the bridge.
-  bool has_pieces() const { return has_accelerators() || has_leads(); }
+  /// Returns whether large calls are cut into chunks, so that device copies or the library's work overlap with the
+  /// bridge.
+  bool has_staged_chunks() const { return has_accelerators() || has_leads(); }
 
   bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
 
-  /// The members of a rank's island, and its place among them.
+  /// The members of a rank's island, and the rank's index among them.
   const std::vector<int>& island_with(int rank) const;
   int place_in_island(int rank) const;
 
-  /// Groups equal labels. `labels[r]` and `uplink[r]` (<= 0: not stated) are rank r's. An island's uplink is the sum over its
-  /// ranks of stated values, or 1 for every island when none is stated.
+  /// Puts ranks with equal labels into one island. `labels[r]` and `uplink[r]` (<= 0: not stated) are rank r's. An
+  /// island's uplink is the sum of the values that its ranks state, or 1 for every island if no rank states one.
   static Topology from_labels(const std::vector<std::string>& labels, const std::vector<double>& uplink = {},
                               bool flat_reduce = false);
 };

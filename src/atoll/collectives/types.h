@@ -21,7 +21,8 @@ enum class Operation : std::uint8_t {
 };
 const char* to_string(Operation operation) noexcept;  ///< "all_reduce"
 
-/// Gather, scatter, all_to_all: a message of its own between each pair, whose size only those two know.
+/// Returns true for gather, scatter and all_to_all: each pair of ranks exchanges a message of its own, whose size only
+/// those two know.
 constexpr bool is_direct(Operation operation) noexcept {
   return operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAllToAll;
 }
@@ -50,8 +51,8 @@ enum class ReduceOp : std::uint8_t { kSum, kAvg, kProduct, kMin, kMax, kBand, kB
 inline constexpr int kReduceOpCount = 9;
 const char* to_string(ReduceOp op) noexcept;  ///< "sum"
 
-/// False for combinations without a meaning: bitwise operations on floating-point or complex types, MIN and MAX of
-/// complex ones, AVG and PREMUL_SUM of bool.
+/// Returns false for undefined combinations: bitwise operations on floating-point or complex types, MIN and MAX of
+/// complex types, AVG and PREMUL_SUM of bool.
 bool is_supported(ReduceOp op, DataType dtype) noexcept;
 
 }  // namespace atl::collectives

@@ -14,7 +14,7 @@
 
 namespace atl {
 
-/// The bytes of `text`, without a copy.
+/// Views the bytes of `text` without a copy.
 inline std::span<const std::byte> as_byte_span(std::string_view text) noexcept {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
 }
@@ -33,7 +33,7 @@ class ByteWriter {
 
   void bytes(std::span<const std::byte> data) { out_.insert(out_.end(), data.begin(), data.end()); }
 
-  /// A 16-bit length and the characters. Throws Error(kInvalidArgument) when `text` is longer than `limit`.
+  /// Writes a 16-bit length and the characters. Throws Error(kInvalidArgument) when `text` is longer than `limit`.
   void string(std::string_view text, std::size_t limit) {
     if (text.size() > limit || text.size() > 0xffff) {
       throw Error(ErrorKind::kInvalidArgument, "\"" + std::string(text.substr(0, 64)) + "...\" has " +

@@ -13,7 +13,7 @@ namespace atl {
 #if defined(__x86_64__)
 namespace {
 
-constexpr std::size_t kSmall = 1024;  // below, memcpy's own vector code is as good and needs no alignment
+constexpr std::size_t kSmall = 1024;  // below this size memcpy's own vector code is as fast and needs no alignment
 
 // Copies up to the first aligned line of `to`: an unaligned store that crosses a line costs two.
 std::size_t copy_head(std::byte* to, const std::byte* from) noexcept {

@@ -14,7 +14,7 @@ class Deadline {
   static Deadline never() { return Deadline(Clock::time_point::max()); }
   static Deadline at(Clock::time_point when) { return Deadline(when); }
 
-  /// `duration` from now; a duration too large to add means never.
+  /// Expires `duration` from now, or never if `duration` is too large to add.
   static Deadline after(std::chrono::nanoseconds duration) {
     const auto now = Clock::now();
     return duration >= Clock::time_point::max() - now ? never() : Deadline(now + duration);
@@ -24,7 +24,7 @@ class Deadline {
   bool expired() const { return !is_never() && Clock::now() >= when_; }
   Clock::time_point when() const { return when_; }
 
-  /// Time left, at least zero and at most `limit`.
+  /// Returns the time left, at least zero and at most `limit`.
   std::chrono::nanoseconds remaining(std::chrono::nanoseconds limit) const {
     if (is_never()) return limit;
     const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(when_ - Clock::now());

@@ -6,7 +6,7 @@
 
 namespace atl {
 
-/// What went wrong, by what the caller should do next. The set is closed.
+/// The kind of a failure, which tells the caller what to do next. The set is closed.
 enum class ErrorKind {
   kInvalidArgument,  ///< fix the call: a value is outside what the function accepts
   kMismatch,         ///< fix the program: ranks called different operations, sizes, dtypes or orders
@@ -20,7 +20,7 @@ enum class ErrorKind {
   kInternal,         ///< a bug in Atoll: please report it
 };
 
-/// Stable lower-case name of `kind`, for logs and dumps ("peer_lost").
+/// Returns the stable lower-case name of `kind`, for logs and dumps ("peer_lost").
 const char* to_string(ErrorKind kind) noexcept;
 
 /// The one exception type of libatoll. Messages name the operation, the peer and the value seen.
@@ -33,7 +33,7 @@ class Error : public std::runtime_error {
   ErrorKind kind_;
 };
 
-/// "message: Connection refused (errno 111)", for errors that come from a system call.
+/// Returns "message: Connection refused (errno 111)", for errors that come from a system call.
 std::string with_errno(const std::string& message, int error_number);
 
 }  // namespace atl

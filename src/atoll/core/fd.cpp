@@ -20,7 +20,7 @@ namespace {
 constexpr std::size_t kMaxDescriptors = std::size_t{1} << 20;
 constexpr std::size_t kBits = 64;
 std::array<std::atomic<std::uint64_t>, kMaxDescriptors / kBits> registered{};
-std::atomic<std::size_t> used_words{0};  // no bit is set from here on
+std::atomic<std::size_t> used_words{0};  // no bit is set beyond these words
 std::atomic<std::uint32_t> forks{0};
 
 std::uint64_t bit_of(int fd) { return std::uint64_t{1} << (static_cast<std::size_t>(fd) % kBits); }

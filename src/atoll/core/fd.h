@@ -6,8 +6,8 @@
 
 namespace atl {
 
-/// How many forks lead from the process that first used Atoll to this one. An object that remembers the value it was
-/// made under knows whether it was inherited: then its descriptors, threads and shared mappings are not here. Any
+/// The number of forks between the process that first used Atoll and this one. An object that stores the value at its
+/// creation can tell whether it was inherited: then its descriptors, threads and shared mappings do not exist here. Any
 /// thread.
 std::uint32_t fork_depth() noexcept;
 
@@ -37,7 +37,7 @@ class Fd {
   explicit operator bool() const noexcept { return fd_ >= 0; }
   void reset() noexcept;
 
-  /// Gives up ownership; the caller closes.
+  /// Gives up ownership; the caller closes the descriptor.
   int release() noexcept;
 
  private:

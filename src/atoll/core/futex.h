@@ -15,8 +15,8 @@ namespace atl {
 
 // Sleeping on a word of memory, which may be shared between processes.
 
-/// Blocks while `word` holds `expected`, until a wake, a signal or `limit`; the caller looks again at what it waits
-/// for.
+/// Blocks while `word` holds `expected`, until a wake-up, a signal or `limit`. The caller re-checks its condition
+/// afterwards.
 inline void futex_wait(std::atomic<std::uint32_t>& word, std::uint32_t expected,
                        std::chrono::nanoseconds limit) noexcept {
   const auto ns = limit.count() > 0 ? limit.count() : 0;

@@ -14,28 +14,29 @@ std::atomic<LogSink*> installed{nullptr};
 
 iovec part(std::string_view text) { return {const_cast<char*>(text.data()), text.size()}; }
 
-// One system call per line, so that lines of several threads and processes do not mix.
-void write_to_standard_error(LogLevel level, std::string_view message) noexcept {
-  const std::array<iovec, 3> parts{part(level == LogLevel::kError ? "atoll error: " : "atoll warning: "), part(message),
-                                   part("\n")};
+}  // namespace
+
+void write_line(LogLevel level, std::string_view message) noexcept {
+  const std::array<iovec, 3> parts{part(level == LogLevel::kError     ? "atoll error: "
+                                        : level == LogLevel::kWarning ? "atoll warning: "
+                                                                      : "atoll: "),
+                                   part(message), part("\n")};
   // There is nowhere to report that standard error is closed.
   [[maybe_unused]] const ssize_t written = ::writev(STDERR_FILENO, parts.data(), static_cast<int>(parts.size()));
 }
-
-}  // namespace
 
 void set_log_sink(LogSink* sink) noexcept { installed.store(sink, std::memory_order_release); }
 
 void log(LogLevel level, std::string_view message) noexcept {
   LogSink* const sink = installed.load(std::memory_order_acquire);
   if (sink == nullptr) {
-    if (level >= LogLevel::kWarning) write_to_standard_error(level, message);
+    if (level >= LogLevel::kWarning) write_line(level, message);
     return;
   }
   try {
     sink->write(level, message);
   } catch (...) {
-    write_to_standard_error(LogLevel::kError, message);
+    write_line(LogLevel::kError, message);
   }
 }
 

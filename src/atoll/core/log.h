@@ -7,7 +7,7 @@ namespace atl {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-/// Where log lines go. Core declares it; spdlog implements it outside core.
+/// Receives log lines. Core declares it; spdlog implements it outside core.
 class LogSink {
  public:
   virtual ~LogSink() = default;
@@ -20,5 +20,9 @@ class LogSink {
 void set_log_sink(LogSink* sink) noexcept;
 
 void log(LogLevel level, std::string_view message) noexcept;
+
+/// Writes "atoll warning: message" to standard error in one system call, so that lines of several threads and processes
+/// do not mix. Takes no lock, and may be called in a forked child.
+void write_line(LogLevel level, std::string_view message) noexcept;
 
 }  // namespace atl

@@ -128,7 +128,7 @@ struct Loop::State {
   }
 
   void dispatch(const epoll_event& event) {
-    const std::uint64_t token = event.data.u64;  // of a packed structure: nothing may refer to it
+    const std::uint64_t token = event.data.u64;  // a copy, as nothing may refer to a field of a packed structure
     if (token == kWakeToken) {
       std::uint64_t count = 0;
       [[maybe_unused]] const auto got = ::read(wake.get(), &count, sizeof count);
@@ -146,7 +146,7 @@ struct Loop::State {
       for (int i = 0; i < count; ++i) dispatch(events[static_cast<std::size_t>(i)]);
       run_timers();
     }
-    // Handlers may own objects that use the loop: they go on its own thread.
+    // Handlers may own objects that use the loop, so they are destroyed on its thread.
     watches.clear();
     timers.clear();
   }
@@ -204,7 +204,7 @@ bool Loop::post(Task task) {
     state.posted.push_back(std::move(task));
     wake = !std::exchange(state.wake_pending, true);
   }
-  // The loop looks at its tasks before it waits, so its own thread needs no wake-up.
+  // The loop checks its tasks before it waits, so its own thread needs no wake-up.
   if (wake && !on_loop_thread()) state.signal_wake();
   return true;
 }

@@ -9,7 +9,7 @@
 
 namespace atl {
 
-/// A named thread that owns objects: it waits for descriptors and timers (epoll) and runs what others post.
+/// A named thread that owns objects: it waits for descriptors and timers (epoll) and runs tasks that others post.
 /// Handlers run on the loop thread only, one at a time, and must not block.
 class Loop {
  public:
@@ -26,24 +26,25 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  /// Any thread. Tasks run in the order posted. After the loop has begun to stop, and in a forked
-  /// child, tasks are dropped and false returns.
+  /// Any thread. Tasks run in the order posted. Once the loop is stopping, and in a forked child, drops the task and
+  /// returns false.
   bool post(Task task);
 
-  /// Runs `task` on the loop and waits for it; on the loop thread runs it directly. Exceptions propagate;
-  /// throws Error(kAborted) when post() would return false.
+  /// Runs `task` on the loop and waits for it; on the loop thread, runs it directly. Exceptions propagate. Throws
+  /// Error(kAborted) when post() would return false.
   void run_and_wait(const Task& task);
 
   bool on_loop_thread() const noexcept;
 
   // The rest is called on the loop thread only.
 
-  /// Watches `fd` (level-triggered unless EPOLLET is among the events) until remove_fd; `fd` must stay open meanwhile.
+  /// Watches `fd` (level-triggered unless EPOLLET is among the events) until remove_fd_on_loop; `fd` must stay open
+  /// until then.
   void add_fd_on_loop(int fd, std::uint32_t epoll_events, FdHandler handler);
   void modify_fd_on_loop(int fd, std::uint32_t epoll_events);
   void remove_fd_on_loop(int fd);
 
-  /// Calls `task` once after `delay`, or every `delay` when `repeat`.
+  /// Calls `task` once after `delay`, or every `delay` if `repeat` is set.
   TimerId add_timer_on_loop(std::chrono::milliseconds delay, bool repeat, Task task);
   void cancel_timer_on_loop(TimerId id);
 

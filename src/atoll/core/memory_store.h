@@ -21,9 +21,9 @@ class MemoryStore final : public Store {
 
   std::vector<std::byte> get(const std::string& key, Deadline deadline) override {
     std::unique_lock lock(mutex_);
-    const auto here = [&] { return values_.count(key) > 0; };
+    const auto exists = [&] { return values_.count(key) > 0; };
     const bool found =
-        deadline.is_never() ? (changed_.wait(lock, here), true) : changed_.wait_until(lock, deadline.when(), here);
+        deadline.is_never() ? (changed_.wait(lock, exists), true) : changed_.wait_until(lock, deadline.when(), exists);
     if (!found) throw Error(ErrorKind::kTimeout, "the key \"" + key + "\" did not appear in the store in time");
     return values_[key];
   }

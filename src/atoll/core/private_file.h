@@ -6,8 +6,8 @@
 
 namespace atl {
 
-/// Makes a file that only this user may read, in place of what has that name; follows no link, so that in a folder for all nobody leads the
-/// text elsewhere. Throws Error(kUnavailable).
+/// Creates a file that only this user may read, replacing any file of that name. Follows no links, so that in a shared
+/// folder no other user can redirect the text. Throws Error(kUnavailable).
 void write_private_file(const std::string& path, std::string_view text);
 
 }  // namespace atl

@@ -17,7 +17,7 @@ struct Region {
   bool operator==(const Region&) const = default;
 };
 
-/// The smallest region that holds both; an empty one adds nothing.
+/// Returns the smallest region that holds both; an empty one adds nothing.
 inline Region hull(Region a, Region b) noexcept {
   if (a.is_empty()) return b;
   if (b.is_empty()) return a;

@@ -9,9 +9,9 @@
 
 namespace atl {
 
-/// The job's key-value store, as far as Atoll needs it: ranks meet through it once per group. Implemented by the
-/// PyTorch glue over c10d::Store and by MemoryStore for ranks that are threads.
-/// All calls are thread-safe and throw Error(kStore) when the store is gone.
+/// The part of the job's key-value store that Atoll needs: ranks meet through it once per group. Implemented by the
+/// PyTorch glue over c10d::Store, and by MemoryStore for ranks that are threads. All calls are thread-safe and throw
+/// Error(kStore) when the store is gone.
 class Store {
  public:
   virtual ~Store() = default;

@@ -37,7 +37,7 @@ double float_from(const Json& value, const std::string& where) {
   return value.get<double>();
 }
 
-// `read` of each entry of the list `value`.
+// Applies `read` to each entry of the list `value`.
 template <typename List, typename Read>
 List list_from(const Json& value, const std::string& where, Read read) {
   if (!value.is_array()) wrong_value(where, value, "a list");
@@ -73,9 +73,9 @@ MemoryFormat memory_format_from(const Json& value, const std::string& where) {
   wrong_value(where, value, "the name of a memory format, such as \"contiguous_format\"");
 }
 
-// {"ints": [1, 2]} and its like: one key says what the value is.
+// Reads {"ints": [1, 2]} and the like: an object whose one key names the type of the value.
 Argument tagged_from(const Json& value, const std::string& where) {
-  if (value.size() != 1) wrong_value(where, value, "an object with one key that says what it is");
+  if (value.size() != 1) wrong_value(where, value, "an object with one key that names its type");
   const std::string& tag = value.begin().key();
   const Json& content = value.begin().value();
   if (tag == "tensor") return TensorId{tensor_from(content, where)};
@@ -129,7 +129,7 @@ std::int64_t integer_from(const Json& value, const std::string& where) {
   const bool small = value.is_number_unsigned()
                          ? value.get<std::uint64_t>() < std::uint64_t{kIntegerBound}
                          : value.is_number_integer() && value.get<std::int64_t>() > -kIntegerBound;
-  if (!small) wrong_value(where, value, "an integer of less than 2^40");
+  if (!small) wrong_value(where, value, "an integer whose magnitude is less than 2^40");
   return value.get<std::int64_t>();
 }
 
@@ -140,7 +140,7 @@ int tensor_from(const Json& value, const std::string& where) {
 }
 
 std::string text_from(const Json& value, const std::string& where) {
-  if (!value.is_string()) wrong_value(where, value, "a text");
+  if (!value.is_string()) wrong_value(where, value, "a string");
   return value.get<std::string>();
 }
 
@@ -150,7 +150,7 @@ Argument argument_from(const Json& value, const std::string& where) {
   if (value.is_number_float()) return value.get<double>();
   if (value.is_number()) return integer_from(value, where);
   if (value.is_object()) return tagged_from(value, where);
-  wrong_value(where, value, "a value, or an object with one key that says what it is");
+  wrong_value(where, value, "a value, or an object with one key that names its type");
 }
 
 Json argument_json(const Argument& argument) {

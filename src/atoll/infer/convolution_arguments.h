@@ -5,13 +5,13 @@
 
 namespace atl::infer {
 
-/// Which arguments of a convolution are what, behind input, weight and bias; those of aten::conv1d if nothing is said.
+/// The places of a convolution's arguments after input, weight and bias. The defaults are those of aten::conv1d.
 struct ConvolutionArguments {
   std::size_t stride = 3;
   std::size_t padding = 4;
   std::size_t dilation = 5;
   std::size_t groups = 6;
-  std::size_t output_padding = 0;  ///< 0: it has none
+  std::size_t output_padding = 0;  ///< 0: the operator has none
   bool transposed = false;
   bool batched = false;  ///< an input without a batch is refused
 };

@@ -12,8 +12,8 @@ namespace {
 
 int dim_of(const std::vector<int>& dims, int tensor) { return dims[static_cast<std::size_t>(tensor)]; }
 
-// Whether rows of the output come from the rows of all operands that are split: each is followed along its own dimension
-// or needed whole.
+// Returns whether rows of the output can be computed from rows of all split operands: each is followed along its own
+// dimension or needed whole.
 bool agrees(const NodeSplit& split, const std::vector<int>& dims) {
   if (split.locality == Locality::kPartial) return false;
   return std::all_of(split.operands.begin(), split.operands.end(), [&](const OperandSplit& operand) {
@@ -22,8 +22,8 @@ bool agrees(const NodeSplit& split, const std::vector<int>& dims) {
   });
 }
 
-// The dimension of the output that the rows of some split operand lead to; -1: none. Each dimension is looked at once: a node
-// may have very many operands.
+// The dimension of the output that the rows of some split operand lead to; -1: none. Tries each dimension only once,
+// because a node may have very many operands.
 int follow_rows(const Graph& graph, const Node& node, const std::vector<int>& dims) {
   if (node.outputs.empty()) return -1;
   const NodeView view(graph, node);
@@ -34,7 +34,7 @@ int follow_rows(const Graph& graph, const Node& node, const std::vector<int>& di
     const auto place = static_cast<std::size_t>(output_dim);
     if (!looked[place]) {
       looked[place] = true;
-      if (view.output_rows(output_dim) > 1) found[place] = split(graph, node, output_dim);  // one row has no parts
+      if (view.output_rows(output_dim) > 1) found[place] = split(graph, node, output_dim);  // one row cannot be divided
       if (found[place] && !agrees(*found[place], dims)) found[place].reset();
     }
     return found[place];
@@ -49,7 +49,7 @@ int follow_rows(const Graph& graph, const Node& node, const std::vector<int>& di
   return -1;
 }
 
-// As partial_of, of a node that follows no rows.
+// As partial_of, for a node that is not computed by rows.
 std::optional<Partial> follow_sums(const Graph& graph, const Node& node, const std::vector<int>& dims) {
   if (node.outputs.empty() || node.is_list) return std::nullopt;
   const NodeView view(graph, node);
@@ -98,7 +98,8 @@ std::optional<Partial> partial_of(const Graph& graph, const Node& node, const st
 
 Localities count(const Graph& graph, const std::vector<int>& dims) {
   if (dims.size() != graph.tensors.size()) {
-    plan::refuse(std::to_string(dims.size()) + " dimensions for " + std::to_string(graph.tensors.size()) + " tensors");
+    plan::refuse(std::to_string(dims.size()) + " dimensions were given for " + std::to_string(graph.tensors.size()) +
+                 " tensors: give one for each");
   }
   std::vector<bool> depends(graph.tensors.size(), false);  // on an input
   for (const int input : graph.inputs) depends[static_cast<std::size_t>(input)] = true;

@@ -29,9 +29,7 @@ constexpr std::array<DtypeFacts, 10> kDtypes{{{"float16", 2, true},
 
 const DtypeFacts& facts(Dtype dtype) noexcept { return kDtypes[static_cast<std::size_t>(dtype)]; }
 
-[[noreturn]] void broken(const std::string& what) {
-  throw Error(ErrorKind::kProtocol, "a graph that cannot run: " + what);
-}
+[[noreturn]] void broken(const std::string& what) { throw Error(ErrorKind::kProtocol, "invalid graph: " + what); }
 
 bool within_bound(std::int64_t value) noexcept { return value > -kIntegerBound && value < kIntegerBound; }
 
@@ -74,36 +72,38 @@ std::size_t entries_of(const Argument& argument) {
 void check_values(const Argument& argument, const std::string& where) {
   const auto* integer = std::get_if<std::int64_t>(&argument);
   if (integer != nullptr && !within_bound(*integer)) {
-    broken(where + " is " + std::to_string(*integer) + ": integers are below 2^40");
+    broken(where + " is " + std::to_string(*integer) + ": integers must be below 2^40");
   }
   if (const auto* ints = std::get_if<Ints>(&argument)) {
     for (const std::int64_t value : *ints) {
-      if (!within_bound(value)) broken(where + " has " + std::to_string(value) + ": integers are below 2^40");
+      if (!within_bound(value)) broken(where + " has " + std::to_string(value) + ": integers must be below 2^40");
     }
   }
   const auto* text = std::get_if<Text>(&argument);
-  if (text != nullptr && text->value.size() > kMaxTextBytes) broken(where + " is a text of more than 1 MiB");
+  if (text != nullptr && text->value.size() > kMaxTextBytes) broken(where + " is a string of more than 1 MiB");
 }
 
-// Which tensors exist so far.
+// Tracks which tensors have been made so far.
 class Made {
  public:
   explicit Made(std::size_t tensors) : made_(tensors, false) {}
 
   void make(int id, const std::string& by) {
-    if (!knows(id)) broken(by + " is tensor " + std::to_string(id) + ", of " + std::to_string(made_.size()));
+    if (!knows(id)) broken(by + " is tensor " + std::to_string(id) + ", but there are " + std::to_string(made_.size()));
     if (made_[static_cast<std::size_t>(id)]) broken(by + " is tensor " + std::to_string(id) + ", which is made twice");
     made_[static_cast<std::size_t>(id)] = true;
   }
   void use(int id, const std::string& by) const {
-    if (!knows(id)) broken(by + " uses tensor " + std::to_string(id) + ", of " + std::to_string(made_.size()));
+    if (!knows(id))
+      broken(by + " uses tensor " + std::to_string(id) + ", but there are " + std::to_string(made_.size()));
     if (!made_[static_cast<std::size_t>(id)]) {
       broken(by + " uses tensor " + std::to_string(id) + " before it is made");
     }
   }
   void complete() const {
     for (std::size_t id = 0; id < made_.size(); ++id) {
-      if (!made_[id]) broken("tensor " + std::to_string(id) + " is neither an input nor a weight nor made by a node");
+      if (!made_[id])
+        broken("tensor " + std::to_string(id) + " is neither an input nor a weight nor an output of a node");
     }
   }
 
@@ -121,7 +121,7 @@ void check_node(const Node& node, std::size_t index, Made& made) {
   }
   const auto is_control = [](char letter) { return static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f; };
   if (std::any_of(node.module.begin(), node.module.end(), is_control)) {
-    broken(where + " has a module with control characters, which no path of a module has");
+    broken(where + " has a module with control characters: give its path, such as layer1.0");
   }
   std::size_t entries = node.outputs.size();
   for (std::size_t i = 0; i < node.args.size(); ++i) {
@@ -190,7 +190,7 @@ void check(const Graph& graph) {
   for (std::size_t i = 0; i < graph.inputs.size(); ++i) made.make(graph.inputs[i], "input " + std::to_string(i));
   for (const Weight& weight : graph.weights) {
     if (weight.name.empty() || weight.name.size() > kMaxNameBytes) {
-      broken("a weight's name has " + std::to_string(weight.name.size()) + " characters: 1 to 1000");
+      broken("a weight's name has " + std::to_string(weight.name.size()) + " characters: give 1 to 1000");
     }
     made.make(weight.tensor, "the weight \"" + weight.name + "\"");
   }
@@ -201,10 +201,11 @@ void check(const Graph& graph) {
     const std::string where = "output " + std::to_string(i);
     check_values(graph.outputs[i], where);
     if (const auto* tensor = std::get_if<TensorId>(&graph.outputs[i])) made.use(tensor->id, where);
-    if (std::holds_alternative<TensorIds>(graph.outputs[i])) broken(where + " is a list of tensors: give each its own");
+    if (std::holds_alternative<TensorIds>(graph.outputs[i]))
+      broken(where + " is a list of tensors: give each tensor an output of its own");
   }
   if (std::max(graph.input_structure.size(), graph.output_structure.size()) > kMaxTextBytes) {
-    broken("its structure is a text of more than 1 MiB");
+    broken("its structure is a string of more than 1 MiB");
   }
 }
 

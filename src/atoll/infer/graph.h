@@ -16,7 +16,7 @@ enum class Dtype { kFloat16, kBfloat16, kFloat32, kFloat64, kInt8, kInt16, kInt3
 /// PyTorch's name: "float32".
 const char* to_string(Dtype dtype) noexcept;
 std::optional<Dtype> try_dtype(std::string_view name) noexcept;
-/// Of one element.
+/// The size of one element.
 std::int64_t bytes_of(Dtype dtype) noexcept;
 bool is_floating(Dtype dtype) noexcept;
 
@@ -36,7 +36,8 @@ struct Tensor {
 /// "float32 [1, 3, 8, 8]"
 std::string to_string(const Tensor& tensor);
 
-/// What an argument of a node can be, beside null, a boolean, an integer and a float.
+// The types of a node's arguments besides null, a boolean, an integer and a float.
+
 struct TensorId {
   int id = 0;
   bool operator==(const TensorId&) const = default;
@@ -49,7 +50,7 @@ struct Text {
   std::string value;
   bool operator==(const Text&) const = default;
 };
-/// The device of whoever runs the graph.
+/// The device that the graph runs on.
 struct RunnersDevice {
   bool operator==(const RunnersDevice&) const = default;
 };
@@ -63,11 +64,11 @@ using Argument = std::variant<std::monostate, bool, std::int64_t, double, Tensor
 /// One call of an operator. `args` holds every argument of its schema, in order.
 struct Node {
   std::string op;        ///< "aten::conv2d"
-  std::string overload;  ///< "" for the one that PyTorch calls "default"
+  std::string overload;  ///< "" for PyTorch's "default"
   std::vector<Argument> args;
-  std::vector<int> outputs;  ///< tensors
+  std::vector<int> outputs;  ///< indices of tensors
   bool is_list = false;      ///< the outputs are the elements of one list, as unbind returns it
-  std::string module = {};   ///< in which the model calls it, for messages: "layer1.0"; "" where that is not known
+  std::string module = {};   ///< the module that calls it, for messages: "layer1.0"; "" if not known
 
   std::string name() const { return overload.empty() ? op : op + "." + overload; }
   bool operator==(const Node&) const = default;
@@ -79,14 +80,14 @@ struct Weight {
   bool operator==(const Weight&) const = default;
 };
 
-/// A model as data. A tensor is known by its index; nodes are in an order in which they can run.
+/// A model as data. Tensors are identified by their index; nodes are in an order in which they can run.
 struct Graph {
   std::vector<Tensor> tensors;
   std::vector<int> inputs;
   std::vector<Weight> weights;
   std::vector<Node> nodes;
   std::vector<Argument> outputs;  ///< tensors, or constants
-  std::string input_structure;    ///< how the caller's values are nested; not read here
+  std::string input_structure;    ///< how the caller's values are nested; not interpreted here
   std::string output_structure;
 
   bool operator==(const Graph&) const = default;
@@ -96,19 +97,21 @@ struct Graph {
 inline constexpr std::size_t kMaxNodes = 20'000;
 inline constexpr std::size_t kMaxTensors = 100'000;
 inline constexpr std::size_t kMaxDims = 8;
-inline constexpr std::size_t kMaxArguments = 1'000;                   ///< of a node, the entries of lists included
-inline constexpr std::int64_t kIntegerBound = std::int64_t{1} << 40;  ///< integers and counts of elements are below
+inline constexpr std::size_t kMaxArguments = 1'000;  ///< of a node, including the entries of lists
+inline constexpr std::int64_t kIntegerBound = std::int64_t{1}
+                                              << 40;  ///< integers and counts of elements are below this
 inline constexpr std::size_t kMaxNameBytes = 1'000;
 inline constexpr std::size_t kMaxTextBytes = std::size_t{1} << 20;
 
-/// How messages name a node: "node 7 (aten::relu in layer1.0)", without the number where it is none of the graph's.
+/// Names a node in messages: "node 7 (aten::relu in layer1.0)", without the number if the node is not one of the
+/// graph's.
 std::string described(const Graph& graph, const Node& node);
 
 /// The tensors among the arguments of `node`, in order; absent ones are left out.
 std::vector<int> operands_of(const Node& node);
 
 /// Throws Error(kProtocol), which names the node or the tensor, unless every tensor is made exactly once (as an
-/// input, a weight or an output of one node) and before it is used, and everything is within its bound.
+/// input, a weight or an output of a node) and before it is used, and everything is within its bounds.
 void check(const Graph& graph);
 
 }  // namespace atl::infer

@@ -14,13 +14,13 @@ namespace {
 
 constexpr int kMaxGraphDepth = 8;  // a well-formed graph has 6
 
-// Of two values under one key, readers take the first or the last: nobody knows which was meant.
+// Readers disagree on which of two values under one key counts, so duplicate keys are refused.
 Json parse(const std::string& text) {
   if (text.size() > kMaxGraphBytes) {
     malformed("the graph's JSON has " + std::to_string(text.size()) + " bytes: at most " +
               std::to_string(kMaxGraphBytes));
   }
-  if (plan::is_deeper(text, kMaxGraphDepth)) malformed("the graph's JSON is nested deeper than its form");
+  if (plan::is_deeper(text, kMaxGraphDepth)) malformed("the graph's JSON is nested deeper than a graph can be");
   std::vector<std::set<std::string>> open;
   std::string twice;
   const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
@@ -38,7 +38,7 @@ Json parse(const std::string& text) {
   return value;
 }
 
-// Reads an object key by key; `done` refuses a key that nobody asked for.
+// Reads an object key by key; `done` refuses keys that were not read.
 class Object {
  public:
   Object(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
@@ -159,7 +159,8 @@ Graph graph_from_json(const std::string& text) {
   const Json json = parse(text);
   Object object(json, "the graph");
   if (const Json& version = object.at("atoll_graph"); version != 1) {
-    malformed("the graph has version " + version.dump().substr(0, 80) + ", this reads version 1: export it again");
+    malformed("the graph has version " + version.dump().substr(0, 80) +
+              ", but this Atoll reads version 1: export it again");
   }
   Graph graph;
   graph.tensors = entries<Tensor>(object.list("tensors", kMaxTensors), tensor_of);

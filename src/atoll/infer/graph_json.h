@@ -9,12 +9,12 @@ namespace atl::infer {
 
 inline constexpr std::size_t kMaxGraphBytes = std::size_t{16} << 20;
 
-/// The graph that `text` describes, checked. The text may come from a stranger: whatever is wrong with it is
+/// Reads a graph from its JSON text and checks it. The text may come from a stranger: anything invalid in it is
 /// Error(kProtocol) that names the node and the field. PyTorch's "to the end" (2^63 - 1) as the end of a slice is
 /// read as null, which means the same.
 Graph graph_from_json(const std::string& text);
 
-/// The JSON text of `graph`: the same for equal graphs; graph_from_json gives an equal graph from it.
+/// The JSON text of `graph`, the same for equal graphs. graph_from_json reads an equal graph from it.
 std::string to_json(const Graph& graph);
 
 }  // namespace atl::infer

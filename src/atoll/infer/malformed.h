@@ -7,7 +7,7 @@
 
 namespace atl::infer {
 
-/// Throws Error(kProtocol): a graph, a file or what another side sent is not as it must be.
+/// Throws Error(kProtocol) for a malformed graph, file or message.
 [[noreturn]] inline void malformed(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
 
 }  // namespace atl::infer

@@ -131,14 +131,15 @@ Floats NodeView::numbers(std::size_t argument) const {
 
 std::string NodeView::text(std::size_t argument) const {
   const auto* value = std::get_if<Text>(&this->argument(argument));
-  if (value == nullptr) wrong(argument, "a text");
+  if (value == nullptr) wrong(argument, "a string");
   return value->value;
 }
 
 int NodeView::normal(std::int64_t dim, int rank) const {
   const std::int64_t wrapped = dim < 0 ? dim + rank : dim;
   if (wrapped < 0 || wrapped >= rank) {
-    malformed(name() + ", has the dimension " + std::to_string(dim) + " of " + std::to_string(rank));
+    malformed(name() + ", has dimension " + std::to_string(dim) + " for a tensor of " + std::to_string(rank) +
+              " dimensions");
   }
   return static_cast<int>(wrapped);
 }
@@ -150,12 +151,12 @@ std::vector<int> NodeView::dims(std::size_t argument, int rank) const {
 }
 
 std::string NodeView::name() const {
-  if (node_.outputs.empty()) return node_.name() + ", which makes nothing";
+  if (node_.outputs.empty()) return node_.name() + ", which makes no tensor";
   return node_.name() + ", which makes tensor " + std::to_string(node_.outputs.front());
 }
 
 void NodeView::wrong(std::size_t argument, const std::string& wanted) const {
-  malformed(name() + ", has argument " + std::to_string(argument) + " of another kind: it must be " + wanted);
+  malformed(name() + ", has argument " + std::to_string(argument) + " of the wrong type: it must be " + wanted);
 }
 
 }  // namespace atl::infer

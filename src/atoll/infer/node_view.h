@@ -10,9 +10,9 @@
 
 namespace atl::infer {
 
-/// One node of a graph as a rule reads it. Operands are the tensors among its arguments, counted in order. Whatever
-/// the node lacks, or has of another kind than asked for, is Error(kProtocol) that names the node and the argument.
-/// Borrows the graph.
+/// One node of a graph as a rule reads it. Operands are the tensors among its arguments, counted in order. An argument
+/// that is missing or of another type than requested is Error(kProtocol) that names the node and the argument. Borrows
+/// the graph.
 class NodeView {
  public:
   NodeView(const Graph& graph, const Node& node);
@@ -26,18 +26,18 @@ class NodeView {
   const Tensor& operand(std::size_t operand) const;
   const Shape& shape(std::size_t operand) const { return this->operand(operand).shape; }
   int rank(std::size_t operand) const { return static_cast<int>(shape(operand).size()); }
-  /// Rows of an operand along `dim`.
+  /// The rows of an operand along `dim`.
   std::int64_t rows(std::size_t operand, int dim) const;
-  /// Which operand argument `argument` is; none for null and for a number in place of a tensor.
+  /// The index of the operand that is argument `argument`; none for null and for a number in place of a tensor.
   std::optional<std::size_t> operand_at(std::size_t argument) const;
-  /// The operands of the list of tensors that argument `argument` is: the first one, and how many.
+  /// The operands in the list of tensors at argument `argument`: the index of the first, and their number.
   std::pair<std::size_t, std::size_t> operand_list_at(std::size_t argument) const;
 
   const Tensor& output() const;
   const Shape& output_shape() const { return output().shape; }
   int output_rank() const { return static_cast<int>(output().shape.size()); }
   std::int64_t output_rows(int dim) const;
-  /// Whether a node or the caller uses output `index`.
+  /// Returns whether a node or the caller uses output `index`.
   bool uses_output(std::size_t index) const;
 
   std::size_t arguments() const noexcept { return node_.args.size(); }
@@ -45,12 +45,12 @@ class NodeView {
   bool is_null(std::size_t argument) const;
   bool boolean(std::size_t argument) const;
   std::int64_t integer(std::size_t argument) const;
-  std::int64_t integer_or(std::size_t argument, std::int64_t fallback) const;  ///< `fallback` where it is null
-  double number(std::size_t argument) const;                                   ///< a float, an integer or a truth
-  Ints integers(std::size_t argument) const;                                   ///< one integer is a list of one
+  std::int64_t integer_or(std::size_t argument, std::int64_t fallback) const;  ///< `fallback` if it is null
+  double number(std::size_t argument) const;                                   ///< a float, an integer or a boolean
+  Ints integers(std::size_t argument) const;  ///< a single integer counts as a list of one
   Floats numbers(std::size_t argument) const;
   std::string text(std::size_t argument) const;
-  /// The dimension that the integer `dim` means for a tensor of `rank`: -1 is the last one.
+  /// The dimension from 0 that `dim` means for a tensor of `rank` dimensions: -1 is the last one.
   int normal(std::int64_t dim, int rank) const;
   int dim(std::size_t argument, int rank) const { return normal(integer(argument), rank); }
   std::vector<int> dims(std::size_t argument, int rank) const;

@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "atoll/infer/bundle.h"
 #include "atoll/infer/graph.h"
+#include "atoll/infer/hash_text.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/text.h"
 
@@ -15,23 +15,23 @@ using plan::Fields;
 using plan::Json;
 
 constexpr std::int64_t kVersion = 1;
-constexpr std::size_t kMostText = 256;
-constexpr std::size_t kMostNodes = 1'000'000;
-constexpr double kMostSeconds = 86'400;
+constexpr std::size_t kMaxText = 256;
+constexpr std::size_t kMaxProfileNodes = 1'000'000;
+constexpr double kMaxSeconds = 86'400;
 
 double seconds_of(const Json& value, const std::string& name) {
   if (value.is_number()) {
     const double seconds = value.get<double>();
-    if (seconds >= 0 && seconds <= kMostSeconds) return seconds;
+    if (seconds >= 0 && seconds <= kMaxSeconds) return seconds;
   }
-  plan::refuse(name + " is " + value.dump().substr(0, 80) + ": give seconds from 0 to " + plan::number(kMostSeconds));
+  plan::refuse(name + " is " + value.dump().substr(0, 80) + ": give seconds from 0 to " + plan::number(kMaxSeconds));
 }
 
 std::string short_text(Fields& fields, const std::string& key) {
   std::string text = fields.text(key);
-  if (text.size() <= kMostText) return text;
+  if (text.size() <= kMaxText) return text;
   plan::refuse("the profile's \"" + key + "\" has " + std::to_string(text.size()) + " bytes: give at most " +
-               std::to_string(kMostText));
+               std::to_string(kMaxText));
 }
 
 int index_of(Fields& fields, const char* key, std::int64_t most) {
@@ -68,8 +68,8 @@ Profile profile_from_json(const std::string& text) {
   const Json root = plan::parse_json(text, "a profile");
   Fields fields(root, "the profile");
   if (const std::int64_t version = fields.integer("atoll_profile"); version != kVersion) {
-    plan::refuse("the profile has version " + std::to_string(version) + ", this is " + std::to_string(kVersion) +
-                 ": measure the model again");
+    plan::refuse("the profile has version " + std::to_string(version) + ", but this Atoll reads version " +
+                 std::to_string(kVersion) + ": measure the model again");
   }
   Profile profile;
   profile.device = short_text(fields, "device");
@@ -83,9 +83,9 @@ Profile profile_from_json(const std::string& text) {
   profile.dim = index_of(fields, "dim", static_cast<std::int64_t>(kMaxDims));
   profile.total = seconds_of(fields.at("total"), "the profile's total");
   const Json& nodes = fields.list("nodes");
-  if (nodes.size() > kMostNodes) {
+  if (nodes.size() > kMaxProfileNodes) {
     plan::refuse("the profile has " + std::to_string(nodes.size()) + " nodes: give at most " +
-                 std::to_string(kMostNodes));
+                 std::to_string(kMaxProfileNodes));
   }
   for (const Json& each : nodes) read_node(each, profile);
   fields.done();

@@ -6,11 +6,11 @@
 
 namespace atl::infer {
 
-// The rules for other languages: graphs as graph_from_json reads them, answers as JSON objects (docs/regions.md).
-// Errors as those of the functions of regions.h and dims.h; kInvalidArgument for a node that the graph does not have.
+// The rules for other languages: they take graphs as graph_from_json does and return JSON objects (docs/regions.md).
+// They throw as the functions of regions.h and dims.h do, and Error(kInvalidArgument) for a node that the graph lacks.
 
-/// `split` of node number `node`: {"locality", "state_bytes", "operands": [{"tensor", "dim", "map"}]}; global: no
-/// operands.
+/// `split` of node number `node`: {"locality", "state_bytes", "operands": [{"tensor", "dim", "map"}]}; a global node
+/// has no operands.
 std::string split_json(const std::string& graph, std::int64_t node, int output_dim);
 
 /// `slice`: {"operands": [{"tensor", "dim", "begin", "end"}], "pads": [{"operand", "dim", "low", "high", "value"}],

@@ -20,7 +20,7 @@ Region reach_of(const maps::Window& map, Region rows, Rows /*n*/) {
 }
 
 Region reach_of(const maps::Grid& map, Region rows, Rows n) {
-  const Rows last = floor_div(n - map.kernel, map.stride);  // of the starts that leave a kernel of rows
+  const Rows last = floor_div(n - map.kernel, map.stride);  // the last start with a full kernel of rows after it
   const Rows first = rows.begin - ceil_div(map.padding, map.stride);
   const Rows begin = std::max<Rows>(0, std::min(first, last)) * map.stride;
   return {begin, std::max((rows.end - 1) * map.stride - map.padding, begin) + map.kernel};
@@ -54,8 +54,8 @@ Region reach_of(const maps::Shift& map, Region rows, Rows /*n*/) {
   return {rows.begin + map.offset, rows.end + map.offset};
 }
 
-// Row t < 0 is row -t, row t >= n is row 2 (n - 1) - t. The operator reflects at the ends of what it gets, so where a
-// border is passed the rows begin there.
+// Row t < 0 is row -t, row t >= n is row 2 (n - 1) - t. The operator reflects at the ends of its input, so where the
+// rows pass a border they have to begin there.
 Region reach_of(const maps::Reflect& map, Region rows, Rows n) {
   const Region t{rows.begin - map.low, rows.end - map.low};
   Region reach{std::max<Rows>(0, t.begin), std::min(n, t.end)};

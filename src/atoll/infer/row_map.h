@@ -9,22 +9,22 @@
 
 namespace atl::infer {
 
-/// Rounded down, for a positive divisor and any dividend; and up.
+/// Division that rounds down, or up, for a positive divisor and any dividend.
 constexpr std::int64_t floor_div(std::int64_t a, std::int64_t b) noexcept { return a / b - (a % b < 0 ? 1 : 0); }
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { return -floor_div(-a, b); }
 
-/// How rows [x, y) of an output follow from rows of an operand with n rows, as data.
+/// The rows of an operand with n rows that rows [x, y) of an output are computed from, as data.
 namespace maps {
 
 /// [x, y)
 struct Identity {
   bool operator==(const Identity&) const = default;
 };
-/// No row: the operator looks at the operand's element type alone.
+/// No row: the operator reads only the operand's element type.
 struct Nothing {
   bool operator==(const Nothing&) const = default;
 };
-/// A convolution's: [x s - p, (y - 1) s - p + d (k - 1) + 1)
+/// A convolution: [x s - p, (y - 1) s - p + d (k - 1) + 1)
 struct Window {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;
@@ -32,17 +32,17 @@ struct Window {
   std::int64_t dilation = 1;
   bool operator==(const Window&) const = default;
 };
-/// A pooling's that keeps its own padding, so it must start on the grid of its strides: [(x - c) s, (y - 1) s - p + k),
-/// where c = p / s, rounded up, rows of the output saw padding where there are rows, and are dropped. No fewer rows than
-/// the kernel has, if there are as many: operators refuse those.
+/// A pooling that keeps its own padding, so that it must start on the grid of its strides: [(x - c) s, (y - 1) s - p +
+/// k). The first c = p / s (rounded up) rows of the output saw padding in place of existing rows, and are dropped. At
+/// least as many rows as the kernel has, if they exist, because operators refuse fewer.
 struct Grid {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
   bool operator==(const Grid&) const = default;
 };
-/// A transposed convolution's: the rows that reach [x, y), and so many that what they make begins at x or before and
-/// ends at y or after.
+/// A transposed convolution: the rows that contribute to [x, y), and enough of them for their output to begin at x or
+/// before and to end at y or after.
 struct Transposed {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;
@@ -50,9 +50,9 @@ struct Transposed {
   std::int64_t dilation = 1;
   bool operator==(const Transposed&) const = default;
 };
-/// Of a resampling: `inputs` rows of the operand lie under `outputs` rows of the output, over and over. Whole such
-/// blocks are taken, so that a part starts with the same fraction of a row as the whole; `low` and `high` more
-/// beside; with `overlap` (1 where corners are aligned) each block ends with the first row of the next.
+/// A resampling, which maps every block of `inputs` rows of the operand to `outputs` rows of the output. Whole blocks
+/// are taken, so that a part starts with the same fraction of a row as the whole, and `low` and `high` more blocks on
+/// each side. With `overlap` (1 where corners are aligned) each block ends with the first row of the next.
 struct Blocks {
   std::int64_t inputs = 1;
   std::int64_t outputs = 1;
@@ -78,7 +78,7 @@ struct Shift {
   std::int64_t offset = 0;
   bool operator==(const Shift&) const = default;
 };
-/// Padding by reflection, `low` rows below; rows from a border on where the output reaches over it.
+/// Padding by reflection, with `low` rows before the first. Rows that reach over a border begin at it.
 struct Reflect {
   std::int64_t low = 0;
   bool operator==(const Reflect&) const = default;
@@ -97,12 +97,12 @@ struct Wrap {
   std::int64_t shift = 0;
   bool operator==(const Wrap&) const = default;
 };
-/// One of several operands that lie behind each other, this one from `offset` on.
+/// One of several operands that are concatenated; this one begins at row `offset`.
 struct Part {
   std::int64_t offset = 0;
   bool operator==(const Part&) const = default;
 };
-/// Causal attention's keys: [0, y)
+/// The keys of causal attention: [0, y)
 struct Prefix {
   bool operator==(const Prefix&) const = default;
 };
@@ -113,14 +113,14 @@ using RowMap = std::variant<maps::Identity, maps::Nothing, maps::Window, maps::G
                             maps::Scale, maps::Stride, maps::Shift, maps::Reflect, maps::Replicate, maps::Flip,
                             maps::Wrap, maps::Part, maps::Prefix>;
 
-/// The rows of an operand with `operand_rows` rows that rows `rows` of the output are computed from. Empty for no
-/// rows. Monotonous: more rows never need fewer.
+/// The rows of an operand with `operand_rows` rows that rows `rows` of the output are computed from. Empty for empty
+/// rows. Monotone: more rows never need fewer.
 Region needed(const RowMap& map, Region rows, std::int64_t operand_rows);
 
-/// The same with the rows of padding before the first and behind the last row of the operand.
+/// The same, including rows of padding before the first and after the last row of the operand.
 Region reached(const RowMap& map, Region rows, std::int64_t operand_rows);
 
-/// `reach` divided into the rows that exist, and how many lie before and behind them.
+/// `reach` divided into the rows that exist and the numbers of rows before and after them.
 struct Cut {
   Region rows;
   std::int64_t low = 0;

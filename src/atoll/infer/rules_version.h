@@ -5,10 +5,10 @@
 
 namespace atl::infer {
 
-/// How models are divided. Robot and server derive from a graph and a division, each for itself, which operators there are, which
-/// rows each side needs, in which messages they come and what states hold. It is raised with every change of that, here
-/// in rules, in operators_of, program_of and the exchange and stages of plan: releases that differ in it do not divide a model
-/// between them (wire::Hello, wire::Welcome).
+/// The version of the division rules. From a graph and a division, robot and server each derive the operators, the rows
+/// that each side needs, the messages in which they come and what states hold. Any change of that raises the version:
+/// in the rules here, in operators_of and program_of, and in the exchange and stages of plan. Releases with different
+/// versions do not divide models between them (wire::Hello, wire::Welcome).
 inline constexpr std::uint32_t kRulesVersion = 1;
 
 }  // namespace atl::infer

@@ -3,9 +3,12 @@
 
 #include <spdlog/logger.h>
 #include <spdlog/sinks/stdout_sinks.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <ctime>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 
@@ -44,14 +47,20 @@ class SpdlogSink final : public LogSink {
     logger_.flush_on(spdlog::level::debug);
   }
 
+  bool is_of_this_process() const noexcept { return ::getpid() == process_; }
+
   void set_level(spdlog::level::level_enum level) { logger_.set_level(level); }
 
-  // The text is data, never a format.
+  // The text is data, never a format. A forked child may have inherited the sink's lock from a thread that does not exist
+  // there.
   void write(LogLevel level, std::string_view message) override {
+    if (!logger_.should_log(to_spdlog(level))) return;
+    if (!is_of_this_process()) return write_line(level, message);
     logger_.log(to_spdlog(level), spdlog::string_view_t(message.data(), message.size()));
   }
 
  private:
+  const pid_t process_ = ::getpid();
   spdlog::logger logger_;
 };
 
@@ -59,10 +68,14 @@ class SpdlogSink final : public LogSink {
 
 void install_spdlog_sink() {
   const auto level = level_from_environment();
-  // Never destroyed: loop threads may log until the process ends.
-  static SpdlogSink& sink = *new SpdlogSink;
-  sink.set_level(level);
-  set_log_sink(&sink);
+  ::tzset();  // reads the time zone's file now: the server's workers cannot open it later
+  static std::mutex mutex;
+  const std::lock_guard lock(mutex);
+  static SpdlogSink* sink = nullptr;
+  // Never destroyed: loop threads may log until the process ends. A forked child gets a sink of its own.
+  if (sink == nullptr || !sink->is_of_this_process()) sink = new SpdlogSink;
+  sink->set_level(level);
+  set_log_sink(sink);
 }
 
 }  // namespace atl::logging

@@ -20,12 +20,13 @@ void check_weights(std::span<const double> weights, std::size_t ranks, std::span
     require_amount("the weight of " + rank_name(i, names), weights[i]);
     sum += weights[i];
   }
-  if (!(sum > 0)) refuse("all weights are 0: give at least one that is above");
+  if (!(sum > 0)) refuse("all weights are 0: give at least one above 0");
   require_amount("the sum of the weights", sum);
 }
 
-// Shares in proportion to the weights, clamped to the bounds, of sum `total`. Round by round the ranks that lie outside
-// their bounds on the side that weighs more are held there, and the rest share again: at most one round per rank.
+// Computes shares in proportion to the weights, clamped to the bounds, of sum `total`. In each round the ranks that are
+// outside their bounds on the side with the larger excess are fixed there, and the others share again: at most one
+// round per rank.
 std::vector<double> clamped_shares(std::span<const double> weights, std::int64_t total,
                                    std::span<const Bounds> bounds) {
   std::vector<double> shares(weights.size(), 0);
@@ -81,7 +82,7 @@ std::vector<std::int64_t> apportion(std::span<const double> weights, std::int64_
   std::int64_t left = total;
   for (std::size_t i = 0; i < shares.size(); ++i) {
     const double units = shares[i] / static_cast<double>(quantum);
-    // A share that is a whole number but for rounding counts as that number.
+    // A share that is whole except for rounding counts as that number.
     const double whole = std::floor(units + 1e-9);
     batches[i] = std::clamp(static_cast<std::int64_t>(whole) * quantum, limits[i].least, limits[i].most);
     lost[i] = std::max(0.0, units - whole);
@@ -101,7 +102,9 @@ std::vector<std::int64_t> apportion(std::span<const double> weights, std::int64_
         left += quantum;
       }
     }
-    if (left == before) throw Error(ErrorKind::kInternal, "an apportionment lost " + std::to_string(left) + " samples");
+    if (left == before)
+      throw Error(ErrorKind::kInternal,
+                  "an apportionment left " + std::to_string(left) + " samples over: please report it");
   }
   return batches;
 }

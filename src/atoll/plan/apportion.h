@@ -9,12 +9,12 @@
 
 namespace atl::plan {
 
-/// Whole batches of sum `total` in proportion to `weights`, by the largest remainder (Hamilton): each rank gets its
-/// share rounded down to a quantum, and what is left goes to those that lost most, of equal losses to the lowest rank.
-/// Where a bound binds, the rank gets the bound and the others share what is left. Where ranks of weight 0 must take
-/// samples because the others are full, they share them equally. With unequal quanta the sum is exact and each batch is
-/// near its share (ReachableSums). `names` may be empty. Throws Error(kInvalidArgument) for negative, infinite or only
-/// zero weights, and where no batches fit.
+/// Divides `total` samples into whole batches in proportion to `weights`, by the largest remainder (Hamilton): each
+/// rank gets its share rounded down to a quantum, and the samples that are left go to the ranks that lost most by
+/// rounding, the lowest rank first where losses are equal. A rank whose bound binds gets the bound, and the others
+/// share the rest. Ranks of weight 0 that must take samples because the others are full share them equally. With
+/// unequal quanta the sum is exact and each batch is near its share (ReachableSums). `names` may be empty. Throws
+/// Error(kInvalidArgument) if a weight is negative or infinite, if all are 0, or if no batches fit.
 std::vector<std::int64_t> apportion(std::span<const double> weights, std::int64_t total, std::span<const Bounds> bounds,
                                     std::span<const std::string> names = {});
 

@@ -10,7 +10,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr std::int64_t kMostSums = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxSums = std::int64_t{1} << 22;
 
 std::int64_t common_divisor(std::span<const Bounds> bounds) {
   std::int64_t divisor = 0;
@@ -23,14 +23,14 @@ Bounds settled_rank(const Bounds& bound, const std::string& name) {
   if (bound.least < 0) refuse(name + " has the least batch " + std::to_string(bound.least) + ": give at least 0");
   if (bound.least > bound.most) {
     refuse(name + " takes at least " + std::to_string(bound.least) + " and at most " + std::to_string(bound.most) +
-           " samples: lower the one or raise the other");
+           " samples: lower the former or raise the latter");
   }
   const std::int64_t most = std::min(bound.most, kUnbounded);
   Bounds result{std::min(bound.least, kUnbounded), most / bound.quantum * bound.quantum, bound.quantum};
   result.least = (result.least + bound.quantum - 1) / bound.quantum * bound.quantum;
   if (result.least > result.most) {
     refuse(name + " takes " + std::to_string(bound.least) + " to " + std::to_string(bound.most) +
-           " samples, and no multiple of its quantum " + std::to_string(bound.quantum) + " lies there");
+           " samples, but no multiple of its quantum " + std::to_string(bound.quantum) + " is in that range");
   }
   return result;
 }
@@ -40,7 +40,7 @@ Bounds settled_rank(const Bounds& bound, const std::string& name) {
   if (below > 0) advice = std::to_string(below);
   if (above > 0) advice += (advice.empty() ? "" : " or ") + std::to_string(above);
   refuse("a global batch of " + std::to_string(total) + " " + reason +
-         (advice.empty() ? ": change the quanta" : ": " + advice + " would do"));
+         (advice.empty() ? ": change the quanta" : ": " + advice + " would work"));
 }
 
 void check_same_quantum(std::int64_t total, std::int64_t quantum, std::int64_t least, std::int64_t most) {
@@ -90,12 +90,12 @@ std::vector<Bounds> settled(std::span<const Bounds> bounds, std::int64_t total, 
     most = std::min(most + result.back().most, 2 * kUnbounded);
   }
   if (least > total) {
-    refuse("all ranks take at least " + counted(least, "sample") + " together, the global batch is " +
+    refuse("all ranks take at least " + counted(least, "sample") + " together, but the global batch is " +
            std::to_string(total) + ": raise the global batch, or let ranks stay empty (least = 0)");
   }
   if (most < total) {
-    refuse("the caps of all ranks hold " + counted(most, "sample") + ", the global batch is " + std::to_string(total) +
-           ": raise a cap, lower the global batch, or accumulate gradients");
+    refuse("the caps of all ranks hold " + counted(most, "sample") + ", but the global batch is " +
+           std::to_string(total) + ": raise a cap, lower the global batch, or accumulate gradients");
   }
   if (same_quantum(result)) {
     check_same_quantum(total, result.front().quantum, least, most);
@@ -109,10 +109,10 @@ std::vector<Bounds> settled(std::span<const Bounds> bounds, std::int64_t total, 
 ReachableSums::ReachableSums(std::vector<Bounds> bounds, std::int64_t total)
     : bounds_(std::move(bounds)), total_(total), unit_(common_divisor(bounds_)) {
   const std::int64_t units = total_ / unit_ + 1;
-  if (units > kMostSums / static_cast<std::int64_t>(bounds_.size())) {
+  if (units > kMaxSums / static_cast<std::int64_t>(bounds_.size())) {
     refuse(
-        "ranks with unequal quanta are planned exactly while ranks times global batch over the quanta's greatest "
-        "common divisor stay below 2^22, and this is " +
+        "with unequal quanta, ranks times global batch divided by the quanta's greatest common divisor must stay "
+        "below 2^22, but this is " +
         std::to_string(bounds_.size()) + " times " + std::to_string(units) + ": give all ranks the same quantum");
   }
   sums_.emplace_back(static_cast<std::size_t>(units), false);
@@ -124,7 +124,7 @@ ReachableSums::ReachableSums(std::vector<Bounds> bounds, std::int64_t total)
     const std::int64_t step = bound.quantum / unit_;
     const std::int64_t least = bound.least / unit_;
     const std::int64_t most = bound.most / unit_;
-    // latest[s] is the largest sum of the ranks before from which this rank can reach s with at least its least.
+    // latest[s] is the largest sum of the earlier ranks from which this rank can reach s with at least its least.
     for (std::int64_t sum = 0; sum < units; ++sum) {
       const std::int64_t from = sum - least;
       const auto place = static_cast<std::size_t>(sum);

@@ -10,31 +10,32 @@
 
 namespace atl::plan {
 
-/// What a rank may take: no sample at all when `least` is 0, else least to most samples, a multiple of `quantum`.
+/// The batches that a rank may take: 0 if `least` is 0, otherwise multiples of `quantum` from `least` to `most`.
 struct Bounds {
   std::int64_t least = 1;
   std::int64_t most = kUnbounded;
   std::int64_t quantum = 1;
 };
 
-/// `bounds` with least and most moved inwards to multiples of the quantum, and no most above `total`. Throws
-/// Error(kInvalidArgument) when no batches within them add up to `total`, with what would help; `names` may be empty.
+/// Returns `bounds` with least and most moved inwards to multiples of the quantum, and no most above `total`. Throws
+/// Error(kInvalidArgument), which suggests what to change, if no batches within them add up to `total`. `names` may be
+/// empty.
 std::vector<Bounds> settled(std::span<const Bounds> bounds, std::int64_t total, std::span<const std::string> names);
 
 bool same_quantum(std::span<const Bounds> bounds);
 
-/// The rank as messages call it: "rank 2 (slow)".
+/// Names the rank in messages: "rank 2 (slow)".
 std::string rank_name(std::size_t rank, std::span<const std::string> names);
 
-/// Which totals can be made of one batch per rank within settled bounds of any quanta. Time and memory grow with ranks
-/// times total over the greatest common divisor of the quanta; Error(kInvalidArgument) above 2^22.
+/// The totals that one batch per rank can add up to, within settled bounds of any quanta. Time and memory grow with
+/// ranks times total divided by the greatest common divisor of the quanta; Error(kInvalidArgument) above 2^22.
 class ReachableSums {
  public:
   ReachableSums(std::vector<Bounds> bounds, std::int64_t total);
 
   bool reaches(std::int64_t sum) const;
-  /// Batches of sum `total`, which must be reachable, near `shares`: from the last rank to the first, each takes what
-  /// is nearest to its part of what is left.
+  /// Returns batches of sum `total`, which must be reachable, near `shares`: from the last rank to the first, each
+  /// takes the batch nearest to its part of the samples that are left.
   std::vector<std::int64_t> pick(std::span<const double> shares) const;
 
  private:

@@ -96,7 +96,7 @@ Cost Cost::overlapped(double forward_share, std::vector<Bucket> buckets) const {
   for (auto bucket = cost.buckets_.rbegin(); bucket != cost.buckets_.rend(); ++bucket) {
     rest += bucket->seconds;
     const Term term{forward_share + bucket->ready * (1 - forward_share), rest};
-    // Going backwards the rest only grows, so a term with a smaller or equal share than the new one never decides.
+    // Going backwards the rest only grows, so a term whose share is not larger than that of the new one never decides.
     std::erase_if(cost.terms_, [&term](const Term& old) { return old.share <= term.share; });
     cost.terms_.push_back(term);
   }
@@ -167,7 +167,7 @@ double Cost::table_guess(double limit) const {
   return low.batch + (limit - low.seconds) / (above->seconds - low.seconds) * (above->batch - low.batch);
 }
 
-// The closed form, which rounding may put a sample or two beside the truth.
+// The closed form may be wrong by a sample or two because of rounding.
 double Cost::guess_of(double limit) const {
   double compute = limit;
   for (const Term& term : terms_) {
@@ -197,7 +197,7 @@ std::int64_t Cost::most_within(double limit, std::int64_t cap) const {
       guessed > 0 ? static_cast<std::int64_t>(std::min(guessed, static_cast<double>(bad - 1))) : std::int64_t{1};
   bool rose = false;
   bool fell = false;
-  // Gallops away from the guess until the answer lies between two probes, then halves.
+  // Gallops away from the guess until the answer is between two probes, then bisects.
   for (std::int64_t stride = 1; bad - good > 1; stride *= 2) {
     guess = std::clamp(rose && fell ? good + (bad - good) / 2 : guess, good + 1, bad - 1);
     if (seconds(guess) <= limit) {

@@ -7,7 +7,7 @@
 
 namespace atl::plan {
 
-/// No rank is given more samples than this; it stands for "no cap".
+/// The most samples that any rank is given; it stands for "no cap".
 inline constexpr std::int64_t kUnbounded = std::int64_t{1} << 40;
 
 /// One measurement: computing `batch` samples took `seconds`.
@@ -17,38 +17,39 @@ struct Point {
   bool operator==(const Point&) const = default;
 };
 
-/// One collective that runs beside the backward pass: it may start when the share `ready` of the backward pass is done,
-/// and lasts `seconds`. Buckets are listed in the order in which they are sent.
+/// A collective that runs during the backward pass: it may start when the share `ready` of the backward pass is done,
+/// and takes `seconds`. Buckets are listed in the order in which they are sent.
 struct Bucket {
   double ready = 0;
   double seconds = 0;
   bool operator==(const Bucket&) const = default;
 };
 
-/// The seconds that a rank needs for a step, as a non-decreasing function of its batch in samples. No samples take no
-/// time to compute. The makers throw Error(kInvalidArgument) for parameters that are negative or not finite.
+/// The seconds that a rank needs for a step, as a non-decreasing function of its batch in samples. An empty batch takes
+/// no time to compute. The factory functions throw Error(kInvalidArgument) for parameters that are negative or not
+/// finite.
 class Cost {
  public:
-  /// Nothing costs anything.
+  /// Every batch takes 0 seconds.
   Cost() = default;
 
   /// fixed + per_sample * batch.
   static Cost affine(double fixed, double per_sample);
-  /// fixed + per_sample * max(batch, knee): fewer than `knee` samples do not fill the device.
+  /// fixed + per_sample * max(batch, knee): a batch of fewer than `knee` samples does not fill the device.
   static Cost saturating(double fixed, double per_sample, double knee);
   /// ceil(batch / step) * (per_launch + per_sample * step): micro-batches or tiles of `step` samples.
   static Cost staircase(std::int64_t step, double per_launch, double per_sample);
-  /// Linear between measured points, with their running maximum, so that it never falls. Below the first point the
-  /// first segment goes on towards an intercept of at least zero; beyond the last point the last segment goes on.
+  /// Linear between measured points, using their running maximum so that the cost never falls. Below the first point
+  /// the first segment continues to an intercept of at least zero; beyond the last point the last segment continues.
   static Cost table(std::vector<Point> points);
 
-  /// The same device `factor` times as slow. Communication is not scaled.
+  /// Returns the cost of a device `factor` times as slow. Communication is not scaled.
   Cost scaled(double factor) const;
-  /// With collectives that overlap the backward pass, which is what remains after `forward_share` of the compute time.
-  /// They run one after another: seconds = max(compute, max over k of [forward + ready_k * backward + sum over j >= k
-  /// of bucket seconds]). A rank without samples still takes part in them.
+  /// Returns the cost with collectives that overlap the backward pass, which is what remains after `forward_share` of
+  /// the compute time. They run one after another: seconds = max(compute, max over k of [forward + ready_k * backward +
+  /// sum over j >= k of bucket seconds]). A rank without samples still takes part in them.
   Cost overlapped(double forward_share, std::vector<Bucket> buckets) const;
-  /// The same device without the collectives.
+  /// Returns the cost without the collectives.
   Cost compute_only() const;
 
   /// `batch` must not be negative.
@@ -61,7 +62,7 @@ class Cost {
   const char* shape() const noexcept;
   double factor() const noexcept { return factor_; }
 
-  /// The same cost always gives the same text, and from_json(to_json()) gives an equal cost.
+  /// Equal costs give equal text, and from_json(to_json()) gives an equal cost.
   std::string to_json() const;
   static Cost from_json(const std::string& text);
 

@@ -36,8 +36,8 @@ double error_of(const Cost& cost, const std::vector<Point>& points) {
   return std::sqrt(sum / static_cast<double>(points.size()));
 }
 
-// Least squares of the relative differences over x = max(batch, knee): sum of ((a + c x) / t - 1)^2, a and c >= 0.
-// Where the best line has a negative parameter the best of the two edges is best, because the sum is convex.
+// Least squares of the relative differences over x = max(batch, knee): sum of ((a + c x) / t - 1)^2, a and c >= 0. If
+// the best line has a negative parameter, the better of the two edges is optimal, because the sum is convex.
 Line fit_line(const std::vector<Point>& points, double knee) {
   double w = 0;
   double wx = 0;
@@ -62,7 +62,7 @@ Line fit_line(const std::vector<Point>& points, double knee) {
   }
   const double through_zero = vx / wxx;
   const double level = v / w;
-  // The sum of squares of each edge is the number of points less these.
+  // The sum of squares of each edge is the number of points minus these.
   return through_zero * vx >= level * v ? Line{0, through_zero} : Line{level, 0};
 }
 

@@ -53,7 +53,7 @@ Cost CostFields::read(const Json& value, const std::string& what) {
     for (const auto& [batch, seconds] : fields.pairs("points")) points.push_back({batch, seconds});
     cost = Cost::table(std::move(points));
   } else {
-    refuse(what + " has the shape \"" + shape + "\"; known are affine, saturating, staircase, table");
+    refuse(what + " has the unknown shape \"" + shape + "\": give one of affine, saturating, staircase, table");
   }
   if (fields.has("factor")) cost = cost.scaled(fields.number("factor"));
   if (fields.has("overlap")) {

@@ -10,8 +10,8 @@
 
 namespace atl::plan {
 
-/// A cost as a JSON object: "shape" with the parameters of that shape's maker; "factor" when it is scaled; "overlap"
-/// with "forward_share" and "buckets" ([ready, seconds] each) when it has collectives.
+/// A cost as a JSON object: "shape" with the parameters of that shape's factory function; "factor" if it is scaled;
+/// "overlap" with "forward_share" and "buckets" ([ready, seconds] each) if it has collectives.
 struct CostFields {
   static Json write(const Cost& cost);
   static Cost read(const Json& value, const std::string& what);

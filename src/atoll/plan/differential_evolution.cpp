@@ -15,7 +15,7 @@ namespace {
 
 using Vectors = std::vector<std::vector<double>>;
 
-// One vector in each of `count` equal parts of every variable's range, the parts paired at random.
+// Draws one vector in each of `count` equal parts of every variable's range, with the parts paired at random.
 Vectors latin_hypercube(std::size_t count, std::size_t size, Random& random) {
   Vectors vectors(count, std::vector<double>(size));
   std::vector<std::size_t> parts(count);
@@ -37,7 +37,7 @@ bool is_settled(const std::vector<double>& values, double tolerance) {
   return std::sqrt(variance) <= tolerance * std::abs(mean);
 }
 
-// Two different members of the population other than `self`.
+// Draws two different members of the population other than `self`.
 std::pair<std::size_t, std::size_t> two_others(std::size_t self, std::size_t count, Random& random) {
   std::size_t first = random.below(count - 1);
   if (first >= self) ++first;

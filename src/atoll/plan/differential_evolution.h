@@ -11,12 +11,12 @@ namespace atl::plan {
 /// The defaults are those of SciPy's differential_evolution, without its final polish.
 struct EvolutionOptions {
   int population = 15;        ///< vectors for each variable, at least 5 in all
-  double least_weight = 0.5;  ///< of the difference of two vectors: drawn anew for each generation
+  double least_weight = 0.5;  ///< of the difference of two vectors: drawn again for each generation
   double most_weight = 1;
   double crossover = 0.7;   ///< share of the variables that a trial takes from the mutant
-  double tolerance = 0.01;  ///< it ends when the values deviate by no more than this share of their mean
+  double tolerance = 0.01;  ///< stops when the values deviate by no more than this share of their mean
   int generations = 1000;
-  std::int64_t evaluations = 1'000'000;  ///< of the function, at most; the first population is evaluated as far as that
+  std::int64_t evaluations = 1'000'000;  ///< limit on calls of the function, also within the first population
   std::uint64_t seed = 0;
 };
 
@@ -24,15 +24,16 @@ struct Evolution {
   std::vector<double> best;
   double value = 0;
   std::int64_t evaluations = 0;
-  bool is_converged = false;  ///< by the tolerance
+  bool is_converged = false;  ///< the values are within the tolerance
 };
 
-/// Looks for a vector of `size` variables in [0, 1] with a small value: Storn and Price, "Differential Evolution: a
+/// Searches for a vector of `size` variables in [0, 1] with a small value: Storn and Price, "Differential Evolution: a
 /// simple and efficient heuristic for global optimization over continuous spaces" (1997), in the form best1bin. The
-/// first population is a Latin hypercube, whose first vectors `starts` replace. In each generation every vector meets
-/// a trial: the best one plus a weighted difference of two others, in the variables that crossover picks, at least
-/// one; variables that leave [0, 1] are drawn anew. The better of both stays, at once. Equal arguments give equal
-/// results. Error(kInvalidArgument) for no variables, less than one evaluation, or starts of another size.
+/// first population is a Latin hypercube, whose first vectors are replaced by `starts`. In each generation every vector
+/// is compared with a trial: the best one plus a weighted difference of two others, in the variables that crossover
+/// picks, at least one; variables that leave [0, 1] are drawn again. The better of both is kept at once. Equal
+/// arguments give equal results. Throws Error(kInvalidArgument) for no variables, fewer than one evaluation, or starts
+/// of another size.
 Evolution differential_evolution(const std::function<double(std::span<const double>)>& value, std::size_t size,
                                  const EvolutionOptions& options = {},
                                  const std::vector<std::vector<double>>& starts = {});

@@ -7,9 +7,9 @@
 
 namespace atl::plan {
 
-/// FNV-1a of 64 bits: tells unequal values apart, and protects against nothing. The same on every platform.
+/// 64-bit FNV-1a, the same on every platform. It tells unequal values apart; it is not a cryptographic hash.
 std::uint64_t hash_of(std::string_view text) noexcept;
-/// Of the values as little-endian 64-bit integers.
+/// Hashes the values as little-endian 64-bit integers.
 std::uint64_t hash_of(std::span<const std::int64_t> values) noexcept;
 
 }  // namespace atl::plan

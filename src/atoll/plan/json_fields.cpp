@@ -9,7 +9,7 @@
 namespace atl::plan {
 namespace {
 
-constexpr int kMostLevels = 100;  // of anything that is read here
+constexpr int kMaxLevels = 100;  // of anything that is read here
 
 bool fits(const Json& value) {
   if (!value.is_number_integer()) return false;
@@ -39,7 +39,7 @@ bool is_deeper(std::string_view text, int levels) noexcept {
 }
 
 Json parse_json(const std::string& text, const std::string& what) {
-  if (is_deeper(text, kMostLevels)) refuse(what + " is nested deeper than " + std::to_string(kMostLevels) + " levels");
+  if (is_deeper(text, kMaxLevels)) refuse(what + " is nested deeper than " + std::to_string(kMaxLevels) + " levels");
   Json value = Json::parse(text, nullptr, false);
   if (value.is_discarded()) refuse(what + " is not JSON: " + text.substr(0, 80));
   return value;
@@ -98,7 +98,7 @@ bool Fields::boolean(const std::string& key, bool fallback) {
 
 std::string Fields::text(const std::string& key) {
   const Json& value = at(key);
-  if (!value.is_string()) wrong(key, "a text");
+  if (!value.is_string()) wrong(key, "a string");
   return value.get<std::string>();
 }
 
@@ -146,7 +146,7 @@ void Fields::done() const {
     if (asked_.contains(key)) continue;
     std::string known;
     for (const std::string& name : asked_) known.append(known.empty() ? "" : ", ").append(name);
-    refuse(std::string(what_).append(" has an unknown key \"").append(key).append("\"; known are ").append(known));
+    refuse(std::string(what_).append(" has an unknown key \"").append(key).append("\"; known keys: ").append(known));
   }
 }
 

@@ -13,15 +13,15 @@ namespace atl::plan {
 
 using Json = nlohmann::json;
 
-/// Whether lists and objects in `text`, which should be JSON, lie within each other on more than `levels` levels. Writing
-/// and comparing values recurses, so text from elsewhere is asked before it is parsed.
+/// Returns whether lists and objects in `text`, which should be JSON, are nested deeper than `levels`. Writing and
+/// comparing values recurses, so text from outside is checked before it is parsed.
 bool is_deeper(std::string_view text, int levels) noexcept;
 
-/// Parses `text`; throws Error(kInvalidArgument) that names `what` when it is not JSON, or is nested deeper than 100
+/// Parses `text`. Throws Error(kInvalidArgument) that names `what` if it is not JSON or is nested deeper than 100
 /// levels.
 Json parse_json(const std::string& text, const std::string& what);
 
-/// Reads a JSON object key by key. A missing key, a value of the wrong type and, in `done`, a key that nobody asked for
+/// Reads a JSON object key by key. A missing key, a value of the wrong type and, in `done`, a key that was never read
 /// are errors that name `what` and the key.
 class Fields {
  public:

@@ -28,7 +28,7 @@ int FlowNetwork::add_node() {
 int FlowNetwork::add_edge(int from, int to, double capacity) {
   for (const int node : {from, to}) {
     if (node < 0 || node >= nodes()) {
-      refuse("an edge joins node " + std::to_string(node) + ", and there are " + counted(nodes(), "node"));
+      refuse("an edge joins node " + std::to_string(node) + ", but there are " + counted(nodes(), "node"));
     }
   }
   check_capacity(capacity);
@@ -46,7 +46,7 @@ void FlowNetwork::set_capacity(int edge, double capacity) {
   capacities_.at(as_index(edge)) = capacity;
 }
 
-// Uncut edges carry twice what any finite cut can have: more than a minimum cut passes, and no infinity to subtract.
+// Uncut edges carry twice the value of any finite cut: more than a minimum cut passes, and no infinity to subtract.
 void FlowNetwork::start() {
   double from_source = 0;
   double into_sink = 0;
@@ -75,7 +75,7 @@ void FlowNetwork::start() {
   demands_[as_index(sink_)] = 0;
 }
 
-// Exact distances from the source, by breadth-first search over what can still carry; nodes() where there is no way.
+// Computes exact distances from the source, by breadth-first search over residual arcs; nodes() if there is no path.
 void FlowNetwork::relabel_all() {
   labels_.assign(first_.size(), nodes());
   counts_.assign(first_.size() + 1, 0);
@@ -149,7 +149,7 @@ void FlowNetwork::raise(int node) {
   }
 }
 
-// No node has this label, so none beyond it has a way to the source.
+// No node has this label, so no node beyond it has a path to the source.
 void FlowNetwork::close_gap(int label) {
   if (farthest_ > label) {
     for (int& each : labels_) {
@@ -163,7 +163,7 @@ void FlowNetwork::close_gap(int label) {
 
 MinCut FlowNetwork::min_cut(int source, int sink) {
   if (source < 0 || sink < 0 || source >= nodes() || sink >= nodes() || source == sink) {
-    refuse("a cut is asked between nodes " + std::to_string(source) + " and " + std::to_string(sink) + " of " +
+    refuse("a cut was requested between nodes " + std::to_string(source) + " and " + std::to_string(sink) + " of " +
            counted(nodes(), "node") + ": give two different ones");
   }
   source_ = source;
@@ -199,8 +199,7 @@ MinCut FlowNetwork::result() {
   return cut;
 }
 
-// Takes back what flows from `node` to the sink without coming from the source, along one path; false when none
-// is left.
+// Cancels flow from `node` to the sink that does not come from the source, along one path; false if none is left.
 bool FlowNetwork::cancel_once(int node) {
   arrivals_.assign(first_.size(), -1);
   queue_.assign(1, node);

@@ -11,7 +11,7 @@ namespace atl::plan {
 
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The index of a container's element that an int, at least 0, names.
+/// Converts a non-negative int to an index.
 inline std::size_t as_index(int index) noexcept { return static_cast<std::size_t>(index); }
 
 inline std::int64_t total_of(std::span<const std::int64_t> counts) noexcept {

@@ -12,7 +12,8 @@
 namespace atl::plan {
 namespace {
 
-// The places to exchange are drawn some way ahead and fetched meanwhile: a large permutation does not fit in any cache.
+// The positions to swap are drawn some way ahead and prefetched in the meantime: a large permutation does not fit in
+// any cache.
 template <typename Index>
 void shuffle(std::span<Index> values, Random& random) {
   std::array<std::size_t, 64> places;
@@ -55,7 +56,7 @@ std::vector<std::int64_t> draw(std::span<const double> weights, std::int64_t cou
     if (weights[i] > 0) last = static_cast<std::int64_t>(i);
     sums.push_back(sum += weights[i]);
   }
-  if (last < 0) refuse("all weights are 0: give at least one that is above");
+  if (last < 0) refuse("all weights are 0: give at least one above 0");
   require_amount("the sum of the weights", sum);
   Random random(seed, epoch, Purpose::kDraw);
   std::vector<std::int64_t> drawn(static_cast<std::size_t>(count));

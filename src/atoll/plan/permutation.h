@@ -7,11 +7,11 @@
 
 namespace atl::plan {
 
-/// 0 ... size - 1 in random order (Fisher-Yates): a function of its arguments alone, on every platform and in every
-/// version, so that ranks need not exchange it. Throws Error(kInvalidArgument) for a negative size or epoch.
+/// Returns 0 ... size - 1 in random order (Fisher-Yates). The order depends on the arguments alone, on every platform
+/// and in every version, so ranks need not exchange it. Throws Error(kInvalidArgument) for a negative size or epoch.
 std::vector<std::int64_t> permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch);
 
-/// `count` indices of `weights`, drawn with replacement with probabilities proportional to the weights. They must be
+/// Draws `count` indices of `weights` with replacement, with probabilities proportional to the weights. They must be
 /// finite, at least 0, and not all 0.
 std::vector<std::int64_t> draw(std::span<const double> weights, std::int64_t count, std::uint64_t seed,
                                std::int64_t epoch);

@@ -13,7 +13,7 @@ struct Product {
   std::uint64_t low;
 };
 
-// Of 64 by 64 bits, in plain C++.
+// Multiplies 64 by 64 bits in plain C++.
 Product multiply(std::uint64_t a, std::uint64_t b) {
   const std::uint64_t a_low = a & UINT32_MAX;
   const std::uint64_t a_high = a >> 32;

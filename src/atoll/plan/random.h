@@ -7,7 +7,7 @@
 namespace atl::plan {
 
 /// Philox4x32 with 10 rounds (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011): the random numbers
-/// are a function of a counter and a key, so any platform gives the same ones.
+/// are a function of a counter and a key, so every platform gives the same ones.
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) noexcept;
 
 /// What random numbers are drawn for. Streams of different purposes do not overlap.

@@ -10,16 +10,16 @@ namespace atl::plan {
 
 [[noreturn]] inline void refuse(const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); }
 
-/// "0.25", for messages.
+/// Formats a number for messages: "0.25".
 std::string number(double value);
 
-/// "12.3 %" for 0.123.
+/// Formats a share for messages: "12.3 %" for 0.123.
 std::string percent(double share);
 
 /// "1 sample", "2 samples".
 std::string counted(std::int64_t count, const std::string& noun);
 
-/// Refuses what is negative, infinite or not a number: "the cost's knee is -1: ...".
+/// Throws unless the value is finite and at least 0: "the cost's knee is -1: ...".
 void require_amount(const std::string& name, double value);
 
 }  // namespace atl::plan

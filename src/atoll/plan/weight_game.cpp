@@ -11,18 +11,18 @@ namespace {
 
 constexpr std::size_t kRows = std::tuple_size_v<Amounts>;
 constexpr double kPivotRounding = 1e-12;
-constexpr int kMostPivots = 1000;
+constexpr int kMaxPivots = 1000;
 constexpr int kGreedyPivots = 100;  // then by Bland's rule, which cannot cycle
 
-// Largest sum of shares x >= 0 for which each row's sum of column * x is at most 1. The columns are followed by one
-// slack per row and the right-hand side; a column's last entry is its gain.
+// Maximises the sum of shares x >= 0 for which each row's sum of column * x is at most 1. The columns are followed by
+// one slack per row and the right-hand side; a column's last entry is its gain.
 struct Tableau {
   std::vector<std::array<double, kRows + 1>> columns;
   std::array<std::size_t, kRows> basis{};
 
   std::size_t slack(std::size_t row) const { return columns.size() - 1 - kRows + row; }
 
-  // The column that comes in, or the right-hand side when none gains.
+  // Returns the entering column, or the right-hand side if none gains.
   std::size_t entering(bool greedy) const {
     std::size_t chosen = columns.size() - 1;
     double most = kPivotRounding;
@@ -35,7 +35,7 @@ struct Tableau {
     return chosen;
   }
 
-  // The row that leaves for the column, or kRows when none binds.
+  // Returns the leaving row for the column, or kRows if none binds.
   std::size_t leaving(std::size_t column) const {
     std::size_t chosen = kRows;
     double least = kInfinity;
@@ -77,7 +77,7 @@ WeightGame solve_weights(std::span<const Amounts> columns) {
     tableau.columns.emplace_back()[row] = 1;
   }
   tableau.columns.push_back({1, 1, 1, 1, 0});
-  for (int i = 0; i < kMostPivots; ++i) {
+  for (int i = 0; i < kMaxPivots; ++i) {
     const std::size_t column = tableau.entering(i < kGreedyPivots);
     if (column + 1 == tableau.columns.size()) break;
     const std::size_t row = tableau.leaving(column);

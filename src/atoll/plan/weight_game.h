@@ -14,10 +14,10 @@ struct WeightGame {
   double value = 0;
 };
 
-/// The weights of at least 0, adding up to 1, for which the least weighted sum of all columns is largest, and that
-/// sum: a matrix game, solved as a linear program (Dantzig, "A proof of the equivalence of the programming problem
+/// Returns the weights, at least 0 and adding up to 1, that maximise the smallest weighted sum over all columns, and
+/// that sum: a matrix game, solved as a linear program (Dantzig, "A proof of the equivalence of the programming problem
 /// and the game problem", 1951) with four rows, by the simplex method. There must be a column. The weights are valid
-/// ones whatever rounding does; the value is exact up to rounding.
+/// despite rounding; the value is exact up to rounding.
 WeightGame solve_weights(std::span<const Amounts> columns);
 
 }  // namespace atl::plan

@@ -14,19 +14,19 @@ namespace {
 
 constexpr std::size_t kReceiveBytes = std::size_t{16} << 10;
 
-/// What a user who mixed up redis:// and rediss://, or forgot a certificate, needs to know.
+/// Adds the advice for a user who mixed up redis:// and rediss://, or left out a certificate.
 Error with_hint(const Url& url, const Error& error) {
-  const bool talks_otherwise = error.kind() == ErrorKind::kProtocol;
-  if (url.tls && (talks_otherwise || error.kind() == ErrorKind::kTimeout)) {
+  const bool speaks_another_protocol = error.kind() == ErrorKind::kProtocol;
+  if (url.tls && (speaks_another_protocol || error.kind() == ErrorKind::kTimeout)) {
     return {error.kind(), std::string(error.what()) + " (if this server has no TLS, write redis://)"};
   }
-  if (talks_otherwise) {
-    return {error.kind(), std::string(error.what()) + " (if this server wants TLS, write rediss://)"};
+  if (speaks_another_protocol) {
+    return {error.kind(), std::string(error.what()) + " (if this server requires TLS, write rediss://)"};
   }
   if (error.kind() == ErrorKind::kRefused && url.tls) {
     return {error.kind(), std::string(error.what()) +
-                              " (ca= or ATOLL_REDIS_CA names the authorities of its certificate, cert= and key= or "
-                              "ATOLL_REDIS_CERT and ATOLL_REDIS_KEY the certificate of this side)"};
+                              " (ca= or ATOLL_REDIS_CA names the authorities of its certificate; cert= and key=, or "
+                              "ATOLL_REDIS_CERT and ATOLL_REDIS_KEY, name this client's certificate)"};
   }
   return error;
 }
@@ -40,20 +40,20 @@ transport::BlockingStream open(const Url& url, std::shared_ptr<const transport::
   }
 }
 
-[[noreturn]] void refuse_login(const Url& url, const std::string& said) {
-  if (said.starts_with("NOAUTH")) {
+[[noreturn]] void refuse_login(const Url& url, const std::string& answer) {
+  if (answer.starts_with("NOAUTH")) {
     throw Error(ErrorKind::kRefused, "the Redis server at " + to_string(url) +
-                                         " wants a password: put it into a file and its name into "
+                                         " requires a password: name a file that holds it in "
                                          "ATOLL_REDIS_PASSWORD_FILE, or write redis://:PASSWORD@HOST");
   }
-  if (said.starts_with("WRONGPASS") || said.find("AUTH") != std::string::npos) {
+  if (answer.starts_with("WRONGPASS") || answer.find("AUTH") != std::string::npos) {
     throw Error(ErrorKind::kRefused, "the Redis server at " + to_string(url) + " does not accept the password" +
                                          (url.user.empty() ? "" : " of the user \"" + url.user + "\"") +
-                                         ": it says \"" + said.substr(0, 200) + "\"");
+                                         ": it answered \"" + answer.substr(0, 200) + "\"");
   }
   throw Error(
-      said.starts_with("LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused,
-      "the Redis server at " + to_string(url) + " does not let this side in: it says \"" + said.substr(0, 200) + "\"");
+      answer.starts_with("LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused,
+      "the Redis server at " + to_string(url) + " refuses this client: it answered \"" + answer.substr(0, 200) + "\"");
 }
 
 }  // namespace
@@ -63,8 +63,8 @@ std::shared_ptr<const transport::Credentials> credentials_of(const Url& url) {
   if (url.certificate_file.empty()) return transport::Credentials::of_authorities(url.authorities_file);
   if (url.authorities_file.empty()) {
     throw Error(ErrorKind::kInvalidArgument,
-                "rediss:// with a certificate of this side also needs ca= or ATOLL_REDIS_CA, the authorities of the "
-                "server's");
+                "rediss:// with a certificate of this client also needs ca= or ATOLL_REDIS_CA, the authorities of the "
+                "server's certificate");
   }
   return transport::Credentials::of_certificates(url.certificate_file, url.key_file, url.authorities_file);
 }
@@ -76,7 +76,7 @@ Connection::Connection(const Url& url, std::shared_ptr<const transport::Credenti
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kPeerLost || url.tls) throw with_hint(url, error);
     throw Error(error.kind(),
-                std::string(error.what()) + " before its first answer (if it wants TLS, write rediss://)");
+                std::string(error.what()) + " before its first answer (if it requires TLS, write rediss://)");
   }
 }
 
@@ -87,13 +87,14 @@ void Connection::log_in(const Url& url, Deadline deadline) {
     command.push_back(url.password);
     if (const Reply reply = call(command, deadline); reply.kind == Reply::Kind::kError) refuse_login(url, reply.text);
   }
-  // Also where it is the first database anyway: the answer shows that the server talks Redis, and to this side.
+  // Sent for the default database too: the answer shows that this is a Redis server and that it accepts this client.
   const std::array select{std::string("SELECT"), std::to_string(url.database)};
   const Reply reply = call(select, deadline);
   if (reply.kind != Reply::Kind::kError) return;
   if (reply.text.find("DB index") != std::string::npos) {
     throw Error(ErrorKind::kInvalidArgument, "the Redis server at " + to_string(url) + " has no database " +
-                                                 std::to_string(url.database) + ": its configuration says how many");
+                                                 std::to_string(url.database) +
+                                                 ": its configuration sets their number");
   }
   refuse_login(url, reply.text);
 }
@@ -103,7 +104,7 @@ Reply Connection::call(std::span<const std::string> arguments, Deadline deadline
   std::array<std::byte, kReceiveBytes> buffer;
   for (;;) {
     if (auto reply = reader_.next()) {
-      if (reader_.next()) throw Error(ErrorKind::kProtocol, stream_.name() + " answers what nobody has asked");
+      if (reader_.next()) throw Error(ErrorKind::kProtocol, stream_.name() + " sent a reply to no command");
       return std::move(*reply);
     }
     const std::size_t count = stream_.receive(buffer, deadline);

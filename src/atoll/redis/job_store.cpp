@@ -17,9 +17,9 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
-constexpr nanoseconds kShortestPause = milliseconds(1);
+constexpr nanoseconds kMinPause = milliseconds(1);
 constexpr nanoseconds kMaxPause = milliseconds(50);
-constexpr nanoseconds kLeastCall = milliseconds(250);  // what an answer is given, however little time is left
+constexpr nanoseconds kMinCall = milliseconds(250);  // granted to each call, however little time is left
 constexpr std::size_t kKeysPerCall = 4096;
 constexpr std::size_t kValuesPerCall = 128;
 constexpr std::size_t kMaxKeyShown = 200;
@@ -37,22 +37,23 @@ Error not_in_time(const std::string& what, const Url& url, Clock::time_point sta
                                    std::to_string(waited.count()) + " ms"};
 }
 
-/// Looks until `look` finds something, at the deadline for the last time; `what` is for the error. Between two looks at most a
-/// quarter of the time waited so far goes by, so that what comes soon is seen soon.
+/// Calls `look` until it finds something, for the last time at the deadline; `what` is for the error. The pause between
+/// two calls is at most a quarter of the time waited so far, so that what appears early is seen early.
 template <typename Look, typename What>
-auto look_until(Deadline deadline, const Url& url, const Look& look, const What& what) {
+auto poll_until(Deadline deadline, const Url& url, const Look& look, const What& what) {
   const auto start = Clock::now();
   for (;;) {
     const bool is_last = deadline.expired();
     if (auto found = look()) return *std::move(found);
     if (is_last) throw not_in_time(what(), url, start);
     const auto waited = std::chrono::duration_cast<nanoseconds>(Clock::now() - start);
-    std::this_thread::sleep_for(deadline.remaining(std::clamp(waited / 4, kShortestPause, kMaxPause)));
+    std::this_thread::sleep_for(deadline.remaining(std::clamp(waited / 4, kMinPause, kMaxPause)));
   }
 }
 
-Error no_answer_of_the_script(const Url& url) {
-  return {ErrorKind::kProtocol, "the Redis server at " + to_string(url) + " answers what the script does not"};
+Error unexpected_script_reply(const Url& url) {
+  return {ErrorKind::kProtocol,
+          "the Redis server at " + to_string(url) + " sent a reply that Atoll's script never returns"};
 }
 
 std::vector<std::string> slice(const std::vector<std::string>& all, std::size_t first, std::size_t most) {
@@ -83,7 +84,7 @@ JobStore::Turn::Turn(JobStore& store, Deadline deadline) : store_(store) {
     store.is_free_.wait(lock, is_free);
   } else if (!store.is_free_.wait_until(lock, deadline.when(), is_free)) {
     throw Error(ErrorKind::kStore, "the job's store at " + to_string(store.url()) +
-                                       " is in use by another thread, whose call does not end: use a clone of it");
+                                       " is in use by another thread, whose call has not ended: use a clone of it");
   }
   store.in_use_ = true;
 }
@@ -96,7 +97,7 @@ JobStore::Turn::~Turn() {
 
 Reply JobStore::call(const char* operation, const std::vector<std::string>& arguments, bool changes,
                      Deadline deadline) {
-  deadline = at_least(kLeastCall, deadline);
+  deadline = at_least(kMinCall, deadline);
   const Turn turn(*this, deadline);
   const std::uint64_t change = changes ? ++sent_ : 0;
   std::vector<std::string> all{
@@ -144,7 +145,7 @@ std::string JobStore::get(const std::string& key, Deadline deadline) {
     if (reply.kind == Reply::Kind::kText) return std::move(reply.text);
     return std::nullopt;
   };
-  return look_until(deadline, url(), look, [&] { return "the key " + quoted(key) + " did not appear"; });
+  return poll_until(deadline, url(), look, [&] { return "the key " + quoted(key) + " did not appear"; });
 }
 
 void JobStore::wait(const std::vector<std::string>& keys, Deadline deadline) {
@@ -153,10 +154,10 @@ void JobStore::wait(const std::vector<std::string>& keys, Deadline deadline) {
     std::size_t missing = 0;  // counted from 1
     const auto look = [&]() -> std::optional<bool> {
       missing = static_cast<std::size_t>(read("missing", part, deadline).integer);
-      if (missing > part.size()) throw no_answer_of_the_script(url());
+      if (missing > part.size()) throw unexpected_script_reply(url());
       return missing == 0 ? std::optional(true) : std::nullopt;
     };
-    look_until(deadline, url(), look, [&] { return "the key " + quoted(part[missing - 1]) + " did not appear"; });
+    poll_until(deadline, url(), look, [&] { return "the key " + quoted(part[missing - 1]) + " did not appear"; });
   }
 }
 
@@ -167,9 +168,9 @@ std::vector<std::string> JobStore::multi_get(const std::vector<std::string>& key
   for (std::size_t first = 0; first < keys.size(); first += kValuesPerCall) {
     const auto part = slice(keys, first, kValuesPerCall);
     Reply reply = read("multi_get", part, deadline);
-    if (reply.elements.size() != part.size()) throw no_answer_of_the_script(url());
+    if (reply.elements.size() != part.size()) throw unexpected_script_reply(url());
     for (std::size_t i = 0; i < part.size(); ++i) {
-      auto& value = reply.elements[i];  // none: somebody has removed it since
+      auto& value = reply.elements[i];  // nil: it was removed after the wait
       values.push_back(value.kind == Reply::Kind::kText ? std::move(value.text) : get(part[i], deadline));
     }
   }
@@ -187,7 +188,7 @@ std::int64_t JobStore::add(const std::string& key, std::int64_t amount, Deadline
   const auto text = change("add", {key, std::to_string(amount)}, deadline).value_or("");
   std::int64_t sum = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-  if (error != std::errc{} || end != text.data() + text.size()) throw no_answer_of_the_script(url());
+  if (error != std::errc{} || end != text.data() + text.size()) throw unexpected_script_reply(url());
   return sum;
 }
 
@@ -206,16 +207,16 @@ std::int64_t JobStore::count(Deadline deadline) { return read("count", {}, deadl
 
 std::vector<std::string> JobStore::list(Deadline deadline) {
   const auto start = Clock::now();
-  const auto least = at_least(kLeastCall, deadline);
+  const auto least = at_least(kMinCall, deadline);
   std::set<std::string> keys;  // a scan may name a key twice
   std::string cursor = "0";
   do {
     Reply reply = read("list", {cursor}, deadline);
-    if (reply.elements.size() != 2) throw no_answer_of_the_script(url());
+    if (reply.elements.size() != 2) throw unexpected_script_reply(url());
     cursor = reply.elements[0].text;
     auto& fields = reply.elements[1].elements;
     for (std::size_t i = 0; i + 1 < fields.size(); i += 2) keys.insert(std::move(fields[i].text));
-    if (cursor != "0" && least.expired()) throw not_in_time("not all keys were named", url(), start);
+    if (cursor != "0" && least.expired()) throw not_in_time("not all keys were listed", url(), start);
   } while (cursor != "0");
   return {keys.begin(), keys.end()};
 }
@@ -229,9 +230,9 @@ std::optional<std::string> JobStore::try_pop(const std::string& queue, Deadline 
 }
 
 std::string JobStore::pop(const std::string& queue, Deadline deadline) {
-  return look_until(
+  return poll_until(
       deadline, url(), [&] { return try_pop(queue, deadline); },
-      [&] { return "nothing came into the queue " + quoted(queue); });
+      [&] { return "nothing arrived in the queue " + quoted(queue); });
 }
 
 std::int64_t JobStore::length(const std::string& queue, Deadline deadline) {

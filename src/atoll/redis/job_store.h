@@ -16,17 +16,17 @@
 
 namespace atl::redis {
 
-/// The key-value store of a job in a Redis server. A change is made once, even when the connection breaks and the call is
-/// repeated. Thread-safe; threads that should not wait for each other's calls take a clone. Every call ends at its
-/// deadline: with Error(kTimeout) for a key that has not come, kStore for a server that cannot be used or has lost the
-/// job's keys, kInvalidArgument in a forked process. Keys and values are any bytes.
+/// The key-value store of a job in a Redis server. A change is made once, even when the connection breaks and the call
+/// is repeated. Thread-safe; threads that should not wait for each other's calls take a clone. Every call ends by its
+/// deadline and throws Error(kTimeout) for a key that did not appear, kStore for a server that cannot be used or has
+/// lost the job's keys, and kInvalidArgument in a forked process. Keys and values may hold any bytes.
 class JobStore {
  public:
-  /// Joins the job; the errors of Membership.
+  /// Joins the job. Throws what Membership throws.
   static std::shared_ptr<JobStore> open(const Url& url, Deadline deadline, const LifeSigns& signs = {});
 
   explicit JobStore(std::shared_ptr<Membership> membership);
-  /// The same store over a connection of its own.
+  /// Returns the same store over a connection of its own.
   std::shared_ptr<JobStore> clone() const;
 
   void set(const std::string& key, const std::string& value, Deadline deadline);
@@ -37,25 +37,25 @@ class JobStore {
   std::vector<std::string> multi_get(const std::vector<std::string>& keys, Deadline deadline);
   void wait(const std::vector<std::string>& keys, Deadline deadline);
   bool has(const std::vector<std::string>& keys, Deadline deadline);
-  /// The sum; a key that is not there counts as 0.
+  /// Returns the sum; a missing key counts as 0.
   std::int64_t add(const std::string& key, std::int64_t amount, Deadline deadline);
-  /// The key's value afterwards, as c10d::Store::compareSet says: `wanted` if it was `expected`, or was not there and
-  /// `expected` is empty.
+  /// Returns the key's value afterwards, as c10d::Store::compareSet does: `wanted` if it was `expected`, or if it was
+  /// missing and `expected` is empty.
   std::string compare_set(const std::string& key, const std::string& expected, const std::string& wanted,
                           Deadline deadline);
   void append(const std::string& key, const std::string& value, Deadline deadline);
-  /// Whether it was there.
+  /// Returns whether the key existed.
   bool remove(const std::string& key, Deadline deadline);
   std::int64_t count(Deadline deadline);
   std::vector<std::string> list(Deadline deadline);
 
   void push(const std::string& queue, const std::string& value, Deadline deadline);
-  /// The oldest value; none when there is none.
+  /// Takes the oldest value, if there is one.
   std::optional<std::string> try_pop(const std::string& queue, Deadline deadline);
   std::string pop(const std::string& queue, Deadline deadline);
   std::int64_t length(const std::string& queue, Deadline deadline);
 
-  /// What `rank` of the job says of itself, for whoever lists the job's members (jobs.h).
+  /// Publishes what `rank` reports about itself, for list_jobs (jobs.h).
   void publish(int rank, const std::string& json, Deadline deadline);
 
   const Url& url() const noexcept { return membership_->url(); }
@@ -65,7 +65,7 @@ class JobStore {
   Reply read(const char* operation, const std::vector<std::string>& arguments, Deadline deadline);
   std::optional<std::string> change(const char* operation, const std::vector<std::string>& arguments,
                                     Deadline deadline);
-  /// While it lives, nobody else uses the connection. Throws Error(kStore) when another thread does until `deadline`.
+  /// Holds the connection for one thread. Throws Error(kStore) when another thread holds it until `deadline`.
   class Turn {
    public:
     Turn(JobStore& store, Deadline deadline);

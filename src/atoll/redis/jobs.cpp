@@ -15,8 +15,8 @@ namespace atl::redis {
 
 namespace {
 
-constexpr std::string_view kBefore = "atoll:{";
-constexpr std::string_view kBehind = "}:job";
+constexpr std::string_view kJobKeyPrefix = "atoll:{";
+constexpr std::string_view kJobKeySuffix = "}:job";
 constexpr std::int64_t kLatest = 1'000'000'000'000;  // seconds since 1970
 
 template <typename Number>
@@ -28,7 +28,7 @@ Number number(const std::string& text) {
 
 Reply checked(const Reply& reply, const Url& url) {
   if (reply.kind != Reply::Kind::kError) return reply;
-  throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(url) + " says \"" +
+  throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(url) + " answered \"" +
                                      reply.text.substr(0, 200) + "\"");
 }
 
@@ -37,7 +37,7 @@ bool may_be_a_job(const std::string& name) {
     check_job_name(name);
     return true;
   } catch (const Error&) {
-    return false;  // somebody else's key
+    return false;  // not a key of Atoll
   }
 }
 
@@ -51,11 +51,12 @@ std::set<std::string> names(Server& server, Deadline deadline) {
     cursor = reply.elements[0].text;
     if (cursor != "0" && deadline.expired()) {
       throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(server.url()) +
-                                         " has not named all of its keys in time; ?job=NAME lists one job");
+                                         " has not listed all of its keys in time; ?job=NAME lists one job");
     }
     for (const auto& key : reply.elements[1].elements) {
-      if (key.text.size() <= kBefore.size() + kBehind.size()) continue;
-      const auto name = key.text.substr(kBefore.size(), key.text.size() - kBefore.size() - kBehind.size());
+      if (key.text.size() <= kJobKeyPrefix.size() + kJobKeySuffix.size()) continue;
+      const auto name =
+          key.text.substr(kJobKeyPrefix.size(), key.text.size() - kJobKeyPrefix.size() - kJobKeySuffix.size());
       if (may_be_a_job(name)) found.insert(name);
     }
   } while (cursor != "0" && !cursor.empty());
@@ -76,7 +77,7 @@ std::int64_t now_ms(Server& server, Deadline deadline) {
   const auto seconds = reply.elements.empty() ? 0 : number<std::int64_t>(reply.elements[0].text);
   if (seconds <= 0 || seconds > kLatest) {
     throw Error(ErrorKind::kProtocol,
-                "listing the jobs: the Redis server at " + to_string(server.url()) + " does not say what time it is");
+                "listing the jobs: the Redis server at " + to_string(server.url()) + " sent an invalid time");
   }
   return 1000 * seconds;
 }

@@ -11,16 +11,17 @@
 
 namespace atl::redis {
 
-/// One job in a Redis server, as anybody may see it there.
+/// One job in a Redis server, as any client can see it there.
 struct JobView {
   std::string name;
   std::int64_t created = 0;              ///< seconds since 1970
-  int world_size = 0;                    ///< 0: its members have not said
-  int alive = 0;                         ///< processes that have given a sign of life lately
-  std::map<int, std::string> members{};  ///< by rank what it has published, as JSON, if it has: any bytes
+  int world_size = 0;                    ///< 0: not stated by its members
+  int alive = 0;                         ///< processes with a recent sign of life
+  std::map<int, std::string> members{};  ///< what each rank has published, as JSON; any bytes
 };
 
-/// The jobs at `url`, oldest first; url.job names one, else all. At most kMaxReplyElements members of each.
+/// Lists the jobs at `url`, oldest first: the one that url.job names, else all. At most kMaxReplyElements members of
+/// each.
 std::vector<JobView> list_jobs(const Url& url, Deadline deadline);
 
 }  // namespace atl::redis

@@ -32,24 +32,24 @@ constexpr milliseconds kPatience{2000};  // for a sign of life
 
 std::string text_of(std::optional<int> number) { return number ? std::to_string(*number) : ""; }
 
-Error rank_is_there(const Url& url, bool is_alive) {
+Error rank_is_taken(const Url& url, bool is_alive) {
   const std::string who = "rank " + text_of(url.rank) + " of job \"" + url.job + "\" at " + to_string(url);
   if (is_alive) {
     return {ErrorKind::kInvalidArgument,
-            who + " is there already and alive: another job of this name runs; give this one a name of its own"};
+            who + " is already alive: another job of this name is running; give this one a name of its own"};
   }
   return {ErrorKind::kInvalidArgument,
           who + " has died, while others of that job are alive: end them, or give this job another name"};
 }
 
 /// The memberships of this process.
-struct Own {
+struct Memberships {
   std::mutex mutex;
   std::map<std::string, std::weak_ptr<Membership>> by_name;
 };
 
-Own& own() {
-  static auto* const all = new Own;  // outlives whoever ends with the process
+Memberships& memberships() {
+  static auto* const all = new Memberships;  // never destroyed: other static objects may still use it
   return *all;
 }
 
@@ -69,7 +69,7 @@ std::string random_name() {
 
 std::string prefix_of(const std::string& job) { return "atoll:{" + job + "}:"; }
 
-/// The thread, and what it shares with its owner.
+/// The thread that gives signs of life, and what it shares with its owner.
 struct Membership::Keeper {
   Keeper(const Membership& membership, const LifeSigns& signs)
       : owner(membership), every(signs.every), server(membership.connect()) {
@@ -96,13 +96,13 @@ struct Membership::Keeper {
     std::unique_lock lock(mutex);
     while (!changed.wait_for(lock, every, [this] { return stopping; })) {
       lock.unlock();
-      const bool goes_on = refresh();
+      const bool continues = refresh();
       lock.lock();
-      if (!goes_on) return;
+      if (!continues) return;
     }
   }
 
-  /// False when the job is over for this process.
+  /// Returns false when the job is over for this process.
   bool refresh() {
     const std::string who = "the Redis server at " + to_string(owner.url_);
     try {
@@ -128,7 +128,7 @@ struct Membership::Keeper {
       auto goodbye = command("leave");
       goodbye.push_back(text_of(owner.url_.rank));
       server.evaluate(kCallScript, owner.job_key(), goodbye, Deadline::after(kFarewell));
-    } catch (const Error&) {  // it will count as dead soon
+    } catch (const Error&) {  // it will soon count as dead
     }
   }
 
@@ -158,8 +158,8 @@ Membership::Membership(const Url& url, const LifeSigns& signs, Deadline deadline
 Membership::~Membership() { leave(); }
 
 std::shared_ptr<Membership> Membership::join(const Url& url, const LifeSigns& signs, Deadline deadline) {
-  // Also what proves either side to the other: whoever shows something else is not let in by what another store has shown.
-  // A forked process has no part in the memberships of its parent.
+  // The name includes what authenticates the two sides: a store with other credentials must not share a membership that
+  // was obtained with these. A forked process has no part in the memberships of its parent.
   std::string name;
   for (const std::string& part :
        {to_string(url), url.job, text_of(url.rank), url.user, url.password, url.authorities_file, url.certificate_file,
@@ -167,19 +167,19 @@ std::shared_ptr<Membership> Membership::join(const Url& url, const LifeSigns& si
     name += part + '\0';
   }
   {
-    const std::lock_guard lock(own().mutex);
-    if (auto known = own().by_name[name].lock()) return known;
+    const std::lock_guard lock(memberships().mutex);
+    if (auto known = memberships().by_name[name].lock()) return known;
   }
   auto fresh = std::make_shared<Membership>(url, signs, deadline);
-  const std::lock_guard lock(own().mutex);
-  std::erase_if(own().by_name, [](const auto& entry) { return entry.second.expired(); });
-  own().by_name[name] = fresh;
+  const std::lock_guard lock(memberships().mutex);
+  std::erase_if(memberships().by_name, [](const auto& entry) { return entry.second.expired(); });
+  memberships().by_name[name] = fresh;
   return fresh;
 }
 
 void Membership::leave() noexcept {
   if (process_ != fork_depth()) {
-    // The thread is not here, and may have held its mutex when this process was forked.
+    // The thread does not exist here, and may have held its mutex at the fork.
     static_cast<void>(keeper_.release());
     return;
   }
@@ -190,8 +190,8 @@ void Membership::leave() noexcept {
 void Membership::leave_all() noexcept {
   std::vector<std::shared_ptr<Membership>> all;
   {
-    const std::lock_guard lock(own().mutex);
-    for (const auto& [name, membership] : own().by_name) all.push_back(membership.lock());
+    const std::lock_guard lock(memberships().mutex);
+    for (const auto& [name, membership] : memberships().by_name) all.push_back(membership.lock());
   }
   for (const auto& membership : all) {
     if (membership) membership->leave();
@@ -217,7 +217,8 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
     const Reply reply = server.evaluate(kOpenScript, job_key(), arguments, deadline);
     if (reply.kind == Reply::Kind::kError) throw explain("joining", reply);
     if (reply.elements.size() != 2) {
-      throw Error(ErrorKind::kProtocol, "the Redis server at " + to_string(url_) + " answers what the script does not");
+      throw Error(ErrorKind::kProtocol,
+                  "the Redis server at " + to_string(url_) + " sent a reply that Atoll's script never returns");
     }
     const std::string& outcome = reply.elements[0].text;
     const std::string& value = reply.elements[1].text;
@@ -232,19 +233,19 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
                       ": give all of its ranks the same world_size, or this job another name");
     }
     if (outcome == "silent") {
-      // Dead, or kept from the server until now: who lives tries again before long, and the job is not taken from it.
+      // Its members are dead, or could not reach the server until now. Those that live retry soon and keep their job.
       if (!patience) patience = Deadline::after(signs.every + std::min(signs.every, kPatience));
       if (patience->expired() || deadline.remaining(kJoinPause) < kJoinPause) arguments.back() = "insists";
       std::this_thread::sleep_for(std::min<Clock::duration>(kJoinPause, patience->remaining(kJoinPause)));
       continue;
     }
-    // Whoever lives is heard before long: that rank, or when it is known to be dead another of its job. A job that was
-    // killed is not, and begins anew.
+    // A live member is heard soon: that rank or, when it is known to be dead, another of its job. A job that was killed
+    // is not heard, and starts again.
     const bool is_alive = outcome != "dead";
     const auto silence = std::strtoll(value.c_str(), nullptr, 10);
-    if (last && last->first == is_alive && silence < last->second) throw rank_is_there(url_, is_alive);
+    if (last && last->first == is_alive && silence < last->second) throw rank_is_taken(url_, is_alive);
     last.emplace(is_alive, silence);
-    if (deadline.remaining(kJoinPause) < kJoinPause) throw rank_is_there(url_, is_alive);
+    if (deadline.remaining(kJoinPause) < kJoinPause) throw rank_is_taken(url_, is_alive);
     std::this_thread::sleep_for(kJoinPause);
   }
 }
@@ -252,7 +253,7 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
 void Membership::expect_own_process() const {
   if (process_ == fork_depth()) return;
   throw Error(ErrorKind::kInvalidArgument,
-              "this RedisStore was made by another process, which this one was forked from: make a new one here");
+              "this RedisStore was made by the process from which this one was forked: make a new one here");
 }
 
 Error Membership::explain(const std::string& action, const Reply& reply) const {
@@ -266,15 +267,15 @@ Error Membership::explain(const std::string& action, const Reply& reply) const {
   if (reply.text.starts_with("ATOLLANEW")) {
     return {ErrorKind::kStore,
             action + ": " + job + " at " + server +
-                " was begun anew by others, after its keys were lost or this process had given no sign "
-                "of life for long; start this process again"};
+                " was started again by other processes, after its keys were lost or this process had long "
+                "given no sign of life; start this process again"};
   }
   if (reply.text.starts_with("ATOLLSTALE")) {
     return {ErrorKind::kStore, action + ": " + server + " has come back with older keys of " + job +
                                    ", without the last changes; start the job again (\"appendfsync always\" keeps all "
                                    "of them over a restart)"};
   }
-  return {ErrorKind::kStore, action + ": " + server + " says \"" + reply.text.substr(0, 300) + "\""};
+  return {ErrorKind::kStore, action + ": " + server + " answered \"" + reply.text.substr(0, 300) + "\""};
 }
 
 }  // namespace atl::redis

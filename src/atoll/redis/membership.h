@@ -14,46 +14,46 @@
 
 namespace atl::redis {
 
-/// How often a member of a job gives a sign of life, and after which silence it counts as dead.
+/// The interval at which a member of a job gives a sign of life, and the silence after which it counts as dead.
 struct LifeSigns {
   std::chrono::milliseconds every{5000};
   std::chrono::milliseconds dead_after{15000};
 };
 
-/// Of a process in a job, shared by its stores. While it lives, a thread gives signs of life, which also keep the job's keys from
-/// expiring; the job is over with its last member. A process forked by this one has no part in it.
+/// A process's membership in a job, shared by its stores. As long as it exists, a thread gives signs of life, which
+/// also keep the job's keys from expiring. The job ends with its last member. A forked child does not inherit it.
 class Membership {
  public:
-  /// Joins url.job, as url.rank of url.world_size if they are given; whoever is in already as the same takes part in that
-  /// membership. Where nobody of that job is alive, it begins anew. Error(kInvalidArgument) where that rank is there and
-  /// alive, or the job has another size; kStore.
+  /// Joins url.job, as url.rank of url.world_size if they are given, and returns the membership that this process
+  /// already has there, if any. A job without a live member starts again. Throws Error(kInvalidArgument) when that rank
+  /// is already alive or the job has another size, and kStore.
   static std::shared_ptr<Membership> join(const Url& url, const LifeSigns& signs, Deadline deadline);
 
-  /// Ends the signs of life and says goodbye, as the destructor does; takes up to 2.5 s beside a server that stalls.
+  /// Stops the signs of life and leaves the job, as the destructor does; takes up to 2.5 s when the server stalls.
   void leave() noexcept;
-  /// The same for all of this process: for its end.
+  /// Leaves every job of this process, at its exit.
   static void leave_all() noexcept;
 
-  /// For join().
+  /// Used by join().
   Membership(const Url& url, const LifeSigns& signs, Deadline deadline);
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
-  /// A connection of its own.
+  /// Opens another connection to the server.
   Server connect() const;
 
-  /// What each script begins with, and the key that stands for the job.
+  /// The prefix of the job's keys, which each script takes first, and the key that stands for the job.
   const std::string& prefix() const noexcept { return prefix_; }
   std::string job_key() const { return prefix_ + "job"; }
   const std::string& incarnation() const noexcept { return incarnation_; }
   const std::string& client() const noexcept { return client_; }
   const Url& url() const noexcept { return url_; }
 
-  /// Error(kInvalidArgument) in a process that has inherited it.
+  /// Throws Error(kInvalidArgument) in a process that has inherited it.
   void expect_own_process() const;
 
-  /// What an error of kCallScript means. `action` is what was tried.
+  /// Explains an error of kCallScript. `action` is what was tried.
   Error explain(const std::string& action, const Reply& reply) const;
 
  private:

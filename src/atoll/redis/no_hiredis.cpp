@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of protocol.cpp where Atoll was built without hiredis.
+// Replaces protocol.cpp in builds without hiredis.
 #include "atoll/core/error.h"
 #include "atoll/redis/protocol.h"
 

@@ -14,7 +14,7 @@ namespace atl::redis {
 
 namespace detail {
 
-/// What the parts of one reply may take; a maker returns null above it.
+/// The limit on the parts of one reply; a maker returns null above it.
 struct Budget {
   std::size_t elements = kMaxReplyElements;
   bool exceeded = false;
@@ -28,7 +28,7 @@ using detail::Budget;
 
 Budget& budget_of(const redisReadTask* task) { return *static_cast<Budget*>(task->privdata); }
 
-/// Where this part belongs: in its parent, which has room for all of its elements, or on its own.
+/// Returns the place of this part: in its parent, which has room for all of its elements, or on its own.
 Reply* place_for(const redisReadTask* task) {
   if (task->parent == nullptr) return new Reply;
   return &static_cast<Reply*>(task->parent->obj)->elements[static_cast<std::size_t>(task->idx)];
@@ -92,7 +92,7 @@ void* make_nil(const redisReadTask* task) {
 
 void release(void* reply) { delete static_cast<Reply*>(reply); }
 
-/// hiredis 1 counts elements with another type than 0.14, and has kinds of replies that RESP2 has not.
+/// hiredis 1 counts elements with another type than 0.14, and has kinds of replies that RESP2 lacks.
 template <typename Result, typename Task, typename Count>
 constexpr auto array_maker(Result (*)(Task, Count)) {
   return &make_array<Count>;
@@ -163,7 +163,7 @@ std::optional<Reply> ReplyReader::next() {
       throw Error(ErrorKind::kProtocol, "a Redis reply has more than " + std::to_string(kMaxReplyElements) +
                                             " elements or " + std::to_string(kMaxReplyDepth) + " levels");
     }
-    throw Error(ErrorKind::kProtocol, std::string("no Redis reply: ") + impl_->reader->errstr);
+    throw Error(ErrorKind::kProtocol, std::string("invalid Redis reply: ") + impl_->reader->errstr);
   }
   if (found == nullptr) return std::nullopt;
   const std::unique_ptr<Reply> reply(static_cast<Reply*>(found));

@@ -9,7 +9,8 @@
 #include <string>
 #include <vector>
 
-// The bytes that go to a Redis server and come from it (RESP2). Where hiredis is absent, both raise Error(kUnavailable).
+// Formats the commands to a Redis server and parses its replies (RESP2). Builds without hiredis throw
+// Error(kUnavailable).
 namespace atl::redis {
 
 /// One answer of a server.
@@ -25,11 +26,11 @@ inline constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxReplyElements = std::size_t{1} << 16;  ///< of one reply, on all levels
 inline constexpr int kMaxReplyDepth = 6;
 
-/// What a server must be sent for this command, whose arguments may hold any bytes.
+/// Formats a command, whose arguments may hold any bytes, as it is sent to the server.
 std::string format_command(std::span<const std::string> arguments);
 
-/// Makes replies of a server's bytes. A reply above the limits is Error(kProtocol) before memory for it is taken; after
-/// an error the reader is of no use.
+/// Parses a server's bytes into replies. A reply above the limits is Error(kProtocol) before memory for it is
+/// allocated. After an error the reader must not be used again.
 class ReplyReader {
  public:
   ReplyReader();
@@ -38,7 +39,7 @@ class ReplyReader {
   ReplyReader& operator=(const ReplyReader&) = delete;
 
   void feed(std::span<const std::byte> bytes);
-  /// The next reply once all of it has come. Error(kProtocol) for bytes that are none.
+  /// Returns the next reply once all of it has arrived. Throws Error(kProtocol) for bytes that do not parse.
   std::optional<Reply> next();
 
  private:

@@ -48,7 +48,7 @@ local job, keys, replies = prefix .. 'job', prefix .. 'keys', prefix .. 'replies
 
 local found = redis.call('HGET', job, 'incarnation')
 if not found then return redis.error_reply('ATOLLGONE the job has no keys') end
-if found ~= incarnation then return redis.error_reply('ATOLLANEW the job was begun anew') end
+if found ~= incarnation then return redis.error_reply('ATOLLANEW the job was started again') end
 local last, outcome = 0, ''
 local record = redis.call('HGET', replies, client)
 if record then
@@ -59,7 +59,7 @@ if change > 0 and last == change then
   if outcome == '' then return false end
   return string.sub(outcome, 2)
 end
--- Of a connection that was given up: its client has made later ones, and does not want to know any more.
+-- It comes from a connection that was given up: its client has made later changes and no longer waits for this one.
 if change > 0 and change < last then return redis.error_reply('ATOLLLATE change ' .. change .. ' of ' .. last) end
 if last < answered then return redis.error_reply('ATOLLSTALE changes are missing') end
 

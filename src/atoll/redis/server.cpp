@@ -16,20 +16,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-/// A server that says nothing for so long is tried over a new connection: the old one may lead nowhere.
+/// After this silence the server is tried over a new connection: the old one may lead nowhere.
 constexpr milliseconds kSilence{10'000};
 constexpr milliseconds kFirstPause{10};
 constexpr milliseconds kMaxRetryPause{500};
 
-/// The server will answer otherwise before long.
-bool is_passing(const Reply& reply) {
+/// Returns whether the server may soon answer the same command.
+bool is_transient(const Reply& reply) {
   static constexpr std::string_view kStates[] = {"LOADING ", "BUSY ", "MASTERDOWN ", "TRYAGAIN "};
   return reply.kind == Reply::Kind::kError &&
          std::any_of(std::begin(kStates), std::end(kStates),
                      [&](std::string_view state) { return reply.text.starts_with(state); });
 }
 
-bool may_pass(const Error& error) {
+bool is_transient(const Error& error) {
   return error.kind() == ErrorKind::kPeerLost || error.kind() == ErrorKind::kTimeout;
 }
 
@@ -48,21 +48,21 @@ Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
         connection_.emplace(url_, credentials_, soon);
       }
       Reply reply = exchange(*connection_, soon);
-      if (!is_passing(reply)) return reply;
-      throw Error(ErrorKind::kPeerLost, "it says \"" + reply.text.substr(0, 200) + "\"");
+      if (!is_transient(reply)) return reply;
+      throw Error(ErrorKind::kPeerLost, "it answered \"" + reply.text.substr(0, 200) + "\"");
     } catch (const Error& error) {
       connection_.reset();
-      if (!may_pass(error)) throw;
+      if (!is_transient(error)) throw;
       const std::string what = "the job's store, the Redis server at " + to_string(url_) + ", cannot be used: ";
       if (deadline.remaining(2 * kMaxRetryPause) <= pause) {
         throw Error(ErrorKind::kStore,
                     what + error.what() +
-                        "; the time for this call is over. Does the server run there, and does a firewall let "
+                        "; the call's deadline has passed. Is the server running there, and does a firewall let "
                         "its port through?");
       }
       if (!std::exchange(has_warned, true)) log(LogLevel::kWarning, what + error.what() + "; trying again");
     } catch (...) {
-      connection_.reset();  // an answer may be under way, which is not that of the next call
+      connection_.reset();  // a late answer must not be taken for that of the next call
       throw;
     }
     std::this_thread::sleep_for(pause);
@@ -103,7 +103,7 @@ Reply Server::run_script(Connection& connection, const char* script, std::vector
     command[1] = digest;
     Reply reply = connection.call(command, deadline);
     if (reply.kind != Reply::Kind::kError || !reply.text.starts_with("NOSCRIPT") || is_fresh) return reply;
-    digest.clear();  // somebody has made the server forget it
+    digest.clear();  // the server has dropped the script
   }
 }
 

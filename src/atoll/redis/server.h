@@ -16,18 +16,18 @@
 
 namespace atl::redis {
 
-/// A Redis server over one connection, which is made with the first call and made anew when it breaks. For one thread at
-/// a time.
+/// A Redis server over one connection, which opens with the first call and again after it breaks. For one thread at a
+/// time.
 class Server {
  public:
   Server(Url url, std::shared_ptr<const transport::Credentials> credentials);
 
-  /// The answer to a command that may be repeated: after a lost connection the server may be given it twice. Tries until
-  /// the deadline, then throws Error(kStore); an error that only the user can mend is thrown at once. An answer may be an
-  /// error.
+  /// Returns the answer to a command that may be repeated: after a lost connection the server may get it twice. Tries
+  /// until the deadline, then throws Error(kStore); throws at once for what only the user can fix. The answer may be an
+  /// error reply.
   Reply call(const std::vector<std::string>& arguments, Deadline deadline);
 
-  /// The same for a script and its arguments; `key` is one that it uses.
+  /// Does the same for a script and its arguments; `key` is one that it uses.
   Reply evaluate(const char* script, const std::string& key, const std::vector<std::string>& arguments,
                  Deadline deadline);
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/key_file.h"
+#include "atoll/transport/stream/key_file.h"
 
 namespace atl::redis {
 
@@ -18,10 +18,10 @@ namespace {
 constexpr std::size_t kMaxUrl = 4096;
 constexpr std::size_t kMaxShown = 100;
 constexpr std::size_t kMaxJob = 200;
-constexpr std::int64_t kLeastExpiry = 60;
-constexpr std::int64_t kMostExpiry = 30 * 24 * 3600;
-constexpr std::int64_t kMostDatabase = 1'000'000;
-constexpr std::int64_t kMostRank = 100'000'000;
+constexpr std::int64_t kMinExpiry = 60;
+constexpr std::int64_t kMaxExpiry = 30 * 24 * 3600;
+constexpr std::int64_t kMaxDatabase = 1'000'000;
+constexpr std::int64_t kMaxRank = 100'000'000;
 constexpr const char* kForm = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE][?job=NAME]";
 
 [[noreturn]] void reject(const std::string& part, std::string_view value, const std::string& expected) {
@@ -47,7 +47,7 @@ int digit(char character) {
   return -1;
 }
 
-/// %41 as A. Says nothing of the value, which may be a secret.
+/// Decodes %41 to A. Its errors do not show the value, which may be a secret.
 std::string decoded(const std::string& part, std::string_view text) {
   std::string result;
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -64,7 +64,7 @@ std::string decoded(const std::string& part, std::string_view text) {
   return result;
 }
 
-/// What is before `mark`, which goes; all of it where there is no mark.
+/// Takes the text before `mark`, and drops the mark; takes all of it when there is no mark.
 std::string_view take_until(std::string_view& rest, char mark) {
   const auto at = std::min(rest.find(mark), rest.size());
   const auto taken = rest.substr(0, at);
@@ -77,7 +77,7 @@ void read_login(Url& url, std::string_view login) {
   url.user = decoded("user", login.substr(0, colon));
   if (colon != std::string_view::npos) url.password = decoded("password", login.substr(colon + 1));
   if (url.password.empty()) {
-    reject("there is an @ but no password before it: leave both out, or set ATOLL_REDIS_PASSWORD_FILE");
+    reject("there is an @ but no password before it: leave the @ out, or set ATOLL_REDIS_PASSWORD_FILE");
   }
 }
 
@@ -100,11 +100,11 @@ void read_option(Url& url, const std::string& name, const std::string& value) {
     check_job_name(value);
     url.job = value;
   } else if (name == "expiry") {
-    url.expiry = std::chrono::seconds(number("expiry", value, kLeastExpiry, kMostExpiry));
+    url.expiry = std::chrono::seconds(number("expiry", value, kMinExpiry, kMaxExpiry));
   } else if (name == "rank") {
-    url.rank = static_cast<int>(number("rank", value, 0, kMostRank));
+    url.rank = static_cast<int>(number("rank", value, 0, kMaxRank));
   } else if (name == "world_size") {
-    url.world_size = static_cast<int>(number("world_size", value, 1, kMostRank));
+    url.world_size = static_cast<int>(number("world_size", value, 1, kMaxRank));
   } else if (name == "ca") {
     url.authorities_file = value;
   } else if (name == "cert") {
@@ -121,14 +121,14 @@ std::string environment(const char* variable) {
   return value != nullptr ? value : "";
 }
 
-bool is_of_a_job(char character) {
+bool is_job_character(char character) {
   return character > ' ' && character < 0x7f && std::string_view("{}*?[]\\").find(character) == std::string_view::npos;
 }
 
 }  // namespace
 
 void check_job_name(const std::string& job) {
-  if (!job.empty() && job.size() <= kMaxJob && std::all_of(job.begin(), job.end(), is_of_a_job)) return;
+  if (!job.empty() && job.size() <= kMaxJob && std::all_of(job.begin(), job.end(), is_job_character)) return;
   throw Error(ErrorKind::kInvalidArgument,
               "the job's name \"" + job.substr(0, kMaxShown) + "\" cannot be part of a Redis key: write 1 to " +
                   std::to_string(kMaxJob) + " printable characters without spaces and {}*?[]\\");
@@ -150,7 +150,7 @@ Url parse_url(const std::string& text) {
   auto path = before_query;
   auto authority = take_until(path, '/');
   if (query_from.find('@') != std::string_view::npos) {
-    reject("there is an @ behind a ?: a ? of a password is written %3F, an @ of a job's name %40");
+    reject("there is an @ after a ?: write a ? in a password as %3F, and an @ in a job's name as %40");
   }
   if (const auto at = before_query.rfind('@'); at != std::string_view::npos) {  // a password may hold a slash
     read_login(url, before_query.substr(0, at));
@@ -158,7 +158,7 @@ Url parse_url(const std::string& text) {
     authority = take_until(path, '/');
   }
   read_place(url, authority);
-  if (!path.empty()) url.database = static_cast<int>(number("database", path, 0, kMostDatabase));
+  if (!path.empty()) url.database = static_cast<int>(number("database", path, 0, kMaxDatabase));
   while (!query_from.empty()) {
     auto value = take_until(query_from, '&');
     const auto name = take_until(value, '=');

@@ -32,7 +32,7 @@ const sockaddr_in6& as_v6(const SocketAddress& address) {
   return reinterpret_cast<const sockaddr_in6&>(address.storage);
 }
 
-/// "eth0" or "2"; 0 when there is no such interface here.
+/// Returns the index for "eth0" or "2", or 0 for an unknown interface.
 std::uint32_t scope_of(const std::string& text) {
   std::uint32_t index = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);

@@ -14,10 +14,10 @@
 
 namespace atl::transport {
 
-/// Most bytes PeerAddress::encode may give and decode accepts.
+/// The maximum size of what PeerAddress::encode returns and decode accepts.
 inline constexpr std::size_t kMaxAddressBytes = 2048;
 
-/// Most rails of one link.
+/// The maximum number of rails of one link.
 inline constexpr std::size_t kMaxRails = 8;
 
 /// A socket address of any family, ready for the system calls.
@@ -32,19 +32,21 @@ struct SocketAddress {
   void set_port(std::uint16_t port) noexcept;
 };
 
-/// "10.0.0.1:4711", "[fe80::1%eth0]:4711", "unix" for people and for PeerAddress::tcp. A mapped IPv4 address is shown as IPv4.
+/// Returns "10.0.0.1:4711", "[fe80::1%eth0]:4711" or "unix", for messages and for PeerAddress::tcp. A mapped IPv4
+/// address is shown as IPv4.
 std::string to_string(const SocketAddress& address);
 
-/// The reverse for numeric addresses with a port; nothing is looked up over the network. nullopt when it does not parse.
+/// Parses a numeric address with a port; never queries the name service. Returns nullopt when it does not parse.
 std::optional<SocketAddress> parse_tcp_address(std::string_view text);
 
-/// A numeric IPv4 or IPv6 address without a port ("10.0.0.1", "fe80::1%eth0", "[::1]").
+/// Parses a numeric IPv4 or IPv6 address without a port ("10.0.0.1", "fe80::1%eth0", "[::1]").
 std::optional<SocketAddress> parse_ip(std::string_view text, std::uint16_t port);
 
-/// Linux's abstract Unix name: no file, gone with its last descriptor. `name` has at most 100 characters.
+/// Returns the address of an abstract Unix socket: no file, gone with its last descriptor. `name` has at most 100
+/// characters.
 SocketAddress abstract_unix_address(std::string_view name);
 
-/// The far and near end of a connected socket; length 0 when the socket has none any more.
+/// Return the remote and the local end of a connected socket; length 0 when the socket is no longer connected.
 SocketAddress remote_address(int fd) noexcept;
 SocketAddress local_address(int fd) noexcept;
 

@@ -19,7 +19,7 @@ void fill_random(std::span<std::byte> out) {
 }
 
 Mac hmac_sha256(std::span<const std::byte> key, std::initializer_list<std::span<const std::byte>> parts) {
-  if (key.empty()) throw Error(ErrorKind::kInternal, "a message was to be authenticated without a key");
+  if (key.empty()) throw Error(ErrorKind::kInternal, "a message cannot be authenticated without a key");
   std::vector<std::byte> message;
   for (const auto part : parts) message.insert(message.end(), part.begin(), part.end());
   Mac mac;

@@ -14,7 +14,7 @@ using Mac = std::array<std::byte, 32>;
 /// Fills `out` from the system's cryptographic generator. Throws Error(kUnavailable) when there is no entropy.
 void fill_random(std::span<std::byte> out);
 
-/// HMAC-SHA256 of the concatenated `parts`. `key` must not be empty.
+/// Computes the HMAC-SHA256 of the concatenated `parts`. `key` must not be empty.
 Mac hmac_sha256(std::span<const std::byte> key, std::initializer_list<std::span<const std::byte>> parts);
 
 /// Compares in a time that does not depend on the content.

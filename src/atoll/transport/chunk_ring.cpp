@@ -13,8 +13,8 @@ std::shared_ptr<ChunkRing> ChunkRing::make(DirectPort& port, std::shared_ptr<Rin
                                            std::size_t chunk_bytes) {
   const std::size_t bytes = memory->buffer().bytes;
   if (chunk_bytes == 0 || bytes < chunk_bytes) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "a ring of " + std::to_string(bytes) + " bytes in chunks of " + std::to_string(chunk_bytes));
+    throw Error(ErrorKind::kInvalidArgument, "invalid chunk size " + std::to_string(chunk_bytes) + " for a ring of " +
+                                                 std::to_string(bytes) + " bytes");
   }
   std::shared_ptr<ChunkRing> ring(new ChunkRing(port, std::move(memory), direction, chunk_bytes));
   port.remember(ring->memory_->buffer());
@@ -50,7 +50,7 @@ void ChunkRing::pass(std::uint64_t number, const DirectBuffer& buffer, DirectPor
     const std::lock_guard lock(mutex_);
     if (abandoned_) {
       message->problem = abandoned_;
-      tell_once(message);
+      report_once(message);
     } else {
       waiting_.push_back(std::move(message));
     }
@@ -68,8 +68,8 @@ void ChunkRing::abandon(const Error& why) {
     abandoned_ = why;
     const auto end = [&](const std::shared_ptr<Message>& message) {
       if (!message->problem) message->problem = why;
-      message->is_begun = true;
-      if (message->copies == 0) tell_once(message);
+      message->is_started = true;
+      if (message->copies == 0) report_once(message);
     };
     for (const Slot& slot : slots_) {
       if (slot.message) end(slot.message);
@@ -87,8 +87,8 @@ void ChunkRing::abandon(const Error& why) {
   pump();
 }
 
-/// Begins every step that can begin. One thread at a time, so that they begin in order: the one that set is_pumping_. It
-/// alone calls `done`, because with the last one the ring may go.
+/// Starts every step that can start. Run by one thread at a time, the one that set is_pumping_, so that steps start in
+/// order. It alone calls `done`, because the last call may destroy the ring.
 void ChunkRing::pump() {
   const auto self = shared_from_this();
   std::size_t slot = 0;
@@ -102,7 +102,7 @@ void ChunkRing::pump() {
   }
 }
 
-/// What to begin next; false, and the pumping ends, when there is nothing. And whose `done` is to be called.
+/// Returns the step to start next, or false, which ends the pumping; and the messages whose `done` is to be called.
 bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished) {
   const std::lock_guard lock(mutex_);
   finished->swap(finished_);
@@ -122,12 +122,12 @@ bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::s
   Message& message = *waiting_.front();
   next.state = State::kFirst;
   next.message = waiting_.front();
-  next.offset = message.begun;
-  next.bytes = std::min(chunk_bytes_, message.buffer.bytes - message.begun);
-  message.begun += next.bytes;
+  next.offset = message.started;
+  next.bytes = std::min(chunk_bytes_, message.buffer.bytes - message.started);
+  message.started += next.bytes;
   ++message.under_way;
-  message.is_begun = message.begun == message.buffer.bytes;
-  if (message.is_begun) waiting_.pop_front();
+  message.is_started = message.started == message.buffer.bytes;
+  if (message.is_started) waiting_.pop_front();
   count_step(message, false);
   *slot = first_at_;
   *is_second = false;
@@ -141,7 +141,7 @@ void ChunkRing::count_step(Message& message, bool is_second) {
 }
 
 void ChunkRing::begin_step(std::size_t index, bool is_second) {
-  // Nobody changes a slot while one of its steps is under way, but its message's problem may come from another one.
+  // No thread changes a slot while one of its steps is under way, but another slot may set the message's problem.
   const Slot& slot = slots_[index];
   auto ended = [self = shared_from_this(), index, is_second](const Error* problem) {
     self->end_step(index, is_second, problem);
@@ -180,8 +180,8 @@ void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem
     const auto message = slot.message;
     if (problem != nullptr && !message->problem) {
       message->problem = *problem;
-      if (!message->is_begun) std::erase(waiting_, message);
-      message->is_begun = true;
+      if (!message->is_started) std::erase(waiting_, message);
+      message->is_started = true;
     }
     if (copies(is_second)) --message->copies;
     if (!copies(is_second)) --at_port_;
@@ -190,8 +190,8 @@ void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem
       --message->under_way;
       slot.message.reset();
     }
-    const bool is_done = abandoned_ ? message->copies == 0 : message->is_begun && message->under_way == 0;
-    if (is_done) tell_once(message);
+    const bool is_done = abandoned_ ? message->copies == 0 : message->is_started && message->under_way == 0;
+    if (is_done) report_once(message);
     is_last = abandoned_ && at_port_ == 0 && std::exchange(is_known_, false);
     is_mine = !std::exchange(is_pumping_, true);
   }
@@ -200,8 +200,8 @@ void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem
 }
 
 /// Under the lock.
-void ChunkRing::tell_once(const std::shared_ptr<Message>& message) {
-  if (!std::exchange(message->is_told, true)) finished_.push_back(message);
+void ChunkRing::report_once(const std::shared_ptr<Message>& message) {
+  if (!std::exchange(message->is_reported, true)) finished_.push_back(message);
 }
 
 }  // namespace atl::transport

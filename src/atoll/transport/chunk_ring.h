@@ -13,55 +13,57 @@
 #include "atoll/core/error.h"
 #include "atoll/transport/direct.h"
 
-// The device-direct scheme of "Joint training on AMD and NVIDIA" (papers' section 2.2): a message is copied inside the device
-// into a ring of chunks, which alone is registered with the network, and travels from there.
+// The device-direct scheme of "Joint training on AMD and NVIDIA" (section 2.2): a message is copied inside the device
+// into a ring of chunks, which alone is registered with the network, and is sent from there.
 //
 //   sender     user's memory --copy--> chunk --network--> chunk --copy--> user's memory     receiver
 //
-// Steps of different chunks overlap. Against the direct way (DirectPort::remember of the user's memory) it costs one copy inside
-// the device on each side and saves a registration for memory that is used once.
+// Steps of different chunks overlap. Compared with the direct way (DirectPort::remember of the user's memory) it costs
+// one copy inside the device on each side, and saves the registration of memory that is used once.
 namespace atl::transport {
 
-/// A ring's memory, and the way between it and the memory of messages. Whoever knows the device implements it.
+/// A ring's memory, and how to copy between it and the memory of messages. Implemented by the layer that knows the
+/// device.
 class RingMemory {
  public:
   virtual ~RingMemory() = default;
   using Copied = std::function<void(const Error* problem)>;
 
-  /// All of it, as the network finds it.
+  /// Returns all of it, as the network addresses it.
   virtual DirectBuffer buffer() const noexcept = 0;
 
-  /// Begins to copy; one of the addresses is a message's, the other one lies in buffer(). `copied` is called once, on any thread
-  /// or inside this call, when the bytes are there. Must not block.
+  /// Starts a copy between a message's memory and buffer(). `copied` is called once, on any thread or inside this call,
+  /// when the copy is complete. Must not block.
   virtual void copy(void* to, const void* from, std::size_t bytes, Copied copied) = 0;
 
-  /// From now on nobody needs what is being copied: every `copied` is called soon, whatever the device waits for.
+  /// Abandons the copies under way, which are not needed any more: every `copied` is called soon, whatever the device
+  /// waits for.
   virtual void give_up() noexcept = 0;
 };
 
-/// One direction of messages to or from one peer. The peer has one of equal chunk size; number, order and sizes of messages
-/// are as for DirectPort. The network touches the ring alone, never a message's memory. Thread-safe.
+/// One direction of messages to or from one peer, which has a ring with the same chunk size. Numbers, order and sizes
+/// of messages are as for DirectPort. The network accesses the ring alone, never a message's memory. Thread-safe.
 class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
  public:
   enum class Direction { kSend, kReceive };
 
-  /// The memory is cut into chunks of `chunk_bytes`, at least one. `port` outlives what is under way there. Throws
+  /// Cuts the memory into chunks of `chunk_bytes`, at least one. `port` must outlive its transfers. Throws
   /// Error(kInvalidArgument), and what DirectPort::remember throws.
   static std::shared_ptr<ChunkRing> make(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction,
                                          std::size_t chunk_bytes);
 
-  /// Not before every `done` was called; after abandon() at any time.
+  /// Must not be called before every `done` was called, except after abandon().
   ~ChunkRing();
   ChunkRing(const ChunkRing&) = delete;
   ChunkRing& operator=(const ChunkRing&) = delete;
 
-  /// Sends or receives all of `buffer`; `done` as for DirectPort, on the loop thread, one of the memory's, or inside pass() or
-  /// abandon(). After a failure the rest of the message stays away: with an error of the memory's, the peer learns of it only
-  /// with the end of the link.
+  /// Sends or receives all of `buffer`. `done` is as for DirectPort, but may be called on the loop thread, on a thread
+  /// of the memory, or inside pass() or abandon(). After a failure the rest of the message is not transferred; the peer
+  /// learns of a failed copy only when the link ends.
   void pass(std::uint64_t number, const DirectBuffer& buffer, DirectPort::Done done);
 
-  /// Ends every message with `why`, as soon as nothing copies from or to its memory any more, and lets the port go when it is
-  /// done with the chunks. Messages passed later end at once.
+  /// Ends every message with `why` as soon as no copy from or to its memory is under way, and releases the chunks from
+  /// the port when it is done with them. Messages passed later end at once.
   void abandon(const Error& why);
 
  private:
@@ -69,16 +71,16 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
     std::uint64_t number = 0;
     DirectBuffer buffer;
     DirectPort::Done done;
-    std::size_t begun = 0;      // bytes
-    bool is_begun = false;      // all of it; an empty message has one chunk, too
+    std::size_t started = 0;    // bytes
+    bool is_started = false;    // all of it; an empty message has one chunk, too
     std::size_t under_way = 0;  // chunks
     std::size_t copies = 0;     // of these, between the message's memory and the ring
-    bool is_told = false;       // `done` was called, or will be from finished_
+    bool is_reported = false;   // `done` was called, or will be from finished_
     std::optional<Error> problem;
   };
   enum class State { kFree, kFirst, kBetween, kSecond };
 
-  /// A chunk: its first step brings bytes into it, the second one takes them out.
+  /// A chunk: its first step copies or receives bytes into it, the second one takes them out.
   struct Slot {
     State state = State::kFree;
     std::shared_ptr<Message> message;
@@ -93,7 +95,7 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
   void count_step(Message& message, bool is_second);
   void begin_step(std::size_t slot, bool is_second);
   void end_step(std::size_t slot, bool is_second, const Error* problem);
-  void tell_once(const std::shared_ptr<Message>& message);
+  void report_once(const std::shared_ptr<Message>& message);
   void copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended);
   void forget() noexcept;
 
@@ -104,14 +106,13 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
 
   std::mutex mutex_;  // guards what follows; nothing is called under it
   std::vector<Slot> slots_;
-  std::size_t first_at_ = 0;  // the next slot to begin with, round the ring
-  std::size_t second_at_ =
-      0;                     // the next one whose second step begins: in the same order, as equal numbers pair in order
-  bool is_pumping_ = false;  // some thread begins steps: it will see what changes
-  std::size_t at_port_ = 0;  // steps of the network under way
-  bool is_known_ = false;    // to the port
+  std::size_t first_at_ = 0;   // the slot whose first step starts next, round the ring
+  std::size_t second_at_ = 0;  // whose second step starts next, in the same order because equal numbers pair in order
+  bool is_pumping_ = false;    // a thread is starting steps: it will see what changes
+  std::size_t at_port_ = 0;    // steps of the network under way
+  bool is_known_ = false;      // to the port
   std::optional<Error> abandoned_;
-  std::deque<std::shared_ptr<Message>> waiting_;    // not all begun
+  std::deque<std::shared_ptr<Message>> waiting_;    // not all started
   std::vector<std::shared_ptr<Message>> finished_;  // whose `done` is still to be called
 };
 

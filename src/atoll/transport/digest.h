@@ -8,13 +8,13 @@
 
 namespace atl::transport {
 
-/// SHA-256 (FIPS 180-4) of bytes that come one after the other. Error(kUnavailable) where this machine's OpenSSL has none.
+/// Computes SHA-256 (FIPS 180-4) incrementally. Throws Error(kUnavailable) when this machine's OpenSSL lacks it.
 class Sha256 {
  public:
   Sha256();
   ~Sha256();
   void add(std::span<const std::byte> bytes);
-  /// Of all that was added; nothing can be added after it.
+  /// Returns the digest of everything that was added; add() must not be called afterwards.
   std::array<std::byte, 32> finish();
 
  private:

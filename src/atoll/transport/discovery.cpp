@@ -57,13 +57,13 @@ bool is_link_local(const SocketAddress& address) {
          IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr);
 }
 
-/// IPv4 first, then IPv6, link-local IPv6 last.
+/// Orders IPv4 first, then IPv6, link-local IPv6 last.
 int preference(const SocketAddress& address) {
   if (address.family() == AF_INET) return 0;
   return is_link_local(address) ? 2 : 1;
 }
 
-/// Addresses of the interfaces `wanted` accepts, best first.
+/// Returns the addresses of the interfaces that `wanted` accepts, best first.
 template <class Wanted>
 std::vector<std::string> interface_addresses(const Wanted& wanted) {
   std::vector<std::pair<int, std::string>> ranked;
@@ -109,7 +109,7 @@ std::vector<SocketAddress> resolve(const std::string& host, int* failure) {
   return found;
 }
 
-/// The local address the system would send from: connecting a datagram socket picks a route and sends nothing.
+/// Returns the local address the system would send from: connecting a datagram socket picks a route and sends nothing.
 std::optional<SocketAddress> route_towards(SocketAddress target) {
   const Fd probe(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   target.set_port(9);

@@ -21,8 +21,8 @@ using std::chrono::nanoseconds;
 
 constexpr nanoseconds kRoomyBudget{50'000};
 constexpr nanoseconds kCrowdedBudget{20'000};
-constexpr std::int64_t kRoomyPauseNs = 1'000;  // of the roomy budget; all else is yields
-constexpr int kLeastShareOfBudget = 16;
+constexpr std::int64_t kRoomyPauseNs = 1'000;  // at the start of the roomy budget; the rest is yields
+constexpr int kMinShareOfBudget = 16;
 
 static_assert(sizeof(DoorbellPage) <= 4096);
 
@@ -49,7 +49,7 @@ void pause_core() noexcept {
 #endif
 }
 
-/// Between a store to one word and a load of another, on both sides of a handshake.
+/// Orders a store to one word before a load of another, on both sides of a handshake.
 void full_fence() noexcept {
 #if defined(__SANITIZE_THREAD__)
   static std::atomic<int> anchor{0};  // ThreadSanitizer knows no fences
@@ -109,7 +109,7 @@ Sleeper::~Sleeper() { reset(); }
 
 void Sleeper::reset() noexcept {
   if (std::exchange(slept_, false)) {
-    budget_ = std::max(budget_ / 2, spin_ / kLeastShareOfBudget);
+    budget_ = std::max(budget_ / 2, spin_ / kMinShareOfBudget);
   } else if (spin_since_ns_ != 0) {
     budget_ = std::min(budget_ * 2, spin_);
   }

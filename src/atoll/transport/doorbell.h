@@ -11,26 +11,26 @@
 
 namespace atl::transport {
 
-/// Which waiters a channel wakes. Collectives and point-to-point messages sleep apart, so that a receive posted long
-/// before its message does not cost every collective a system call.
+/// The waiters that a channel wakes. Collectives and point-to-point messages have separate bells, so that a receive
+/// posted long before its message does not cost every collective a system call.
 enum class Bell : std::uint32_t { kCollective = 0, kPointToPoint = 1 };
 inline constexpr std::size_t kBellCount = 2;
 
 /// Words of one bell, in memory shared between processes. A waiter announces itself in `sleepers`, looks again for work
-/// and only then sleeps on `value`; a ringer publishes its work, then rings only if somebody sleeps.
+/// and only then sleeps on `value`; a ringer publishes its work, then rings only if there are sleepers.
 struct alignas(64) BellWords {
   std::atomic<std::uint32_t> value{0};
   std::atomic<std::uint32_t> sleepers{0};
 };
 
-/// Wakes the sleepers of `bell`, if any. Call it after the work is published; costs a fence and a load when nobody
-/// sleeps. Any thread of any process that maps the words. Never throws; words in a vanished process are harmless.
+/// Wakes the sleepers of `bell`, if any. Call it after the work is published; without sleepers it costs a fence and a
+/// load. Any thread of any process that maps the words. The words of a process that is gone are harmless.
 void ring(BellWords& bell) noexcept;
 
-/// What the page of a Doorbell holds.
+/// The content of a Doorbell's page.
 struct DoorbellPage {
   std::array<BellWords, kBellCount> bells;
-  /// Sign of life: its owner's loop thread counts it up, peers watch it change.
+  /// Sign of life: the owner's loop thread increments it, and peers watch it change.
   alignas(64) std::atomic<std::uint64_t> beat{0};
 };
 
@@ -79,10 +79,10 @@ class RemoteDoorbell {
 
 /// One thread's wait on a bell:
 ///   Sleeper sleeper(bell, budget); loop { if (work()) { sleeper.reset(); break; } sleeper.wait_briefly(limit); }
-/// spins at first, then sleeps on the futex without ever missing a ring that follows work(). Spinning yields the core
-/// each time, so that whoever shares it, perhaps the very peer, can run; a budget for hosts with a core to spare begins
-/// with pauses. After waits that outlasted it the budget halves, down to a sixteenth, and after one that did not it doubles
-/// again: a rank that waits for a slow link leaves its core to those who compute.
+/// spins at first, then sleeps on the futex, and never misses a ring that follows work(). Spinning yields the core each
+/// time, so that other threads on it, perhaps the peer's, can run; the budget for hosts with a core to spare begins
+/// with pauses. The budget halves after a wait that outlasted it, down to a sixteenth, and doubles again after one that
+/// did not: a rank that waits for a slow link leaves its core to threads that compute.
 class Sleeper {
  public:
   Sleeper(BellWords& bell, std::chrono::nanoseconds spin) noexcept;
@@ -95,10 +95,10 @@ class Sleeper {
   /// return.
   void wait_briefly(std::chrono::nanoseconds limit) noexcept;
 
-  /// Work was found: the spin budget starts anew, the announcement is withdrawn.
+  /// Call it when work was found: restarts the spin budget and withdraws the announcement.
   void reset() noexcept;
 
-  /// How long the next wait spins at most.
+  /// The longest time that the next wait spins.
   std::chrono::nanoseconds budget() const noexcept { return budget_; }
 
  private:
@@ -111,8 +111,8 @@ class Sleeper {
   std::int64_t spin_since_ns_ = 0;  // 0: not started
 };
 
-/// How long a waiter spins before it sleeps: longer than a wake-up takes while the host has a core for every local
-/// rank, shorter when ranks outnumber cores.
+/// Returns how long a waiter spins before it sleeps: longer than a wake-up takes if the host has a core for every local
+/// rank, shorter if ranks outnumber cores.
 std::chrono::nanoseconds spin_budget(std::size_t ranks_on_this_host) noexcept;
 
 }  // namespace atl::transport

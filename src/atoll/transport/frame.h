@@ -8,9 +8,9 @@
 
 namespace atl::transport {
 
-/// What travels in front of every payload on a channel, in host byte order (little-endian on every supported machine).
+/// Precedes every payload on a channel, in host byte order (little-endian on every supported machine).
 /// The transport reads `payload_bytes` and nothing else; the layer above fills the rest, and the receiver compares it
-/// with what it expects, so that ranks that disagree find out from the first frame.
+/// with what it expects, so that ranks that disagree detect it at the first frame.
 struct alignas(64) FrameHeader {
   std::uint32_t payload_bytes = 0;
   std::uint8_t kind = 0;       ///< meaning is the upper layer's (collective data, eager message, announce, grant, ...)
@@ -27,9 +27,10 @@ struct alignas(64) FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHeader>);
 
-/// A received frame, valid until Channel::pop. The payload is contiguous, 64-byte aligned, and may be read but not written.
+/// A received frame, valid until Channel::pop. The payload is contiguous, 64-byte aligned, and may be read but not
+/// written.
 struct Frame {
-  FrameHeader header;  ///< a private copy: the peer cannot change it after it was checked
+  FrameHeader header;  ///< a private copy, which the peer cannot change after the check
   std::span<const std::byte> payload;
 };
 

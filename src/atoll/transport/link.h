@@ -16,7 +16,7 @@
 
 namespace atl::transport {
 
-/// Random name of one process's endpoint (one rank), unique over jobs and restarts.
+/// The random name of one process's endpoint (one rank), unique across jobs and restarts.
 struct PeerId {
   std::array<std::uint8_t, 16> bytes{};
   auto operator<=>(const PeerId&) const = default;
@@ -26,25 +26,26 @@ std::string to_string(const PeerId& id);  ///< 32 hexadecimal digits
 /// A channel is one ordered flow between two processes: a group's contributions, its results, or its messages.
 struct ChannelId {
   std::uint64_t group = 0;        ///< agreed by the group's members
-  std::uint32_t index = 0;        ///< see collectives/group.h
-  Bell bell = Bell::kCollective;  ///< whom its traffic wakes; both ends pass the same
+  std::uint32_t index = 0;        ///< see collectives/group/group.h
+  Bell bell = Bell::kCollective;  ///< the waiters that its traffic wakes; the same at both ends
   auto operator<=>(const ChannelId&) const = default;
 };
 
 /// One ordered, bounded flow of frames in each direction between this process and one peer.
 ///
-/// A sender may put at most window_bytes() of frames (header and payload, each padded to 64 bytes) ahead of the receiver's
-/// pop(): that is its credit. Channels have separate windows, so none can block another, and a frame that was accepted
-/// always arrives without further help from the receiving thread.
+/// A sender may put at most window_bytes() of frames (header and payload, each padded to 64 bytes) ahead of the
+/// receiver's pop(): that is its credit. Channels have separate windows, so none can block another, and a frame that
+/// was accepted always arrives without further help from the receiving thread.
 ///
 /// Nothing here blocks or allocates. One thread at a time may send and one at a time may receive (they may differ).
-/// Both ring the peer's bell when the peer could go on. Before the link is up, try_send returns false and front nullptr.
-/// After the link has failed, front first returns what had arrived, then both throw the link's Error (kPeerLost, ...).
+/// Both ring the peer's bell when the peer can continue. Before the link is up, try_send returns false and front
+/// nullptr. After the link has failed, front first returns what had arrived, then both throw the link's Error
+/// (kPeerLost, ...).
 class Channel {
  public:
   virtual ~Channel() = default;
 
-  /// Accepts the whole frame and returns true (the payload may be reused at once), or false: not enough credit now.
+  /// Accepts the whole frame and returns true (the payload may be reused at once), or returns false for lack of credit.
   /// `header.payload_bytes` must equal `payload.size()` and be at most max_payload().
   virtual bool try_send(const FrameHeader& header, std::span<const std::byte> payload) = 0;
 
@@ -54,7 +55,7 @@ class Channel {
   /// Releases the oldest frame and returns its credit to the sender. Only after front() returned non-null.
   virtual void pop() = 0;
 
-  /// Most bytes of one payload: a quarter of the window, or less.
+  /// The maximum size of one payload: a quarter of the window, or less.
   virtual std::size_t max_payload() const noexcept = 0;
   virtual std::size_t window_bytes() const noexcept = 0;
 };
@@ -64,7 +65,7 @@ const char* to_string(LinkKind kind) noexcept;
 
 enum class LinkState : std::uint8_t { kConnecting, kUp, kClosed, kFailed };
 
-/// The byte connection of one process pair. Opened lazily by Endpoint::link; owned by the endpoint, lives as long as it.
+/// The byte connection of one process pair. Opened lazily by Endpoint::link; owned by the endpoint and as long-lived.
 /// All functions are thread-safe.
 class Link {
  public:
@@ -73,7 +74,8 @@ class Link {
   virtual LinkKind kind() const noexcept = 0;
   virtual LinkState state() const noexcept = 0;
 
-  /// Finds or makes the channel. The reference stays valid until the endpoint is destroyed. Allocates; call it once and keep it.
+  /// Finds or makes the channel. The reference stays valid until the endpoint is destroyed. Allocates: call it once and
+  /// keep the result.
   virtual Channel& channel(const ChannelId& id) = 0;
 
   /// Frees the channel's window on this side. Later frames for it are dropped. Call it when the group is gone and no
@@ -85,28 +87,28 @@ class Link {
   /// connected or its control queue is full.
   virtual bool send_control(std::span<const std::byte> message) = 0;
 
-  /// The same for what must not overtake: it arrives behind every frame that this link accepted before the call.
-  virtual bool send_control_behind_frames(std::span<const std::byte> message) = 0;
+  /// The same for a message that must not overtake frames: it arrives after every frame accepted before the call.
+  virtual bool send_control_after_frames(std::span<const std::byte> message) = 0;
 
-  /// Messages straight from memory to memory, of devices too; nullptr where the link, or while it, has none.
+  /// Returns the port for messages from memory to memory, devices' included; nullptr if the link has none, or none yet.
   virtual DirectPort* direct() noexcept { return nullptr; }
 
-  /// "shm", "tcp 10.0.0.1:4711 -> 10.0.0.2:4712", "ucx rc_mlx5 cuda_copy, beside tcp ...", for people.
+  /// Returns "shm", "tcp 10.0.0.1:4711 -> 10.0.0.2:4712" or "ucx rc_mlx5 cuda_copy, beside tcp ...", for messages.
   virtual std::string describe() const = 0;
 };
 inline constexpr std::size_t kMaxControlBytes = 4096;
 
-/// What an endpoint tells its owner. Called on the endpoint's loop thread; must not block.
+/// Receives an endpoint's events. Called on the endpoint's loop thread; must not block.
 class LinkObserver {
  public:
   virtual ~LinkObserver() = default;
   virtual void on_control(Link& link, std::span<const std::byte> message) = 0;
 
-  /// Exactly once per link that comes to be: from now on send_control is heard, if only by a peer that is about to leave.
+  /// Exactly once per link that opens: from now on send_control reaches the peer, even one that is about to close.
   virtual void on_link_open(Link& /*link*/) {}
 
-  /// Exactly once per link that failed: `error` is kPeerLost (death, silence, unreachable), kRefused (key, job, attempt,
-  /// version) or kProtocol. A peer that closed in good order (Endpoint::shutdown) is reported as kPeerLost saying so,
+  /// Exactly once per link that failed: `error` is kPeerLost (death, silence, unreachable), kRefused (key, job,
+  /// attempt, version) or kProtocol. A peer that closed in good order (Endpoint::shutdown) is reported as kPeerLost
   /// with `closed_in_order` set; nothing is wrong unless an operation still needs it.
   virtual void on_link_failed(Link& link, const Error& error, bool closed_in_order) = 0;
 };

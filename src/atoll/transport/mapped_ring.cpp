@@ -27,7 +27,7 @@ void map_part(std::byte* where, std::size_t bytes, int protection, const Fd& mem
   if (::mmap(where, bytes, protection, MAP_SHARED | MAP_FIXED, memory.get(), static_cast<off_t>(offset)) ==
       MAP_FAILED) {
     const int error = errno;
-    const char* advice = error == ENOMEM ? " (out of memory, or of mappings: raise vm.max_map_count)" : "";
+    const char* advice = error == ENOMEM ? " (out of memory or of mappings; raise vm.max_map_count)" : "";
     throw Error(ErrorKind::kUnavailable,
                 with_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory", error) + advice);
   }
@@ -56,7 +56,7 @@ MappedRing& MappedRing::operator=(MappedRing&& other) noexcept {
 }
 
 void MappedRing::unmap() noexcept {
-  // In a forked child these addresses may belong to somebody else by now.
+  // In a forked child another mapping may occupy these addresses.
   if (base_ != nullptr && process_ == fork_depth()) ::munmap(base_, control_bytes_ + 2 * data_bytes_);
   base_ = nullptr;
 }

@@ -22,8 +22,8 @@ class MappedRing {
   MappedRing(const MappedRing&) = delete;
   MappedRing& operator=(const MappedRing&) = delete;
 
-  /// New zeroed memory, sealed against a change of its size, and mapped for reading and writing; pages are taken from
-  /// the system when they are first touched. `data_bytes` is a power of two and a multiple of the page size;
+  /// Creates zeroed memory, sealed against a change of its size, and maps it for reading and writing; pages are
+  /// allocated when they are first touched. `data_bytes` is a power of two and a multiple of the page size;
   /// `control_bytes` is rounded up to whole pages (0: none). Throws Error(kUnavailable) when the system has no memory
   /// or descriptor left.
   static MappedRing create(std::size_t control_bytes, std::size_t data_bytes);
@@ -37,7 +37,7 @@ class MappedRing {
   std::byte* data() const noexcept { return base_ + control_bytes_; }
   std::size_t data_bytes() const noexcept { return data_bytes_; }
 
-  /// The memfd that create() made, to be passed to a peer; the mapping does not need it.
+  /// Hands over the memfd that create() made, to be passed to a peer; the mapping does not need it.
   Fd take_memory() noexcept { return std::move(memory_); }
 
  private:

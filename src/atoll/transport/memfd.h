@@ -7,8 +7,8 @@
 
 namespace atl::transport {
 
-/// Anonymous memory of `bytes` zeros that can be passed to another process and can neither shrink nor grow. It vanishes
-/// with the last process that holds or maps it. Throws Error(kUnavailable).
+/// Creates anonymous memory of `bytes` zeros that can be passed to another process and can neither shrink nor grow. It
+/// ends with the last process that holds or maps it. Throws Error(kUnavailable).
 Fd make_sealed_memfd(const char* name, std::size_t bytes);
 
 /// Throws Error(kProtocol) unless `memory` is a memfd of exactly `bytes` whose size is sealed: only then can no peer

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs random trials with random faults, each again by its seed, and ends with one line that says how it went."""
+"""Runs random trials with random faults, each of which can be repeated by its seed; the last line states the result."""
 
 import argparse
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operations of trials: each with buffers of its own, what it must give, and a look at every element."""
+"""The operations of trials, each with its own buffers and expected results; every element is checked."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,19 +15,19 @@ Works = list[Any]
 
 @dataclass
 class Prepared:
-    """An operation that can begin: `begin(asynchronously)` returns what is to be waited for. `results` are the buffers
-    with what must be in them then."""
+    """An operation that is ready to start: `begin(asynchronously)` returns the works to wait for. `results` are the
+    buffers with their expected values."""
 
     call: Call
     begin: Callable[[bool], Works]
     results: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
 
     def on_device(self) -> bool:
-        """Whether results may come after the call has returned."""
+        """Returns whether results may arrive after the call has returned."""
         return any(found.device.type != "cpu" for found, _ in self.results)
 
     def check(self) -> None:
-        """Raises AssertionError when an element is not what it must be."""
+        """Raises AssertionError if an element is wrong."""
         for found, expected in self.results:
             here = found.cpu()
             if torch.equal(here, expected):
@@ -57,12 +57,13 @@ class Side:
         return tensor.clone().to(self.place(call))
 
     def empty(self, call: Call, count: int) -> torch.Tensor:
-        """Full of what is nobody's value."""
+        """Returns a buffer full of a value that no rank contributes."""
         return torch.full((count,), 99, dtype=getattr(torch, call.dtype)).to(self.place(call))
 
 
 def values(call: Call, member: int, count: int, salt: int = 0) -> torch.Tensor:
-    """Small whole numbers that differ by member, place and call: sums of a few are exact in every dtype."""
+    """Returns small whole numbers that differ by member, place and call, so that sums of a few are exact in every
+    dtype."""
     pattern = (torch.arange(count, dtype=torch.int64) * 7 + member * 3 + call.salt + salt) % 5
     return pattern.to(getattr(torch, call.dtype))
 
@@ -140,7 +141,7 @@ def reduce_scatter(side: Side, call: Call) -> Prepared:
 
 
 def all_to_all(side: Side, call: Call) -> Prepared:
-    """Unequal parts: member a sends count + (a + b) % 3 elements to member b."""
+    """Exchanges unequal parts: member a sends count + (a + b) % 3 elements to member b."""
 
     def part(sender: int, receiver: int) -> torch.Tensor:
         return values(call, sender, call.count + (sender + receiver) % 3, receiver)
@@ -180,7 +181,7 @@ def scatter(side: Side, call: Call) -> Prepared:
 
 
 def ring(side: Side, call: Call) -> Prepared:
-    """A message from each to the next."""
+    """Sends a message from each member to the next."""
     mine, found = side.here(call, values(call, side.me, call.count)), side.empty(call, call.count)
     before, after = (side.me - 1) % side.size, (side.me + 1) % side.size
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Faults that a process can do to itself and its connections, without root."""
+"""Faults that a process can inflict on itself and its connections, without root."""
 
 import ctypes
 import os
@@ -11,19 +11,19 @@ from listeners import with_socket
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ATTACH_FILTER = 26  # SO_ATTACH_FILTER, which Python does not name
-_RETURN_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # a packet filter's instruction: let no byte through
+_RETURN_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)  # a packet filter's instruction to pass no byte
 
 
 def end(each: socket.socket) -> None:
-    """As if its program had closed it."""
+    """Shuts a connection down as if the program had closed it."""
     try:
         each.shutdown(socket.SHUT_RDWR)
     except OSError:
-        pass  # over already
+        pass  # it has ended already
 
 
 def reset(each: socket.socket) -> None:
-    """As if something between had refused to carry it any longer."""
+    """Resets a connection as if a device on the way had rejected it."""
     if each.family == socket.AF_UNIX:
         return end(each)
     nowhere = struct.pack("H14x", socket.AF_UNSPEC)
@@ -32,7 +32,7 @@ def reset(each: socket.socket) -> None:
 
 
 def lose_what_comes(each: socket.socket) -> None:
-    """From now on whatever is sent to it vanishes on the way."""
+    """Drops everything that is sent to this connection from now on."""
     program = ctypes.create_string_buffer(_RETURN_NOTHING)
     each.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, struct.pack("HxxxxxxP", 1, ctypes.addressof(program)))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a rank does in a trial, and the one that brings the fault about."""
+"""The program of a rank in a trial, and the saboteur that causes the fault."""
 
 import contextlib
 import faulthandler
@@ -17,16 +17,16 @@ from chaos_trial import WHOLE, Trial
 from fault_jobs import START_S, Me
 from listeners import connections_with
 
-MOST_PENDING = 4  # asynchronous operations
+MAX_PENDING = 4  # asynchronous operations
 FORGET_S = 600  # longer than any trial
 
 
 class Saboteur:
-    """Brings the trial's fault about, on the rank and at the point that the trial names."""
+    """Causes the trial's fault, on the rank and at the point that the trial names."""
 
     def __init__(self, me: Me, trial: Trial, pids: list[int], store_pid: int) -> None:
         self.me, self.trial, self.pids, self.store_pid = me, trial, pids, store_pid
-        self.begun, self.struck, self.lock, self.over = threading.Event(), threading.Event(), threading.Lock(), False
+        self.started, self.struck, self.lock, self.over = threading.Event(), threading.Event(), threading.Lock(), False
         self.mine = trial.victim == me.rank
         if self.mine and self.lasts(trial.phase):
             threading.Thread(target=self.strike_later, daemon=True).start()
@@ -34,19 +34,20 @@ class Saboteur:
             threading.Thread(target=self.break_when_told, daemon=True).start()
 
     def lasts(self, phase: str) -> bool:
-        """A fault of descriptors must be there when the phase begins."""
+        """Returns whether faults of this phase come while it lasts. A shortage of descriptors must exist when the
+        phase begins."""
         return phase in ("making", "inside", "destroying") and self.trial.fault != "descriptors"
 
     def reach(self, phase: str, step: int | None = None) -> None:
         if not self.mine or self.trial.phase != phase or (step is not None and step != self.trial.step):
             return
         if self.lasts(phase):
-            self.begun.set()
+            self.started.set()
         else:
             self.strike()
 
     def strike_later(self) -> None:
-        self.begun.wait(FORGET_S)
+        self.started.wait(FORGET_S)
         time.sleep(self.trial.delay_s)
         with self.lock:
             if not self.over:
@@ -54,12 +55,12 @@ class Saboteur:
         self.struck.set()
 
     def wait_inside(self, step: int) -> None:
-        """What strikes inside this call has struck: it is not over before that."""
+        """Waits until the fault inside this call has struck, so that the call is not over before it."""
         if self.mine and (self.trial.phase, self.trial.step) == ("inside", step):
             self.struck.wait(FORGET_S)
 
     def withdraw(self) -> None:
-        """This rank has done its part: nothing befalls it any more."""
+        """Notes that this rank has done its part, so that the fault no longer strikes."""
         with self.lock:
             self.over = True
 
@@ -69,7 +70,7 @@ class Saboteur:
             return self.break_link(self.trial.peer)
         if fault == "descriptors":
             leave_descriptors(self.trial.spare)
-        self.me.tell("fault")  # a slow rank is slowed down by who hears of it
+        self.me.tell("fault")  # a slow rank is slowed down by the test that reads this
         if fault == "store":
             os.kill(self.store_pid, signal.SIGKILL)
         elif fault in ("kill", "stop"):
@@ -79,7 +80,7 @@ class Saboteur:
     def break_link(self, peer: int) -> None:
         numbers = connections_with(self.pids[peer])
         if not numbers and self.trial.phase == "destroying":
-            return  # it has closed them already
+            return  # the connections are closed already
         self.me.tell("connections", len(numbers))
         self.me.tell("fault")
         break_all(numbers, self.trial.variant)
@@ -94,7 +95,7 @@ def join(me: Me, trial: Trial, store: dist.TCPStore) -> dict[int, Side]:
     import atoll
 
     limit = timedelta(seconds=trial.timeout_s)
-    store.set_timeout(limit)  # as init_process_group does with a store of its own
+    store.set_timeout(limit)  # as init_process_group does for a store that it makes itself
     dist.init_process_group("atoll", store=store, rank=me.rank, world_size=me.size, timeout=limit)
     sides = {}
     for number, ranks in enumerate(trial.groups):
@@ -106,8 +107,9 @@ def join(me: Me, trial: Trial, store: dist.TCPStore) -> dict[int, Side]:
 
 
 def wait_for(pending: list[tuple[Prepared, Works]]) -> None:
-    """Every operation ends; those that succeed have right results. Raises the first error of the others. Whom a call
-    has told that a group failed is not interrupted for it again: what its devices still do is not looked at then."""
+    """Waits for all operations and checks the results of those that succeed. Raises the first error of the others.
+    After a call has reported that a group failed, results of its devices are not checked, because their failure
+    interrupts the rank only once."""
     failure: Exception | None = None
     failed = set[int]()
     for prepared, works in pending:
@@ -133,7 +135,7 @@ def call_everything(me: Me, trial: Trial, sides: dict[int, Side], saboteur: Sabo
         saboteur.reach("inside", index)
         if prepared:
             if (trial.phase, trial.step) == ("inside", index):
-                me.tell("calling")  # large buffers take their time on a busy machine, not the same on all ranks
+                me.tell("calling")  # making large buffers takes long, and not equally long on all ranks
             try:
                 pending.append((prepared, prepared.begin(call.asynchronous)))
             except Exception as error:
@@ -141,7 +143,7 @@ def call_everything(me: Me, trial: Trial, sides: dict[int, Side], saboteur: Sabo
                     wait_for(pending)
                 raise
             saboteur.wait_inside(index)
-            if not call.asynchronous or len(pending) == MOST_PENDING:
+            if not call.asynchronous or len(pending) == MAX_PENDING:
                 wait_for(pending)
         saboteur.wait_inside(index)
         saboteur.reach("after", index)
@@ -149,7 +151,7 @@ def call_everything(me: Me, trial: Trial, sides: dict[int, Side], saboteur: Sabo
 
 
 def open_link(me: Me, trial: Trial) -> None:
-    """A message each way, so that the link is there which is to be cut."""
+    """Sends a message each way, so that the link that will be cut is open."""
     import torch
 
     pair = {trial.victim: trial.peer, trial.peer: trial.victim}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Many trials in a row, and what they come to: a table by fault, JSON, and a page of docs/results."""
+"""Runs many trials and summarises them: a table by fault, JSON, and a page of docs/results."""
 
 import json
 import os
@@ -20,13 +20,13 @@ from chaos_trial import DEATH_S, FAULTS, HEARTBEAT_S, LATE_S, MAKING_S, SILENCE_
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "docs" / "results"
 SOAK = ROOT / "build" / "soak"
-LEAST_NAMED = 0.95
-PARTS = (("otherwise", True), ("before", False))  # whether the victim had been heard of
+MIN_NAMED = 0.95
+PARTS = (("otherwise", True), ("before", False))  # whether the victim was known to the others
 COMMAND = ".venv/bin/python tests/python/chaos/chaos.py"
 
 
 def results() -> Any:
-    """What the pages of docs/results share."""
+    """The module that the pages of docs/results share."""
     if (folder := str(ROOT / "bench")) not in sys.path:
         sys.path.append(folder)
     import results
@@ -40,7 +40,7 @@ def run_all(seeds: Iterable[int], say: Callable[[str], None], folder: Path) -> l
         trial = draw(seed)
         outcome = run_trial(trial, folder / str(seed))
         outcomes.append(outcome)
-        worst = f"{max(outcome.raised_s):.2f} s" if outcome.raised_s else "nobody raised"
+        worst = f"{max(outcome.raised_s):.2f} s" if outcome.raised_s else "no rank raised"
         say(f"{number}: {'good' if outcome.good else 'BAD'}, {worst}, {outcome.seconds:.1f} s: {trial.describe()}")
         if not outcome.good:
             say(f"    the machine's load was {outcome.load} on {os.cpu_count()} processors")
@@ -52,7 +52,7 @@ def run_all(seeds: Iterable[int], say: Callable[[str], None], folder: Path) -> l
 
 
 def summary(outcomes: list[Outcome]) -> dict[str, Any]:
-    """Sums over trials; times are those of the last rank of each trial."""
+    """Returns sums over trials; times are those of the last rank of each trial."""
     slowest = [max(outcome.raised_s) for outcome in outcomes if outcome.raised_s]
     named, unnamed = sum(outcome.named for outcome in outcomes), sum(len(outcome.unnamed) for outcome in outcomes)
     return {
@@ -71,7 +71,7 @@ def summary(outcomes: list[Outcome]) -> dict[str, Any]:
 
 
 def frame(command: str, seed: int) -> dict[str, Any]:
-    """What every report says of its run."""
+    """Returns the facts that every report states about its run."""
     return {
         "seed": seed,
         "command": command,
@@ -111,10 +111,10 @@ def document(outcomes: list[Outcome], seed: int) -> dict[str, Any]:
 
 
 def failures(facts: dict[str, Any]) -> list[str]:
-    """What the whole run has not kept."""
+    """Returns the promises that the whole run has broken."""
     total = facts["all"]
     found = [f"{total[key]} trials {what}" for key, what in TROUBLES.items() if total[key]]
-    if total["named"] < LEAST_NAMED * total["exceptions"]:
+    if total["named"] < MIN_NAMED * total["exceptions"]:
         found.append(f"only {total['named']} of {total['exceptions']} exceptions name the right rank")
     return found
 
@@ -144,7 +144,7 @@ def row(title: str, facts: dict[str, Any]) -> list[str]:
 
 
 def table(facts: dict[str, Any], part: str | None = None) -> str:
-    """Of all trials, or of those of one of the parts that they are told apart by."""
+    """Returns the table of all trials, or of one part of them."""
     titles = ["fault", "trials", "struck", "hangs", "wrong", "late", "other", "exceptions", "median", "max",
               "right rank named"]  # fmt: skip
     faults = facts["faults"] if part is None else facts["parts"][part]
@@ -186,7 +186,7 @@ group's timeout and {LATE_S:g} s more, the others at most {DEATH_S:g} s after it
 
 
 def write(facts: dict[str, Any], pages: Path | None) -> Path:
-    """Saves the facts, and the page where `pages` is a folder."""
+    """Saves the facts, and the page if `pages` is a folder."""
     if pages:
         (pages / "chaos.md").write_text(page(facts))
     return save("chaos", facts)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs one trial in processes of its own, and says what was not as it must be."""
+"""Runs one trial in processes of its own, and reports what was wrong."""
 
 import contextlib
 import os
@@ -20,10 +20,10 @@ from chaos_ranks import serve_store, take_part
 from chaos_trial import DEATH_S, Trial, environments, has_reason_to_raise, is_heard_of, limit_s
 from fault_jobs import END_S, START_S, TORCH_ERRORS, Job
 
-HANG_S = 60.0  # from a fault to the last word; far above all that is promised
+HANG_S = 60.0  # from a fault to the last report; far more than what is promised
 SLOW_HANG_S = 120.0
-RESUMED_S = 2.0  # from a stopped rank's going on to its exception
-SLICE_S = 0.001  # of a processor, which a slow rank gets
+RESUMED_S = 2.0  # from the moment a stopped rank continues to its exception
+SLICE_S = 0.001  # the share of a processor that a slow rank gets
 PAUSE_S = 0.5
 OWN_WORDS = re.compile(r"descriptor|open files|EMFILE|errno 24", re.IGNORECASE)
 OF_THE_JOB = re.compile(r"\brank \d+ \(rank (\d+) of the job\)")
@@ -34,7 +34,7 @@ RANKS = re.compile(r"\branks? (\d+(?:(?:, | and |-)\d+)*)\b")
 
 @dataclass
 class End:
-    """How a rank ended: "end", an exception's name, or "silent"; with the seconds since the fault."""
+    """The end of a rank: "end", an exception's name, or "silent"; with the seconds since the fault."""
 
     kind: str
     text: str = ""
@@ -49,12 +49,12 @@ class Outcome:
     what: str
     seconds: float = 0.0
     load: float = 0.0  # of the machine, when it was over
-    struck: bool = False  # whether the fault came to be before all was over
-    heard: bool = True  # False: while groups are made, before all came from the victim that others wait for then
+    struck: bool = False  # whether the fault struck before the trial was over
+    heard: bool = True  # False: it struck before the victim had sent everything that others need
     hangs: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)  # results
     late: list[str] = field(default_factory=list)
-    faults: list[str] = field(default_factory=list)  # anything else: a crash, a missing or needless exception
+    faults: list[str] = field(default_factory=list)  # anything else: a crash, a missing or unnecessary exception
     raised_s: list[float] = field(default_factory=list)  # from the fault to the exception of each rank
     named: int = 0  # exceptions that name the right rank
     unnamed: list[str] = field(default_factory=list)
@@ -70,8 +70,9 @@ class Outcome:
 
 
 def blamed(text: str) -> set[int]:
-    """The ranks that an exception's text says something of, by their numbers in the job: neither the one that it is
-    raised on, nor the other end of an operation, nor the one that told, unless that speaks of nobody but itself."""
+    """Returns the ranks that an exception's text blames, by their numbers in the job. These are neither the rank
+    that raises it, nor the other end of an operation, nor the rank that reported it, unless that one names only
+    itself."""
 
     def numbers(text: str) -> set[int]:
         return {int(number) for ranks in RANKS.findall(text) for number in re.findall(r"\d+", ranks)}
@@ -81,7 +82,7 @@ def blamed(text: str) -> set[int]:
 
 
 def names_link(text: str, rank: int, ends: set[int]) -> bool:
-    """Whether an exception on this rank blames an end of the link; at one end, also what the other has told of it."""
+    """Returns whether an exception on this rank blames an end of the link; a report by the other end counts, too."""
     found = blamed(text) & ends
     told_by = {int(number) for number in TELLERS.findall(text)}
     return bool(found - {rank}) or (rank in found and bool(told_by & ends))
@@ -100,7 +101,7 @@ def process_state(pid: int) -> str:
 
 
 class Slowing:
-    """Lets a process run for a hundredth of the time, until told to leave it alone."""
+    """Lets a process run for a hundredth of the time, until stop()."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -135,7 +136,7 @@ class Run:
         self.at: float | None = None  # of the fault
         self.resumed_at: float | None = None
         self.slowing: Slowing | None = None
-        self.calling: dict[int, float] = {}  # when ranks have begun the call inside which the fault comes
+        self.calling: dict[int, float] = {}  # when each rank started the call inside which the fault strikes
         self.made = False  # all groups, on the victim
         self.is_heard = True
 
@@ -153,12 +154,12 @@ class Run:
             if self.trial.fault == "stop" and victim not in self.ends:
                 self.resume()
         except pytest.fail.Exception as failure:
-            self.outcome.faults.append(f"not even begun: {failure}")
+            self.outcome.faults.append(f"the trial did not start: {failure}")
         finally:
             if self.slowing:
                 self.slowing.stop()
         self.see_processes_end()
-        if self.trial.phase == "making" and self.trial.fault == "descriptors":  # of which it may have had enough
+        if self.trial.phase == "making" and self.trial.fault == "descriptors":  # there may have been enough of them
             self.is_heard = self.hears_of_victim()
         self.outcome.struck = self.at is not None
         self.outcome.heard = self.is_heard
@@ -167,11 +168,11 @@ class Run:
         return self.outcome
 
     def gone(self) -> set[int]:
-        """Ranks of which no word is expected once the fault has come."""
+        """Returns the ranks that report nothing once the fault has struck."""
         return {self.trial.victim} if self.trial.fault in ("kill", "stop") else set()
 
     def collect(self, missing: Callable[[], set[int]]) -> None:
-        """Hears what ranks say until none is missing."""
+        """Reads the ranks' reports until none is missing."""
         patience = SLOW_HANG_S if self.trial.fault == "slow" else HANG_S
         deadline = time.monotonic() + patience
         while silent := missing():
@@ -191,7 +192,7 @@ class Run:
 
     def hear(self, rank: int, name: str, at: float, details: Any) -> None:
         if name == "fault":
-            self.at = at  # of several, the last makes it whole
+            self.at = at  # of several reports, the last one completes the fault
             if self.trial.phase == "making" and self.gone():
                 self.wait_until_gone()
                 self.is_heard = self.hears_of_victim()
@@ -211,7 +212,7 @@ class Run:
             self.ends[rank] = End(*details, after_s=at)
 
     def wait_until_gone(self) -> None:
-        """It has told of its end, or that it stops: then it does nothing more."""
+        """Waits until the victim is dead or stopped."""
         pid, deadline = self.job.pid(self.trial.victim), time.monotonic() + END_S
         while process_state(pid) not in "TZX" and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -220,14 +221,14 @@ class Run:
         return self.made or is_heard_of(self.trial, self.job.store.list_keys())
 
     def resume(self) -> None:
-        """A stopped rank goes on, and learns that it was given up."""
+        """Continues the stopped rank, which learns that it was given up."""
         self.wait_until_gone()
         self.resumed_at = time.monotonic()
         os.kill(self.job.pid(self.trial.victim), signal.SIGCONT)
         self.collect(lambda: {self.trial.victim} - set(self.ends))
 
     def hang(self, rank: int, text: str) -> None:
-        """Lets the rank say where it is, in its log."""
+        """Records a hang, and makes the rank write its stacks to its log."""
         self.outcome.hangs.append(text)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             with contextlib.suppress(ProcessLookupError):
@@ -241,18 +242,18 @@ class Run:
             code, end = process.exitcode, self.ends.get(rank)
             killed = self.trial.fault == "kill" and rank == self.trial.victim and self.at is not None
             if code is None and end is not None:
-                self.hang(rank, f"the process of rank {rank} still runs {END_S} s after its last word")
+                self.hang(rank, f"the process of rank {rank} still runs {END_S} s after its last report")
             elif code and not (killed and code == -signal.SIGKILL) and not self.was_told(end, code):
                 self.outcome.faults.append(f"rank {rank} ended with {code}")
 
     @staticmethod
     def was_told(end: End | None, code: int) -> bool:
-        """Whether a rank has told its exception and then ended by it."""
+        """Returns whether a rank reported its exception and then ended with it."""
         return code == 1 and end is not None and end.kind not in ("end", "silent")
 
 
 class Judge:
-    """Holds what ranks did against what they must do."""
+    """Compares what ranks did with what they must do."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.trial, self.outcome = run, run.trial, run.outcome
@@ -271,14 +272,14 @@ class Judge:
 
     def look_at(self, rank: int, end: End) -> None:
         if end.kind == "silent":
-            self.outcome.faults.append(f"rank {rank} ended without a word")
+            self.outcome.faults.append(f"rank {rank} ended without a report")
         elif "wrong result" in end.text:
             self.outcome.wrong.append(f"rank {rank}: {end.text}")
         elif end.kind == "end":
             if has_reason_to_raise(self.trial) and self.run.at is not None:
                 self.outcome.faults.append(f"rank {rank} ended without an exception")
         elif self.run.at is None:
-            self.outcome.faults.append(f"rank {rank} raised before anything befell anybody: {end.kind}: {end.text}")
+            self.outcome.faults.append(f"rank {rank} raised before the fault struck: {end.kind}: {end.text}")
         else:
             self.look_at_error(rank, end)
 
@@ -296,7 +297,7 @@ class Judge:
         if seconds > limit:
             self.outcome.late.append(f"rank {rank} learned of it after {seconds:.2f} s, not {limit}: {end.text}")
         if resumed:
-            return  # whom it names is all the same: the others gave it up
+            return  # the rank that it names does not matter, because the others gave it up
         self.outcome.raised_s.append(max(0.0, end.after_s - self.felt_at(rank)))
         if self.names_the_right(rank, end.text):
             self.outcome.named += 1
@@ -304,10 +305,10 @@ class Judge:
             self.outcome.unnamed.append(f"rank {rank}: {end.text}")
 
     def limit(self, rank: int) -> tuple[float, float]:
-        """The moment from which a rank's exception is due, and within how many seconds."""
+        """Returns the moment from which a rank's exception is due, and the seconds within which it must come."""
         trial, run = self.trial, self.run
         assert run.at is not None
-        if rank in run.gone():  # it waits for others that may have ended before they came
+        if rank in run.gone():  # it waits for ranks that may have ended before they joined
             assert run.resumed_at is not None
             return run.resumed_at, limit_s(trial, False) if trial.phase == "making" else RESUMED_S
         victim = run.ends.get(trial.victim)
@@ -317,7 +318,7 @@ class Judge:
         return self.felt_at(rank), limit_s(trial, run.is_heard)
 
     def felt_at(self, rank: int) -> float:
-        """When the fault was there for this rank: one inside a call not before it has begun that call."""
+        """Returns when the fault was there for this rank: not before it started the call that the fault strikes in."""
         assert self.run.at is not None
         return max(self.run.at, self.run.calling.get(rank, 0.0))
 
@@ -338,7 +339,7 @@ class Judge:
 
 
 def run_trial(trial: Trial, folder: Path) -> Outcome:
-    """Everything that ranks print and dump stays in `folder` if something was wrong."""
+    """Runs a trial. If something was wrong, everything that ranks printed and dumped stays in `folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "store").mkdir(parents=True)
     common, own = environments(trial)

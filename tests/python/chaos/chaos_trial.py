@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens in a trial, drawn from its seed: who takes part, what they call, and what befalls them when."""
+"""A trial, drawn from its seed: the ranks that take part, what they call, and the fault with its time."""
 
 import random
 import re
@@ -28,9 +28,9 @@ LARGE = (70_001, 300_007, 1_000_003)
 DTYPES = ("float32", "float64", "int32", "int64", "bfloat16")
 REDUCTIONS = ("SUM", "MAX", "MIN")
 HEARTBEAT_S = 2.0
-SLOW_HEARTBEAT_S = 20.0  # of jobs with a rank that is slow, and not to be given up
+SLOW_HEARTBEAT_S = 20.0  # of jobs with a slow rank, which must not be given up
 DEATH_S, SILENCE_S = 2.0, HEARTBEAT_S + 1.0  # what docs/running.md promises
-MAKING_S = 6.0  # the timeout of groups in whose making something goes wrong; who never came is known only then
+MAKING_S = 6.0  # the timeout of groups whose creation is disturbed; only then is it known that a rank never came
 WORKING_S = 60.0  # that of the others
 LATE_S = 2.0  # from a group's timeout to its exception
 WHOLE = 0  # the number of the group of all ranks
@@ -38,7 +38,7 @@ WHOLE = 0  # the number of the group of all ranks
 
 @dataclass(frozen=True)
 class Call:
-    """One operation, as every rank of its group calls it."""
+    """One operation that every rank of its group calls."""
 
     operation: str
     group: int
@@ -47,13 +47,13 @@ class Call:
     reduction: str
     root: int
     asynchronous: bool
-    on_host: bool  # on CPU tensors, whatever the ranks compute on
+    on_host: bool  # on CPU tensors, whatever device the ranks have
     salt: int
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Small and whole: each rank gets it and knows everything."""
+    """The description of a trial, which every rank gets."""
 
     seed: int
     fault: str
@@ -64,12 +64,12 @@ class Trial:
     victim: int
     peer: int  # the other end of the link that is cut
     step: int
-    delay_s: float  # from the beginning of the phase to the fault, where that is one that lasts
+    delay_s: float  # from the start of the phase to the fault, for phases that take time
     variant: str
     spare: int  # descriptors that are left
     groups: tuple[tuple[int, ...], ...]
     calls: tuple[Call, ...] = field(repr=False)
-    transport: str = ""  # ATOLL_TRANSPORT, where the link that is cut is one inside an island
+    transport: str = ""  # ATOLL_TRANSPORT, if the link that is cut is inside an island
 
     @property
     def size(self) -> int:
@@ -90,7 +90,7 @@ class Trial:
 
 
 def environments(trial: Trial) -> tuple[dict[str, str], dict[int, dict[str, str]]]:
-    """What all ranks have in their environment, and what each has alone."""
+    """Returns the environment of all ranks, and what each rank has in addition."""
     beat = SLOW_HEARTBEAT_S if trial.fault == "slow" else HEARTBEAT_S
     common = {"ATOLL_HEARTBEAT": str(beat)} | ({"ATOLL_INNER": "cpu:gloo"} if trial.inner else {})
     common |= {"ATOLL_TRANSPORT": trial.transport} if trial.transport else {}
@@ -101,7 +101,7 @@ def environments(trial: Trial) -> tuple[dict[str, str], dict[int, dict[str, str]
 
 
 def draw(seed: int) -> Trial:
-    """The trial of this seed: faults take turns."""
+    """Returns the trial of this seed; consecutive seeds have different faults."""
     rng = random.Random(seed)
     fault = FAULTS[seed % len(FAULTS)]
     between = fault in ("cut", "half_open")
@@ -123,18 +123,18 @@ def draw(seed: int) -> Trial:
 
 
 def inside_an_island(trial: Trial) -> Trial:
-    """Some of the trials whose link is cut, with one inside the victim's island instead. They draw from a generator of
-    their own, so that all else is as it is without them."""
+    """Returns the trial, or a variant that cuts a link inside the victim's island instead. It draws from a generator
+    of its own, so that everything else stays the same."""
     rng, layout, victim = random.Random(f"inside {trial.seed}"), trial.layout, trial.victim
     others = [rank for rank in range(trial.size) if rank != victim and layout[rank] == layout[victim]]
     if not others or has_library(trial, others) or rng.random() < 0.4:
         return trial
-    transports = ("tcp",) if trial.fault == "half_open" else ("tcp", "auto")  # what is sent through memory arrives
+    transports = ("tcp",) if trial.fault == "half_open" else ("tcp", "auto")  # data in shared memory always arrives
     return replace(trial, peer=rng.choice(others), transport=rng.choice(transports))
 
 
 def draw_hosts(rng: random.Random, layout: str, fault: str) -> str:
-    """One host, one per island, or one per rank; the simulated devices' library needs one per island."""
+    """Draws one host, one per island, or one per rank; the simulated devices' library needs one per island."""
     kind = rng.choice(("islands", "ranks") if fault == "half_open" else ("one", "islands", "ranks"))
     if kind == "one":
         return "h" * len(layout)
@@ -149,12 +149,12 @@ def draw_delay(rng: random.Random, phase: str) -> float:
 
 
 def draw_groups(rng: random.Random, size: int, victim: int) -> tuple[tuple[int, ...], ...]:
-    everybody = tuple(range(size))
-    groups = [everybody]
+    all_ranks = tuple(range(size))
+    groups = [all_ranks]
     if rng.random() < 0.4:
-        groups.append(everybody)
+        groups.append(all_ranks)
     if size > 2 and rng.random() < 0.6:
-        others = [rank for rank in everybody if rank != victim]
+        others = [rank for rank in all_ranks if rank != victim]
         groups.append(tuple(sorted([victim, *rng.sample(others, rng.randint(1, size - 2))])))
     return tuple(groups)
 
@@ -162,8 +162,9 @@ def draw_groups(rng: random.Random, size: int, victim: int) -> tuple[tuple[int, 
 def draw_calls(
     rng: random.Random, groups: tuple[tuple[int, ...], ...], victim: int, step: int, fault: str, phase: str
 ) -> tuple[Call, ...]:
-    """After the fault all ranks call the same groups, and end with operations in which each waits for each: one that
-    nobody leaves before all have come, one with a message between each two, and one in which all learn how it went."""
+    """Draws the calls. After the fault all ranks call the same groups, and end with operations in which each rank
+    waits for every other: one that no rank leaves before all have entered it, one with a message between each two,
+    and one in which all learn the outcome."""
     whole = [number for number, ranks in enumerate(groups) if len(ranks) == len(groups[WHOLE])]
     calls = []
     for index in range(step + rng.randint(1, 6)):
@@ -173,7 +174,7 @@ def draw_calls(
     sums: dict[str, Any] = {"dtype": "float32", "reduction": "SUM", "root": 0, "on_host": False}
     last = ("all_reduce", "all_to_all", "all_reduce")
     calls += [Call(name, number, 1009, asynchronous=False, salt=1, **sums) for number in whole for name in last]
-    if fault == "slow":  # at a hundredth of the speed, a few say as much as many
+    if fault == "slow":  # at a hundredth of the speed, a few calls are enough
         calls = [call for index, call in enumerate(calls) if index < step + 4]
     return tuple(calls)
 
@@ -186,12 +187,12 @@ def draw_call(rng: random.Random, number: int, ranks: tuple[int, ...], count: in
 
 
 def has_reason_to_raise(trial: Trial) -> bool:
-    """Whether every rank that still runs must end with an exception."""
+    """Returns whether every rank that still runs must end with an exception."""
     return trial.fault in ("kill", "stop", "cut", "half_open") and trial.phase in ("before", "inside", "after")
 
 
 def has_library(trial: Trial, others: Iterable[int]) -> bool:
-    """Whether a library joins the victim with the others of its island among these."""
+    """Returns whether a library connects the victim with other ranks of its island among these."""
     island = trial.layout[trial.victim]
     return (island.islower() or trial.inner) and any(
         trial.layout[rank] == island for rank in others if rank != trial.victim
@@ -199,8 +200,8 @@ def has_library(trial: Trial, others: Iterable[int]) -> bool:
 
 
 def is_heard_of(trial: Trial, keys: Iterable[str]) -> bool:
-    """Whether all that others wait for in the store, while groups are made, is in it from the victim: its entries of
-    all its groups. What a library lays there is its own affair."""
+    """Returns whether the store holds everything that others wait for from the victim while groups are made, which
+    are its entries of all its groups. Entries of libraries do not count."""
     held = list(keys)
     for number, ranks in enumerate(trial.groups):
         if trial.victim not in ranks:
@@ -213,7 +214,8 @@ def is_heard_of(trial: Trial, keys: Iterable[str]) -> bool:
 
 
 def limit_s(trial: Trial, is_heard: bool) -> float:
-    """From the fault to an exception, at most. Who had not been heard of while groups were made can only be missed."""
+    """Returns the most seconds from the fault to an exception. A rank that the others do not know yet while groups
+    are made can only be missed at the timeout."""
     if trial.fault == "descriptors" or (trial.phase == "making" and not is_heard):
         return trial.timeout_s + LATE_S
     return SILENCE_S if trial.fault in ("stop", "half_open") else DEATH_S

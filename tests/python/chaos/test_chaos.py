@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random jobs with random faults: nobody hangs, no result is wrong, and exceptions come in time with the right name.
+"""Random jobs with random faults: no rank hangs, no result is wrong, and exceptions come in time and name the right
+rank.
 
 CHAOS_SEED and CHAOS_TRIALS choose those of the long run."""
 
@@ -32,12 +33,12 @@ from fault_jobs import Job, Me
 
 FIRST = 7 * 42  # the trial of the first fault
 MANY = 300
-ONCE_BAD = {  # by seed, as what it was drawn then
+ONCE_BAD = {  # by seed: the description of the trial that was bad
     # A call that waits inside its island held up what had to cross the bridge before it.
     20261290: "kill of rank 3 destroying, islands aaaaBB, hosts aaaabb",
     # Results of a device were used after the exception of another call of their group.
     20261188: "half_open (one way, with rank 3) of rank 0 after call 5, islands AbCAb, hosts abcab, transport tcp",
-    # The call had not begun: its buffers were being made.
+    # The call had not started: its buffers were still being made.
     20261145: "cut (reset, with rank 3) of rank 2 inside call 4, islands aaBc, hosts aabc",
 }
 
@@ -69,7 +70,7 @@ def test_a_trial_that_was_bad_once(tmp_path: Path, seed: int) -> None:
         ("broadcast #2 (root 1) on rank 0: the store is gone", set()),
     ],
 )
-def test_whom_an_exception_blames(text: str, ranks: set[int]) -> None:
+def test_the_ranks_that_an_exception_blames(text: str, ranks: set[int]) -> None:
     assert blamed(text) == ranks
 
 
@@ -93,8 +94,8 @@ def make_groups(me: Me, trial: Trial) -> None:
     me.listen()
 
 
-def test_who_has_been_heard_of(tmp_path: Path) -> None:
-    """All have when the groups are made; and nobody before the last of a rank's entries is in the store."""
+def test_when_a_rank_is_known(tmp_path: Path) -> None:
+    """Every rank is known once the groups are made, and no rank before the last of its entries is in the store."""
     trial = replace(draw(FIRST), layout="ABA", groups=((0, 1, 2), (0, 1, 2), (0, 2)), inner=False)
     with Job(tmp_path, make_groups, trial.layout, (trial,)) as job:
         job.wait_for("made")

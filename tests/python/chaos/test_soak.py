@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Very many operations in a row on four ranks: no result is wrong; memory, descriptors and threads stay as they are.
+"""A very large number of operations on four ranks: no result is wrong; memory, descriptors and threads do not grow.
 
 SOAK_SEED and SOAK_CALLS choose those of the long run."""
 
@@ -24,7 +24,7 @@ from atoll.bench import values
 from atoll.bench.block import run_block
 from atoll.bench.operations import OPERATIONS, Problem, make
 from chaos_calls import Prepared, Side, Works
-from chaos_ranks import MOST_PENDING, wait_for
+from chaos_ranks import MAX_PENDING, wait_for
 from chaos_trial import COUNTS, LARGE, draw_call
 from fault_jobs import Job, Me
 
@@ -32,20 +32,20 @@ LAYOUTS = ("AAAA", "AABB", "ABAB", "ABCD", "aabb", "AAbB")
 SIMULATED = "aabb"
 GROUPS = ((0, 1, 2, 3), (0, 1, 2, 3), (0, 3), (1, 2, 3))
 CALLS = 100_000
-WARM_UP = 8000  # on each layout besides, until caches hold what they ever will
+WARM_UP = 8000  # on each layout in addition, until caches are full
 SMALL = (1, 2, 61, 1009)
 WHOLE = (0, 1)  # of these groups
-SAMPLES = 40  # looks at what a process holds, over its whole run
+SAMPLES = 40  # measurements of a process, over its whole run
 MANY_LARGE, FEW_LARGE = 0.2, 0.02  # of the calls while warming up, so that every page of the rings is touched; and then
-MOST_GROWTH = 0.01
-MOST_THREADS = 2  # one joins those that run what follows operations when all of them are busy: seldom, and it stays
+MAX_GROWTH = 0.01
+MAX_THREADS = 2  # a thread is added to those that complete works if all are busy, which is rare, and it stays
 SEED = int(os.environ.get("SOAK_SEED", str(random.SystemRandom().getrandbits(31))))
 TCP = {"ATOLL_TRANSPORT": "tcp"}
 
 
 @dataclass
 class Held:
-    """What a process has, when memory that it could give back is given back."""
+    """Returns what a process holds, after it has returned free memory to the system."""
 
     megabytes: float
     descriptors: int
@@ -75,8 +75,8 @@ def random_problem(rng: random.Random, device: str, counts: tuple[int, ...]) -> 
 
 
 class Caller:
-    """One rank's calls: half of them of many dtypes and one after another, the others of all kinds, also empty and
-    pending."""
+    """One rank's calls: half of them have many dtypes and run one after another, the others are of all kinds,
+    including empty and pending ones."""
 
     def __init__(self, me: Me, seed: int, small: bool) -> None:
         import atoll
@@ -112,7 +112,7 @@ class Caller:
         if number in self.sides:
             prepared = self.sides[number].prepare(call)
             self.pending.append((prepared, prepared.begin(call.asynchronous)))
-            if not call.asynchronous or len(self.pending) == MOST_PENDING:
+            if not call.asynchronous or len(self.pending) == MAX_PENDING:
                 wait_for(self.pending)
 
 
@@ -139,7 +139,7 @@ def operate(me: Me, seed: int, warm_up: int, calls: int, small: bool) -> None:
 
 
 def growth(held: list[Held]) -> dict[str, float]:
-    """From the first quarter to the last."""
+    """Returns the growth from the first quarter to the last."""
     first, last = held[: len(held) // 4], held[-(len(held) // 4) :]
     before, after = (statistics.mean(each.megabytes for each in looks) for looks in (first, last))
     return {
@@ -154,7 +154,7 @@ def run(
     folder: Path, layout: str, environment: dict[str, str], how_many: tuple[int, int], small: bool,
     say: Callable[[str], None],
 ) -> list[list[Held]]:  # fmt: skip
-    """What each rank held from beginning to end, once it had called the first of `how_many`."""
+    """Returns what each rank held during its calls, after the first `how_many` calls that warm up."""
     folder.mkdir()
     warm_up, calls = how_many
     own = {rank: {"ATOLL_DEVICE": "sim" if letter.islower() else "cpu"} for rank, letter in enumerate(layout)}
@@ -171,12 +171,12 @@ def run(
 
 @pytest.mark.parametrize("layout", ["ABAB", "AAbB"])
 def test_some_operations(tmp_path: Path, layout: str) -> None:
-    """Of small sizes: others come too seldom for caches to be full so early."""
+    """Small sizes only: large ones are too rare to fill the caches so early."""
     for held in run(tmp_path / "job", layout, {}, (300, 600), True, lambda text: None):
         found = growth(held)
         assert found["memory"] < 0.02, held
         assert found["descriptors"] <= 0, held
-        assert found["threads"] <= MOST_THREADS, held
+        assert found["threads"] <= MAX_THREADS, held
 
 
 @pytest.mark.soak
@@ -208,7 +208,7 @@ def test_very_many_operations(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     grown = [
         each
         for each in found
-        if abs(each["memory"]) > MOST_GROWTH or each["descriptors"] > 0 or each["threads"] > MOST_THREADS
+        if abs(each["memory"]) > MAX_GROWTH or each["descriptors"] > 0 or each["threads"] > MAX_THREADS
     ]
     assert grown == []
 
@@ -246,5 +246,5 @@ Lower-case islands compute on simulated devices. What passes inside them is thei
 own, and AAbB crosses the bridge from a device over both transports: so {SIMULATED} runs over one. Growth is that of the
 worst rank, from the mean of the first quarter of its calls to that of the last, after {facts["warm_up"]} calls until
 caches are full. A thread more is one of those that complete works: another joins them when all are busy, seldom, and
-stays; at most {MOST_THREADS} may.
+stays; at most {MAX_THREADS} may.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.compile of what DDP and FSDP2 wrap."""
+"""torch.compile with models that DDP and FSDP2 wrap."""
 
 import torch
 from torch import nn

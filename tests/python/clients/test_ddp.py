@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stock DistributedDataParallel trains as one process with all samples does."""
+"""Stock DistributedDataParallel gives the training of one process with all samples."""
 
 import copy
 import io
@@ -35,7 +35,7 @@ def check_training(rank: int, size: int, **options: object) -> None:
 
 @on_layouts(*ON_DEVICES)
 def test_the_bits_of_cpus(rank: int, size: int) -> None:
-    """The devices' work and their libraries' change nothing: the same job on CPUs, with the same islands."""
+    """Devices and their libraries change no bit: the same job on CPUs, with the same islands, gives the same result."""
     check_close(train_copy(rank, device()), train_copy(rank, "cpu"), 0)
 
 
@@ -162,7 +162,7 @@ def test_models_with_a_hook_are_copied_and_saved(rank: int, size: int) -> None:
     file.seek(0)
     for twin in (copy.deepcopy(model), torch.load(file, weights_only=False)):
         check_close(twin.module, model.module, 0.0)
-        twin.register_comm_hook(None, debugging_hooks.noop_hook)  # a copy has none yet
+        twin.register_comm_hook(None, debugging_hooks.noop_hook)  # a copy has no hook yet
 
 
 @on_layouts(*EVERYWHERE)

@@ -21,7 +21,7 @@ def whole() -> torch.Tensor:
 
 
 def spread(mesh: DeviceMesh, placements: tuple[Placement, ...]) -> DTensor:
-    """`whole` in these placements; a partial dimension holds it split into unequal summands."""
+    """Returns `whole` in these placements; a partial dimension holds it split into unequal summands."""
     value = whole()
     replicated = [Replicate() if placement.is_partial() else placement for placement in placements]
     tensor = distribute_tensor(value, mesh, replicated)
@@ -59,7 +59,8 @@ def test_one_dimension(rank: int, size: int) -> None:
 
 @on_layouts("Ab")
 def test_new_sharding_on_unlike_devices(rank: int, size: int) -> None:
-    """DTensor calls an all_gather for it on CPUs and an all_to_all elsewhere: all are told. In two steps it works."""
+    """DTensor calls all_gather for it on CPUs and all_to_all elsewhere, which is an error on all ranks. In two steps
+    it works."""
     group = dist.new_group()
     mesh = DeviceMesh.from_group(group, device())
     sharded = distribute_tensor(whole(), mesh, [Shard(0)])

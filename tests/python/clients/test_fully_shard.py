@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FSDP2 trains as one unsharded process does, on one mesh dimension and on two."""
+"""FSDP2 gives the training of one unsharded process, on one mesh dimension and on two."""
 
 import torch
 import torch.distributed as dist
@@ -71,7 +71,7 @@ def test_clipped_gradients_and_sharded_optimizer_state(rank: int, size: int) -> 
 
 
 def train_mixed_alone(model: nn.Module, size: int) -> None:
-    """What the policy below means, in one process: bfloat16 layers, float32 sums of gradients and updates."""
+    """Trains in one process as the policy below means: bfloat16 layers, float32 sums of gradients and updates."""
     update = optimizer(model.parameters())
     for step in range(STEPS):
         update.zero_grad()

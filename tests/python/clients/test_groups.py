@@ -17,7 +17,7 @@ ROUNDS = 25
 
 @on_layouts(*EVERYWHERE)
 def test_overlapping_groups_in_different_orders(rank: int, size: int) -> None:
-    """Within a group the order is common; between groups each rank takes its own, and collects in yet another."""
+    """Within a group the order is common; between groups each rank has its own order, and waits in yet another."""
     members = {"world": list(range(size)), "low": list(range(size - 1)), "high": list(range(1, size))}
     with any_order_of_groups():
         groups = {name: dist.new_group(ranks) for name, ranks in members.items()}
@@ -137,7 +137,7 @@ def test_functional_collectives(rank: int, size: int) -> None:
     assert functional.all_reduce(value, "sum", group).eq(ranks.sum()).all()
     assert functional.all_reduce(value, "avg", group).eq(ranks.mean()).all()
     assert functional.broadcast(value, size - 1, group).eq(size - 1).all()
-    # 2.11 has the older names alone.
+    # torch 2.11 has only the older names.
     gather = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
     scatter = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
     gathered = gather(value, 0, group)

@@ -10,7 +10,7 @@ from torch.distributed.pipelining.schedules import _PipelineSchedule
 from client_ranks import EVERYWHERE, ON_CPUS, on_layouts
 from support import device
 
-# 2.12 saves the random state of CUDA devices, whatever device the stages are on (pipelining/schedules.py, fork_rng).
+# torch 2.12 saves the random state of CUDA devices, whatever device the stages are on (schedules.py, fork_rng).
 LAYOUTS = ON_CPUS if torch.__version__.startswith("2.12.") else EVERYWHERE
 WIDTH, SAMPLES, MICROBATCHES = 6, 12, 6
 
@@ -27,7 +27,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def run(schedule: _PipelineSchedule, is_first: bool, is_last: bool) -> list[torch.Tensor]:
-    """One step; the losses of the microbatches on the last stage."""
+    """Runs one step; returns the losses of the microbatches on the last stage."""
     inputs, targets = (part.to(device()) for part in batch())
     losses: list[torch.Tensor] = []
     arguments = (inputs,) if is_first else ()

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The backends that the contract is asked of, and what each is known to lack."""
+"""The backends that the contract is checked for, and what each is known to lack."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Lack:
-    """What a backend says to a case instead of doing it: `said` is a pattern for "Type: text", "AssertionError" where
-    the values are wrong. None: a try would end the process, or come out in one way or the other."""
+    """A case that a backend does not support: `said` is a pattern for its error as "Type: text", or "AssertionError"
+    if the values are wrong. None: trying it would end the process, or the outcome varies."""
 
     reason: str
     said: str | None
-    alone: bool = True  # a group of one rank lacks it too
+    alone: bool = True  # a group of one rank lacks it, too
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Under:
         return f"{self.backend} {self.layout}{'' if self.device == 'cpu' else ' on ' + self.device}"
 
 
-# By property, and by pattern of the case.
+# By property and pattern of the case.
 DTYPE = Lack("Gloo has no 16-bit integers, no 8-bit floats and no unsigned integers but uint8", "Invalid scalar type")
 WHOLE_AVERAGES = Lack("Gloo has no averages of integers", "result type Float can't be cast")
 GAPS = Lack("Gloo takes the memory of a tensor with gaps for one without", "AssertionError", alone=False)
@@ -84,7 +84,7 @@ GLOO: dict[str, dict[str, Lack]] = {
 
 ATOLL: dict[str, dict[str, Lack]] = {}
 
-# Devices of one island call each other over their library, which Atoll leaves as it is.
+# Devices of one island communicate over their library, which Atoll leaves as it is.
 ON_DEVICES: dict[str, dict[str, Lack]] = {
     "message_forms": {
         "tags": Lack("libraries of devices have no tags: messages arrive in the order of their sending", "for tag"),
@@ -100,7 +100,7 @@ ISLANDS_OF_DEVICES = {
         "one tensor": Lack("between islands, a device's tensor is read when its operation is issued", None)
     },
 }
-# A wait for a work on devices ends once its rest is in a stream, so errors come when that stream is waited for.
+# A wait for a work on devices ends once the rest is in a stream, so errors are raised when that stream is waited for.
 NOT_ON_DEVICES = ("time_limits", "limits_of_waiting", "mismatches", "ends_of_groups")
 
 EVERYWHERE = [

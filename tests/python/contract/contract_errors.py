@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract: what goes wrong raises, in time, and what is still good goes on."""
+"""The contract: errors are raised in time, and groups that are not affected go on."""
 
 import time
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ERRORS = (RuntimeError, ValueError, TypeError)
 
 
 def raised(call: Callable[[], object], kinds: Any = ERRORS) -> str:
-    """What the call says; it must raise one of `kinds`."""
+    """Returns the text of the call's error, which must be one of `kinds`."""
     try:
         call()
     except kinds as error:
@@ -31,7 +31,7 @@ def check_group(me: Member, group: dist.ProcessGroup | None = None) -> None:
 
 
 def wrong_arguments(me: Member) -> None:
-    """Refused on the rank that calls, before anything is sent; the group is unharmed."""
+    """Wrong arguments are refused on the calling rank, before anything is sent; the group is unharmed."""
     one = torch.ones(4, device=me.device)
     backend = dist.group.WORLD._get_backend(torch.device(me.device))  # torch.distributed itself refuses a lot
 
@@ -83,8 +83,8 @@ def wrong_arguments(me: Member) -> None:
 
 
 def limited(me: Member, limit: timedelta) -> dist.ProcessGroup:
-    """A group whose calls have that limit, and the making of it the usual one. Gloo's receives keep that with which
-    their group was made: there it is one for both, and longer."""
+    """Returns a group whose calls have that limit; creating it has the usual one. Gloo's receives keep the limit
+    with which their group was made, so there one longer limit is used for both."""
     if dist.get_backend() == "gloo":
         return me.group(2)
     group = me.group()
@@ -93,8 +93,8 @@ def limited(me: Member, limit: timedelta) -> dist.ProcessGroup:
 
 
 def time_limits(me: Member) -> None:
-    """A rank that never comes is an exception on those that wait, in time; later calls of that group raise at once,
-    and other groups go on."""
+    """A rank that never enters a call causes an exception on the waiting ranks, in time; later calls of that group
+    raise at once, and other groups go on."""
     last = me.size - 1
 
     def check(call: Callable[[dist.ProcessGroup], object], waits: bool) -> None:
@@ -165,7 +165,7 @@ def mismatches(me: Member) -> None:
 
         def calls() -> None:
             call(group)
-            for _ in range(3):  # who only sends may meet the difference in a later call
+            for _ in range(3):  # a rank that only sends may notice the difference in a later call
                 dist.barrier(group)
 
         raised(calls, RuntimeError)
@@ -205,7 +205,7 @@ def ends_of_groups(me: Member) -> None:
         """Wakes every waiter at once; other groups go on."""
         group = me.group(3)
         check_group(me, group)
-        me.meet("before the abort")  # until then others may be in the sum
+        me.meet("before the abort")  # until then other ranks may be inside the sum
         if me.rank == 0:
             work = dist.irecv(torch.ones(1, device=me.device), me.size - 1, group=group)
             group._get_backend(torch.device(me.device)).abort()

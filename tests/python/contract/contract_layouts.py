@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors as they lie in memory: in one piece, shifted, transposed, with gaps."""
+"""Memory layouts of tensors: contiguous, shifted, transposed, with gaps."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,7 +14,7 @@ def in_one_piece(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch
 
 
 def shifted(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Begins in the middle of a storage, where nothing is aligned."""
+    """Starts in the middle of a storage, without alignment."""
     base = torch.zeros(values.numel() + 2, dtype=values.dtype, device=device)
     return base, base[1 : values.numel() + 1].view(values.shape)
 
@@ -25,7 +25,7 @@ def transposed(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.T
 
 
 def with_gaps(values: torch.Tensor, device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every other element of a storage."""
+    """Uses every other element of a storage."""
     base = torch.zeros(values.numel() * 2 + 1, dtype=values.dtype, device=device)
     strides, step = [], 2
     for length in reversed(values.shape):
@@ -43,19 +43,19 @@ LAYOUTS: dict[str, Callable[[torch.Tensor, str], tuple[torch.Tensor, torch.Tenso
 
 
 class Placed:
-    """A tensor of some layout that holds `values`, and the storage it is a part of."""
+    """A tensor of some layout that holds `values`, and the storage that it is part of."""
 
     def __init__(self, layout: str, values: torch.Tensor, device: str) -> None:
         self._base, self.tensor = LAYOUTS[layout](values, device)
         self.tensor.copy_(values)
 
     def is_alone(self) -> bool:
-        """Whether nothing was written beside the tensor: there are zeros."""
+        """Returns whether nothing was written outside the tensor, where the storage holds zeros."""
         return bool(self._base.cpu().double().abs().sum() == self.tensor.cpu().double().abs().sum())
 
 
 def layouts() -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every layout with each shape that it can have."""
+    """Returns every layout with each shape that it can have."""
     for layout in LAYOUTS:
         for shape in SHAPES:
             size = torch.Size(shape).numel()

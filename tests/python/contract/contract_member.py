@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank as the properties of the contract see it, and what they compare with."""
+"""A rank as seen by the properties of the contract, and the references that they compare with."""
 
 import functools
 import traceback
@@ -26,8 +26,9 @@ LIMIT = timedelta(seconds=30)
 
 @dataclass
 class Member:
-    """This rank of the default group. Of each case it keeps what went wrong, "" if nothing did; a case does not end the
-    property, so that ranks stay in step and one run tells of all. `untried` are patterns of cases to leave out."""
+    """This rank of the default group. It keeps what went wrong in each case, or "". A failed case does not end the
+    property, so that ranks stay in step and one run shows all failures. `untried` are patterns of cases to leave
+    out."""
 
     rank: int
     size: int
@@ -40,7 +41,7 @@ class Member:
         return support.device()
 
     def case(self, name: str, body: Callable[[], object]) -> None:
-        """Runs one case: what it raises, or where its values differ, is its outcome."""
+        """Runs one case. Its outcome is what it raises, or where its values differ."""
         assert name not in self.outcomes, f"two cases are called {name}"
         if any(fnmatchcase(name, pattern) for pattern in self.untried):
             return
@@ -54,12 +55,13 @@ class Member:
             self.outcomes[name] = "; ".join(self._differences)
 
     def check(self, holds: bool, text: object) -> None:
-        """Like assert, but the case goes on: other ranks do."""
+        """Like assert, but the case goes on, because it does on other ranks."""
         if not holds:
             self._differences.append(f"AssertionError: {text}")
 
     def expect(self, found: torch.Tensor, wanted: torch.Tensor, exactly: bool = True) -> None:
-        """`wanted` may be in a wider type, and is rounded once. Not `exactly`: up to one more rounding."""
+        """Compares with `wanted`, which may have a wider type and is rounded once. Unless `exactly`, one more
+        rounding is allowed."""
         here = found.detach().cpu()
         rounded = wanted.bool() if here.dtype is torch.bool else wanted.to(here.dtype)
         if here.shape != rounded.shape:
@@ -79,7 +81,7 @@ class Member:
         return made
 
     def meet(self, name: str) -> None:
-        """Returns when all ranks have come, by way of the store: whatever has become of any group."""
+        """Returns when all ranks have called it. It uses the store, and so does not depend on any group."""
         store = store_of_job()
         if store.add(f"met/{name}", 1) == self.size:
             store.set(f"met/{name}/all", "")
@@ -88,7 +90,7 @@ class Member:
 
 @functools.cache
 def store_of_job() -> Any:
-    """Where ranks can leave notes beside any group, over a connection of its own."""
+    """Returns the job's store over a connection of its own, for notes that do not depend on any group."""
     return dist.distributed_c10d._get_default_store().clone()
 
 
@@ -97,7 +99,8 @@ def short(dtype: torch.dtype) -> str:
 
 
 def pattern(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """0, 1 and 2, differing by rank and position: sums and products of a few are exact in every dtype."""
+    """Returns 0, 1 and 2, differing by rank and position, so that sums and products of a few are exact in every
+    dtype."""
     index = torch.arange(torch.Size(shape).numel(), dtype=torch.int64)
     whole = ((index * (rank + 1) + index // 3 + rank) % 3).reshape(shape)
     if dtype is torch.bool:
@@ -108,14 +111,14 @@ def pattern(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tens
 
 
 def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In the type of references: 64 bits."""
+    """Converts to the type of references, which has 64 bits."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.double() if tensor.is_floating_point() else tensor.long()
 
 
 def folded(op: Any, parts: list[torch.Tensor]) -> torch.Tensor:
-    """The reference in 64 bits."""
+    """Returns the reference in 64 bits."""
     bits = [(Op.BAND, torch.bitwise_and), (Op.BOR, torch.bitwise_or), (Op.BXOR, torch.bitwise_xor)]
     stack = torch.stack([wide(part) for part in parts])
     if op == Op.SUM:
@@ -134,6 +137,6 @@ def folded(op: Any, parts: list[torch.Tensor]) -> torch.Tensor:
 
 
 def raw(tensor: torch.Tensor) -> bytes:
-    """The bits of the values, in order."""
+    """Returns the bits of the values, in order."""
     flat = tensor.detach().cpu().resolve_conj().clone(memory_format=torch.contiguous_format).reshape(-1)
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -16,7 +16,7 @@ def messages(me: Member) -> None:
     others = [other for other in range(me.size) if other != me.rank]
 
     def all_pairs(count: int) -> None:
-        """All send before anybody receives."""
+        """All ranks send before any rank receives."""
         sent = {other: pattern(10 * me.rank + other, (count,), torch.float32).to(me.device) for other in others}
         sends = [dist.isend(tensor, other) for other, tensor in sent.items()]
         for other in reversed(others):
@@ -96,7 +96,7 @@ def message_forms(me: Member) -> None:
 
 
 def batches(me: Member) -> None:
-    """Sends and receives of a batch in any order, also when ranks differ in it."""
+    """Sends and receives of a batch may be in any order, also if the ranks' orders differ."""
     right, left = (me.rank + 1) % me.size, (me.rank - 1) % me.size
 
     def check(count: int, order: tuple[int, ...]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract: operations that move values and change none."""
+"""The contract: operations that move values without changing them."""
 
 import torch
 import torch.distributed as dist
@@ -108,7 +108,7 @@ def scatter(me: Member) -> None:
 
 
 def block(sender: int, receiver: int, dtype: torch.dtype) -> torch.Tensor:
-    """Of another length for each pair; rank 0 keeps nothing for itself."""
+    """Returns a block with a different length for each pair; rank 0 keeps nothing for itself."""
     return pattern(2 * sender + receiver, ((sender + 2 * receiver) * 11,), dtype)
 
 

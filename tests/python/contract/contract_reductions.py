@@ -16,7 +16,7 @@ BITWISE = ("BAND", "BOR", "BXOR")
 
 
 def combinations() -> Iterator[tuple[str, torch.dtype]]:
-    """Every reduction with each dtype for which it means something."""
+    """Returns every reduction with each dtype for which it is defined."""
     for dtype in REDUCED:
         yield "SUM", dtype
         if dtype is not torch.bool:
@@ -79,7 +79,7 @@ def reals(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def all_reduce_of_reals(me: Member) -> None:
-    """Within the bound of a sum in any order, and the same bits on all ranks and in every run."""
+    """Sums are within the bound for any order, with the same bits on all ranks and in every run."""
     for dtype in FLOATS:
         for count in (3, 1031, 100_003):
 
@@ -102,7 +102,7 @@ def all_reduce_of_reals(me: Member) -> None:
 
 
 def all_reduce_of_extremes(me: Member) -> None:
-    """Sums of integers wrap; infinities and not-a-number come through; so do negative numbers."""
+    """Sums of integers wrap; infinities, NaN and negative numbers are preserved."""
 
     def integers(dtype: torch.dtype) -> None:
         info = torch.iinfo(dtype)
@@ -206,7 +206,7 @@ def reduce_scatter_forms(me: Member) -> None:
         me.expect(output, folded(Op.SUM, parts).split(sizes)[me.rank])
 
     def matrices() -> None:
-        """Along the first dimension, and into a tensor with gaps."""
+        """Scatters along the first dimension, and into a tensor with gaps."""
         parts = [pattern(r, (2 * me.size, 3), torch.float32) for r in range(me.size)]
         placed = Placed("with gaps", torch.zeros(2, 3), me.device)
         dist.reduce_scatter(placed.tensor, list(parts[me.rank].to(me.device).split(2)))

@@ -45,7 +45,7 @@ def works(me: Member) -> None:
         assert [output.item() for output in outputs] == list(range(me.size))
 
     def callback_that_waits() -> None:
-        """As communication hooks do: it issues the next operation, and waits for it."""
+        """A callback may issue the next operation and wait for it, as communication hooks do."""
 
         def again(done: torch.futures.Future[Any]) -> torch.Tensor:
             tensor: torch.Tensor = done.value()[0].clone()
@@ -57,7 +57,7 @@ def works(me: Member) -> None:
         me.check(bool((found.cpu() == total * me.size).all()), found[:4])
 
     def dropped() -> None:
-        """Nobody holds the work or the tensor."""
+        """Issues an operation without keeping the work or the tensor."""
         for _ in range(50):
             dist.all_reduce(torch.ones(5000, device=me.device), async_op=True)
         dist.barrier()
@@ -67,7 +67,7 @@ def works(me: Member) -> None:
 
 
 def order_of_issue(me: Member) -> None:
-    """What is issued in one order everywhere is done in that order, whenever it is waited for."""
+    """Operations that all ranks issue in one order run in that order, whenever they are waited for."""
 
     def many() -> None:
         tensors = [torch.full((1 + 97 * i,), float(me.rank + i), device=me.device) for i in range(100)]
@@ -114,7 +114,7 @@ def barriers(me: Member) -> None:
         if turn % me.size == me.rank:
             store.wait([f"barrier/{turn}/{other}" for other in range(me.size) if other != me.rank], LIMIT)
         store.set(f"barrier/{turn}/{me.rank}", "")
-        store.get(f"barrier/{turn}/{me.rank}")  # a TCPStore's set is not answered: now it is known to be there
+        store.get(f"barrier/{turn}/{me.rank}")  # TCPStore does not answer set; now the entry is there
         dist.barrier()
         missing = [r for r in range(me.size) if not store.check([f"barrier/{turn}/{r}"])]
         me.check(not missing, f"left before {missing} came")
@@ -125,7 +125,7 @@ def barriers(me: Member) -> None:
 
 def groups(me: Member) -> None:
     def overlapping() -> None:
-        """Within a group the order is common; each rank has one of its own between groups."""
+        """Within a group the order is common; between groups each rank has its own order."""
         members = {"all": list(range(me.size)), "low": list(range(me.size - 1)), "ends": sorted({0, me.size - 1})}
         with any_order_of_groups():
             made = {name: dist.new_group(ranks) for name, ranks in members.items() if ranks}
@@ -163,7 +163,7 @@ def groups(me: Member) -> None:
             dist.destroy_process_group(group)
 
     def ranks_of_a_group() -> None:
-        """Roots and peers are named by the job's ranks, whatever their place in the group."""
+        """Roots and peers are given by the job's ranks, whatever their place in the group."""
         last = me.size - 1
         group = dist.new_group([last])
         if me.rank == last:
@@ -174,7 +174,7 @@ def groups(me: Member) -> None:
 
     def sequence_numbers() -> None:
         group = me.group()
-        backend = group._get_backend(torch.device(me.device))  # a group itself asks only backends that PyTorch knows
+        backend = group._get_backend(torch.device(me.device))  # a group itself queries only backends that PyTorch knows
         before = backend._get_sequence_number_for_group()
         dist.all_reduce(torch.ones(1, device=me.device), group=group)
         dist.barrier(group)

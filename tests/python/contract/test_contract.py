@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One contract for every backend of torch.distributed, kept by Atoll on CPUs and on simulated devices, and by Gloo
-where Gloo has the operation, so that it asks nothing that is only Atoll's. What a backend lacks stands in
-contract_backends.py, and is tried too: a row that no longer holds fails."""
+"""One contract for every backend of torch.distributed. Atoll fulfils it on CPUs and on simulated devices, and Gloo
+where it has the operation, so the contract requires nothing specific to Atoll. What a backend lacks is listed in
+contract_backends.py, and is tried, too: a row that no longer holds fails."""
 
 import importlib
 import re
@@ -38,7 +38,7 @@ def under(request: pytest.FixtureRequest) -> Iterator[tuple[Under, Ranks]]:
 def run_property(rank: int, size: int, module: str, name: str, untried: list[str]) -> dict[str, str]:
     me = Member(rank, size, untried)
     getattr(importlib.import_module(module), name)(me)
-    # Not a barrier: Gloo's may raise what operations before it raised.
+    # Not a barrier: Gloo's may raise the errors of earlier operations.
     dist.all_reduce(torch.zeros(1, device=me.device))
     return me.outcomes
 
@@ -48,7 +48,7 @@ def lacking(case: str, lacks: dict[str, Lack]) -> tuple[str, Lack] | None:
 
 
 def judge(case: str, said: list[str], row: tuple[str, Lack] | None) -> str:
-    """What is wrong with a case, given what its ranks met; "" if nothing is."""
+    """Returns what is wrong with a case, given the outcomes of its ranks, or ""."""
     if row is None or row[1].said is None:
         return (
             "" if not any(said) else "\n".join(f"{case}, rank {rank}: {what}" for rank, what in enumerate(said) if what)

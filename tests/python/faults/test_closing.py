@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups that close under those who still use them: every operation ends, and none with bytes that are not there."""
+"""Groups that close while they are in use: every operation ends, and none delivers bytes that were never sent."""
 
 import threading
 from datetime import timedelta
@@ -54,7 +54,7 @@ def test_operations_end_while_another_thread_closes(tmp_path: Path, device: str,
 
 
 def own_backend(me: Me) -> Any:
-    """One that nobody else holds."""
+    """Creates a backend that nothing else holds."""
     import atoll.backend
     import atoll.sim
 
@@ -71,7 +71,7 @@ def drop_amid_sends(me: Me) -> None:
     backend = own_backend(me)
     backend.barrier().wait()
     if me.rank == 1:
-        with expected() as texts:  # these bytes never were on the host of rank 0
+        with expected() as texts:  # these bytes were never on the host of rank 0
             backend.recv([torch.zeros(3)], 0, 1).wait()
         assert "destroyed without shutdown" in texts[0], texts
         return

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that dies while a group is made: one that has been heard of is an exception in time, on all others; one that
-never came can only be missed when the timeout is over."""
+"""A rank dies while a group is made. If the others know it, they raise in time; if it never came, they can only
+raise at the timeout."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ TIMEOUT_S = 6.0
 
 
 class Passing(dist.Store):
-    """Another store, and what is done before or after an entry is set in it."""
+    """Forwards to another store, and calls hooks before or after an entry is set."""
 
     def __init__(self, store: dist.Store, me: Me, is_heard: bool) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ def join_or_die(me: Me, victim: int, is_heard: bool) -> None:
 
 
 @pytest.mark.parametrize(("layout", "victim"), [("AAA", 1), ("ABA", 2), ("AABB", 1)])
-def test_one_that_has_been_heard_of(tmp_path: Path, layout: str, victim: int) -> None:
+def test_a_rank_that_is_known(tmp_path: Path, layout: str, victim: int) -> None:
     with Job(tmp_path, join_or_die, layout, (victim, True)) as job:
         job.wait_for("joining")
         job.send(victim, "go on")
@@ -74,13 +74,13 @@ def test_one_that_has_been_heard_of(tmp_path: Path, layout: str, victim: int) ->
         others = [rank for rank in range(job.size) if rank != victim]
         told: set[int] = set()
         for rank, failure in sorted(job.failures(others, at, DEATH_S).items(), key=lambda item: item[1].at):
-            # Who comes when another survivor has ended already has nobody left to ask.
+            # A rank that comes after another survivor has ended has no peer left to learn from.
             assert f"rank {victim}" in failure.text or any(f"rank {other} " in failure.text for other in told)
             told.add(rank)
         assert told == set(others)
 
 
-def test_one_that_never_came(tmp_path: Path) -> None:
+def test_a_rank_that_never_came(tmp_path: Path) -> None:
     with Job(tmp_path, join_or_die, "AAA", (1, False)) as job:
         job.wait_for("joining")
         job.send(1, "go on")

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A device that is slow, or that has met an error it cannot recover from: whoever waits for it is told in time, and
-nobody else is held up."""
+"""A device that is slow, or that has failed for good: callers that wait for it get an error in time, and nothing
+else is delayed."""
 
+import itertools
 import threading
 import time
 from pathlib import Path
@@ -14,11 +15,11 @@ from fault_jobs import Job, Me, expected
 DEATH_S = 2.0
 SIM = {"ATOLL_DEVICE": "sim"}
 SLOW = SIM | {"ATOLL_SIM_BANDWIDTH": "1M"}
-SECOND = 250_000  # numbers that such a device brings to the host in a second
-MANY = 5000  # operations, which take some milliseconds to look at
+SECOND = 250_000  # elements that such a device copies to the host per second
+MANY = 5000  # operations: checking all of them takes some milliseconds
 
 
-def send_behind_a_slow_device(me: Me) -> None:
+def send_beside_a_slow_device(me: Me) -> None:
     me.join()
     me.check_sum(10)
     if me.rank == 0:
@@ -39,7 +40,7 @@ def send_behind_a_slow_device(me: Me) -> None:
 
 
 def test_messages_do_not_wait_for_those_of_a_slow_device(tmp_path: Path) -> None:
-    with Job(tmp_path, send_behind_a_slow_device, "AB", environment=SLOW) as job:
+    with Job(tmp_path, send_beside_a_slow_device, "AB", environment=SLOW) as job:
         job.wait_for("end")
 
 
@@ -63,7 +64,7 @@ def test_a_send_ends_at_its_deadline_though_the_device_stalls(tmp_path: Path) ->
 
 
 def fail_on(threads: str) -> None:
-    """From now on the device of this process has failed, as far as these threads can see."""
+    """Makes the device of this process appear failed to these threads from now on."""
     from atoll import _sim
 
     _sim.pretend_failed(threads)
@@ -103,33 +104,62 @@ def test_a_device_that_fails_under_the_library(tmp_path: Path) -> None:
         assert "the device has failed" in failures[1].text, failures[1].text
 
 
-def end_while_somebody_is_told(me: Me) -> None:
-    """The program ends while a thread of its own is still in Python, telling of the failure."""
+def abort_amid_calls(me: Me, rounds: int) -> None:
+    """Reads each result at once, while another thread aborts the group: an operation issued after the group has failed
+    ends with an exception, never with what its memory happened to hold."""
+    me.join()
+    me.check_sum(10)
+    for turn in range(rounds):
+        group = dist.new_group()
+        me.check_sum(10, group)
+        now = threading.Event()
+        aborting = threading.Thread(
+            target=lambda group=group, now=now: now.wait() and group._get_backend(torch.device("sim")).abort()
+        )
+        if me.rank == turn % 2:
+            aborting.start()
+        with expected():
+            for step in itertools.count():
+                me.check_sum(10, group)
+                if step == turn % 5:
+                    now.set()
+        if me.rank == turn % 2:
+            aborting.join()
+        me.check_sum(10)
+
+
+def test_no_result_of_an_aborted_library_is_used(tmp_path: Path) -> None:
+    with Job(tmp_path, abort_amid_calls, "AA", (40,), SIM) as job:
+        job.wait_for("end")
+
+
+def end_while_the_failure_is_reported(me: Me) -> None:
+    """The program ends while one of its threads is still in Python, reporting the failure."""
     from atoll import _C, backend
 
     def tell_slowly(thread: int, peer_lost: bool, text: str) -> None:
         backend._interrupt(thread, peer_lost, text)
         for _ in range(200):
-            time.sleep(0.005)  # comes back for Python's lock again and again
+            time.sleep(0.005)  # takes Python's lock again and again
 
     me.join()
     me.check_sum()
     me.run_together()
     if me.rank == 1:
         _C.set_interrupt(tell_slowly, backend._take_back, threading.main_thread().ident or 0)
-        fail_on("atoll-")  # whoever notices, and whoever tells
+        fail_on("atoll-")  # threads that notice the failure, and those that report it
     while True:
         me.check_sum()
 
 
-def test_a_program_that_ends_while_its_failure_is_told(tmp_path: Path) -> None:
-    with Job(tmp_path, end_while_somebody_is_told, "AA", environment=SIM) as job:
+def test_a_program_that_ends_while_its_failure_is_reported(tmp_path: Path) -> None:
+    with Job(tmp_path, end_while_the_failure_is_reported, "AA", environment=SIM) as job:
         at = max(event.at for event in job.wait_for("running").values())
         job.failures([0, 1], at, DEATH_S)
 
 
 def deal_with_a_failure(me: Me) -> None:
-    """A call tells the program of the failure while somebody who is slow is about to interrupt it for the same one."""
+    """A call raises the failure while a slow thread is about to interrupt the program for the same failure."""
     from atoll import _C, backend
 
     def interrupt_late(thread: int, peer_lost: bool, text: str) -> None:
@@ -149,17 +179,17 @@ def deal_with_a_failure(me: Me) -> None:
     assert "the device has failed" in texts[0], texts
     deadline = time.monotonic() + 1
     while time.monotonic() < deadline:
-        pass  # where a program deals with the failure: a second exception would be raised here
+        pass  # the program handles the failure: a second exception would be raised here
 
 
-def test_a_failure_is_told_once(tmp_path: Path) -> None:
+def test_a_failure_is_raised_once(tmp_path: Path) -> None:
     with Job(tmp_path, deal_with_a_failure, "AA", environment=SIM) as job:
         job.wait_for("end")
 
 
-def wait_again_when_told(me: Me) -> None:
-    """A call tells the program of the failure; then it waits for an operation of before that has not ended either. The
-    library is about to be ended, but there are many operations to be looked at before."""
+def wait_again_after_the_failure(me: Me) -> None:
+    """A call raises the failure; then the program waits for an earlier operation that has not ended either. The
+    library is about to be aborted, but many operations have to be checked first."""
     from atoll import backend
 
     me.join()
@@ -180,8 +210,8 @@ def wait_again_when_told(me: Me) -> None:
         pass  # a second exception would be raised here
 
 
-def test_who_has_been_told_relies_on_nothing(tmp_path: Path) -> None:
-    with Job(tmp_path, wait_again_when_told, "AA", environment=SIM) as job:
+def test_waiting_again_after_a_failure_ends(tmp_path: Path) -> None:
+    with Job(tmp_path, wait_again_after_the_failure, "AA", environment=SIM) as job:
         job.wait_for("running")
         job.wait_for("end", [0])
         job.send(1, "go")
@@ -191,10 +221,10 @@ def wait_while_a_peer_aborts(me: Me) -> None:
     import atoll
 
     me.join()
-    dist.all_reduce(torch.ones(1))  # on the CPU: links are open, and the library has done nothing
+    dist.all_reduce(torch.ones(1))  # on the CPU: links are open, and the library has not been used
     tensor = torch.ones(1000, device="sim")
     if me.rank == 0:
-        fail_on("atoll-done")  # the thread that ends the library
+        fail_on("atoll-done")  # the thread that aborts the library
         work = dist.all_reduce(tensor, async_op=True)
         me.tell("running")
         work.wait()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that call different things, or not at all, are named on all ranks; abort wakes every waiter."""
+"""Ranks that call different operations, or none, are named on all ranks; abort wakes every waiter."""
 
 import re
 import threading
@@ -19,7 +19,7 @@ PROMPT_S = 2.0
 
 
 def differ(me: Me, case: str, count: int) -> None:
-    """Rank 1 calls something else than the others."""
+    """Rank 1 makes a different call than the others."""
     me.join(seconds=30)
     me.check_sum()
     other = me.rank == 1
@@ -33,7 +33,7 @@ def differ(me: Me, case: str, count: int) -> None:
     }
     me.tell("calling")
     calls[case]()
-    # The sender of a broadcast waits for nobody, so it may be a later call that meets the difference.
+    # The sender of a broadcast does not wait, so a later call may be the one that meets the difference.
     for _ in range(3):
         dist.barrier()
 
@@ -55,7 +55,7 @@ NAMED = {
 @pytest.mark.parametrize("case", list(NAMED))
 def test_different_calls(tmp_path: Path, layout: str, count: int, case: str) -> None:
     with Job(tmp_path, differ, layout, (case, count)) as job:
-        # The others may hear of the difference before they come to their own call.
+        # The others may learn of the difference before they make their own call.
         since = job.wait_for("calling", [1])[1].at
         for rank, failure in job.failures(range(3), since, PROMPT_S).items():
             for call in NAMED[case]:
@@ -123,7 +123,7 @@ def test_the_limit_of_one_wait(tmp_path: Path) -> None:
         job.errors([0, 2], max(event.at for event in called.values()), 1.5)
         job.send(
             1, "go on"
-        )  # the group is unharmed: rank 1's call completes, and with it the others' before they leave
+        )  # the group is unharmed: when rank 1 calls, all calls complete before the ranks leave
         job.wait_for("end", [1])
         job.check_ends([0, 2], code=1)
 
@@ -214,7 +214,7 @@ def abort_in_pair(me: Me) -> None:
     me.join()
     group = dist.new_group()
     me.check_sum(group=group)
-    me.check_sum()  # nobody is in the group's operation any more
+    me.check_sum()  # no rank is in the group's operation any more
     if me.rank == 0:
         group._get_backend(torch.device("cpu")).abort()
     with expected() as texts:
@@ -227,7 +227,7 @@ def abort_in_pair(me: Me) -> None:
 
 
 def come_late(me: Me, how: str, what: str) -> None:
-    """The last rank waits for rank 0 in a group that rank 0 has given up before there was a link between the two."""
+    """The last rank waits for rank 0 in a group that rank 0 gave up before the two had a link."""
     me.join(seconds=60)
     group = dist.new_group()
     if me.rank == 0:
@@ -271,12 +271,12 @@ def differ_at_once(me: Me) -> None:
 
 @pytest.mark.parametrize("layout", ["AAA", "ABA", "AABB"])
 def test_different_first_calls(tmp_path: Path, layout: str) -> None:
-    """Some links are still being opened when the first ranks find out."""
+    """The first ranks notice the difference while some links are still being opened."""
     with Job(tmp_path, differ_at_once, layout) as job:
         since = job.wait_for("calling", [0])[0].at
         failures = job.failures(range(job.size), since, PROMPT_S)
         for rank, failure in failures.items():
-            # A rank that connects while another goes for this reason, or after it, learns only that.
+            # A rank that connects while another leaves for this reason, or later, learns only that it left.
             named = "4 elements" in failure.text and "5 elements" in failure.text
             gone = "closed" in failure.text or "it has ended" in failure.text
             assert named or gone, f"rank {rank}: {failure.text}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes come to their end by themselves, however they leave, and leave nothing behind."""
+"""Processes end by themselves, however they leave, and leave nothing behind."""
 
 import json
 import multiprocessing
@@ -20,7 +20,7 @@ from forking import end_in_full
 from listeners import listening_names
 from support import later
 
-DRAIN_S = 10  # what is pending at the end gets so long
+DRAIN_S = 10  # the time that pending operations get at the end
 
 
 def leave_without_destroying(me: Me) -> None:
@@ -167,14 +167,14 @@ def test_group_in_a_forked_child(tmp_path: Path) -> None:
 
 
 def leave_fork_ordinarily(me: Me) -> None:
-    """The child takes its interpreter down in the ordinary way, with the inherited group in it."""
+    """The child shuts its interpreter down in the ordinary way, with the inherited group in it."""
     end_in_full()
     me.join()
     me.check_sum()
     child = os.fork()
     if child == 0:
         own = multiprocessing.Pipe()
-        me.connection = own[0]  # its parent speaks for the rank
+        me.connection = own[0]  # the parent reports for the rank
         me.unheard = own[1]  # type: ignore[attr-defined]
         return
     assert os.waitpid(child, 0)[1] == 0
@@ -220,7 +220,7 @@ def sum_until_killed(me: Me) -> None:
 
 
 def shared_files(pid: int) -> list[str]:
-    """What this process has mapped that would outlive it."""
+    """Returns the mappings of this process that would outlive it."""
     return [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/" in line]
 
 
@@ -232,7 +232,7 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
         assert "memfd:" in Path(f"/proc/{job.pid(0)}/maps").read_text()
         assert [line for rank in range(3) for line in shared_files(job.pid(rank))] == []
         for rank in range(3):
-            job.signal(rank)  # at once: the others end when they see that one has died
+            job.signal(rank)  # at once, because the others end when they notice that one has died
         for rank in range(3):
             job.processes[rank].join()
         still_there = Path("/proc/net/unix").read_text()
@@ -257,7 +257,7 @@ def count_descriptors(me: Me) -> None:
     before = descriptors_and_threads()
     for _ in range(3):
         use_a_group()
-    # The system takes a joined thread off its list a little later, and a descriptor on its way to a peer counts.
+    # The system lists a joined thread for a moment longer, and a descriptor that is being sent to a peer counts.
     deadline = time.monotonic() + 10
     while (after := descriptors_and_threads()) > before and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that wait say who is missing, while the missing one sleeps in Python; and that it came."""
+"""Ranks that wait log which rank is missing while it sleeps in Python, and when it arrives."""
 
 import re
 import time
@@ -16,12 +16,12 @@ WAIT_S = 30
 
 
 def logged(folder: Path, rank: int, pattern: str) -> bool:
-    """Whether the rank's log has a line like this within a time that a busy machine needs."""
+    """Returns whether the rank's log gets a line like this within a time that is enough for a busy machine."""
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         if re.search(pattern, (folder / f"rank{rank}.log").read_text()):
             return True
-        time.sleep(0.05)  # a file says nothing when it grows
+        time.sleep(0.05)  # a file cannot be waited for
     return False
 
 
@@ -42,7 +42,7 @@ def be_late(me: Me, late: int) -> None:
 def test_a_late_rank_is_named_and_its_arrival_too(
     tmp_path: Path, layout: str, devices: str, late: int, others: list[int]
 ) -> None:
-    """By every rank that crosses the bridge; where a library reduces inside the islands, their leads do."""
+    """Every rank that crosses the bridge names it; with a library inside the islands only their leads do."""
     environment = {"ATOLL_SLOW_AFTER": SLOW_S, "ATOLL_DEVICE": devices}
     with Job(tmp_path, be_late, layout, (late,), environment) as job:
         job.wait_for("ready")
@@ -53,8 +53,8 @@ def test_a_late_rank_is_named_and_its_arrival_too(
     for rank in others:
         text = (tmp_path / f"rank{rank}.log").read_text()
         assert re.search(rf"rank {late} entered \w+ #1 .* after \d", text), text
-        assert "wait since" in text
-    # What it says of the first call, where another came late by itself, is another matter.
+        assert "have been waiting since" in text
+    # Lines about the first call do not count, because another rank may have been late there by itself.
     assert not re.search(r"not entered \w+ #1 ", (tmp_path / f"rank{late}.log").read_text())
 
 

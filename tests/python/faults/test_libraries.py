@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Islands with a library inside: a death, a missing rank or a contradiction is an exception on every rank, in time and
-by name."""
+"""Islands with a library inside: a death, a missing rank or a contradiction raises on every rank, in time and with
+the right name."""
 
 import itertools
 import os
@@ -37,12 +37,12 @@ def test_killed_inside_an_island(
         at = job.signal(victim)
         survivors = [rank for rank in range(job.size) if rank != victim]
         texts = [failure.text for failure in job.failures(survivors, at, DEATH_S).values()]
-        if layout != "AAA":  # there, the library's own words may come first
+        if layout != "AAA":  # there the library's own error may come first
             assert all(re.search(rf"\brank {victim}\b", text) for text in texts), texts
 
 
 def call_forever(me: Me, count: int) -> None:
-    """Some operations of Gloo end by themselves, others have to be waited for."""
+    """Calls operations until one fails; some of Gloo's end by themselves, others have to be waited for."""
     me.join()
     whole = torch.ones(count * me.size, device=atoll.device())
     part = torch.ones(count, device=atoll.device())
@@ -58,7 +58,7 @@ def call_forever(me: Me, count: int) -> None:
 @pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
 @pytest.mark.parametrize("layout", ["AAB", "AAA"])
 def test_stopped_inside_an_island(tmp_path: Path, environment: dict[str, str], layout: str) -> None:
-    """Its library hears nothing, and has nothing to end what waits for that rank."""
+    """The island's library does not notice, and cannot end operations that wait for that rank."""
     environment = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S), **environment}
     with Job(tmp_path, call_forever, layout, (30_011,), environment) as job:
         job.wait_for("running")
@@ -70,7 +70,7 @@ def test_stopped_inside_an_island(tmp_path: Path, environment: dict[str, str], l
 
 
 def leave_while_the_library_works(me: Me) -> None:
-    """Rank 1 has done its part of everything but what its library still does when it ends."""
+    """Rank 1 ends after it has done its part of everything, except what its library is still doing."""
     me.join()
     value = torch.full((1000,), float(me.rank), device=atoll.device())
     work = dist.broadcast(value, 2, async_op=True)
@@ -93,7 +93,7 @@ def test_killed_while_its_library_ends(tmp_path: Path) -> None:
             assert re.search(r"\brank 1\b", failure.text), failure.text
 
 
-FEW = 20  # descriptors: for links, not for a library
+FEW = 20  # descriptors: enough for links, but not for a library
 
 
 def join_with_few_descriptors(me: Me) -> None:
@@ -177,7 +177,7 @@ def test_a_rank_that_gives_up_before_its_library(tmp_path: Path, environment: di
 
 
 def run_ahead(me: Me) -> None:
-    """Rank 1 calls what rank 0 calls only when it has the result of an earlier call."""
+    """Rank 1 calls ahead: rank 0 makes the same calls only once it has the result of an earlier one."""
     me.join(20)
     device = atoll.device()
     ones, part, whole = (torch.ones(count, device=device) for count in (1000, 1000, 3000))
@@ -198,7 +198,7 @@ def run_ahead(me: Me) -> None:
 
 
 def run_far_ahead(me: Me) -> None:
-    """Rank 1 calls more than its passage has room for; the others call when they have the result of each call."""
+    """Rank 1 makes more calls than its staging queue has room for; the others call only once they have each result."""
     me.join(20)
     device = atoll.device()
     ones, part, whole = (torch.ones(count, device=device) for count in (1000, 1000, 3000))
@@ -274,7 +274,7 @@ def test_a_module_missing_on_one_rank(tmp_path: Path) -> None:
 
 
 def make_and_break(me: Me, times: int) -> None:
-    """Groups come and go; a first few fill the caches."""
+    """Creates and destroys groups; the first few fill the caches."""
     me.join()
     before: tuple[int, int, int] | None = None
     for turn in range(times + 10):
@@ -292,7 +292,7 @@ def make_and_break(me: Me, times: int) -> None:
 
 
 def resources() -> tuple[int, int, int]:
-    """Descriptors, threads and resident kilobytes of this process."""
+    """Returns the descriptors, threads and resident kilobytes of this process."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     descriptors = len(list(Path("/proc/self/fd").iterdir()))
     return descriptors, int(status["Threads"]), int(status["VmRSS"].split()[0])

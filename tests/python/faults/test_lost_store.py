@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A store whose server has ended, or is there and does not answer: a rank that makes a group hears of it in time."""
+"""A store whose server has ended, or runs but does not answer: a rank that makes a group gets an error in time."""
 
 import contextlib
 import select
@@ -20,7 +20,7 @@ AT_ONCE_S, LIMIT_S, LATE_S = 6.0, 3.0, 4.0
 
 
 def pass_on(one: socket.socket, other: socket.socket) -> None:
-    """Bytes from each to the other, until either ends."""
+    """Forwards bytes between two sockets until either ends."""
     with one, other:
         while True:
             for source in select.select([one, other], [], [])[0]:
@@ -32,7 +32,7 @@ def pass_on(one: socket.socket, other: socket.socket) -> None:
 
 @contextlib.contextmanager
 def one_connection_to(port: int, *, then_refuses: bool) -> Iterator[int]:
-    """A port that passes one connection on to `port`, and then refuses others, or lets them wait for ever."""
+    """Opens a port that forwards one connection to `port`, and then refuses others, or lets them wait forever."""
     with socket.create_server(("127.0.0.1", 0), backlog=16) as listener:
 
         def serve() -> None:

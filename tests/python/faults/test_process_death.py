@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that dies, stops or leaves is an exception on every other rank, in time, and everybody's process ends."""
+"""A rank that dies, stops or leaves causes an exception on every other rank, in time, and all processes end."""
 
 import os
 import re
@@ -104,7 +104,7 @@ def test_stopped(tmp_path: Path, transport: str) -> None:
         at = job.signal(1, signal.SIGSTOP)
         for failure in job.failures([0, 2], at, 3.0).values():
             assert "rank 1" in failure.text
-        # Once it runs again, the stopped rank learns that the others gave it up.
+        # Once it continues, the stopped rank learns that the others gave it up.
         resumed = job.signal(1, signal.SIGCONT)
         job.failures([1], resumed, DEATH_S)
 
@@ -168,7 +168,7 @@ def test_one_rank_raises_and_exits(tmp_path: Path, layout: str, before: int) -> 
     with Job(tmp_path, raise_on_one, layout, (before,)) as job:
         at = job.wait_for("leaving", [1])[1].at
         for failure in job.failures([0, 2], at, DEATH_S).values():
-            # Who had no link yet may first meet a rank that has already left because of the same error.
+            # A rank without a link may first meet one that has already left because of the same error.
             assert re.search(r"rank 1\b" if before else r"rank [012]\b.*(rank 1\b|closed)", failure.text), failure.text
         job.check_ends([1], code=1)
 
@@ -211,7 +211,7 @@ def fork_and_wait(me: Me) -> None:
     if me.rank == 1:
         child = os.fork()
         if child == 0:
-            os.read(os.pipe()[0], 1)  # for ever: the writing end is its own
+            os.read(os.pipe()[0], 1)  # forever: the process holds the writing end itself
         me.tell("child", child)
     me.tell("running")
     while True:

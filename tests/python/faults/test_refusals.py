@@ -27,7 +27,7 @@ class Unsendable:
 
 
 def calls(me: Me, wrong: bool) -> dict[str, Callable[[], Any]]:
-    """Each operation, with an argument that its rank refuses where `wrong`."""
+    """Returns each operation, with an argument that its rank refuses if `wrong`."""
     size, ones = me.size, torch.ones(4)
     odd = torch.ones(3) if wrong else ones
     to_root = lists(size) if me.rank == 0 else None
@@ -71,12 +71,12 @@ def refuse_each(me: Me) -> None:
             except Exception as error:
                 text = f"{type(error).__name__}: {error}"
             me.tell(name, (text, time.monotonic() - begin))
-            me.check_sum()  # nothing is left of it
+            me.check_sum()  # nothing of the call is left
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("layout", ["AAA", "ABA"])
-def test_the_others_hear_of_it(tmp_path: Path, layout: str) -> None:
+def test_the_others_learn_of_it(tmp_path: Path, layout: str) -> None:
     with Job(tmp_path, refuse_each, layout) as job:
         for name in NAMES:
             for _ in range(2):
@@ -85,7 +85,7 @@ def test_the_others_hear_of_it(tmp_path: Path, layout: str) -> None:
                 for rank, event in told.items():
                     text, seconds = event.details
                     assert seconds < PROMPT_S, f"{name} took rank {rank} {seconds:.1f} s: {text}"
-                    # A rank whose part needs nobody's, such as a sender's, may have finished before it hears of it.
+                    # A rank that depends on no other, such as a sender, may have finished before it learns of it.
                     if rank != REFUSING and (text or name not in MAY_END_WELL):
                         assert f"rank {REFUSING} refused it: " in text, f"{name} on rank {rank}: {text}"
         job.wait_for("end")
@@ -117,14 +117,14 @@ def refuse_message(me: Me, side: str, count: int) -> None:
 
 @pytest.mark.parametrize("count", [4, 1_000_000])
 @pytest.mark.parametrize("side", ["send", "receive"])
-def test_the_other_end_of_a_message_hears_of_it(tmp_path: Path, side: str, count: int) -> None:
+def test_the_other_end_of_a_message_learns_of_it(tmp_path: Path, side: str, count: int) -> None:
     with Job(tmp_path, refuse_message, "AB", (side, count)) as job:
         told = job.wait_for("over")
         assert all(event.details[1] < PROMPT_S for event in told.values()), told
         refusing = {"send": 0, "receive": 1}[side]
         assert told[refusing].details[0]
         other = told[1 - refusing].details[0]
-        eager = side == "receive" and count == 4  # is sent before the receiver says anything
+        eager = side == "receive" and count == 4  # it is sent before the receiver reports anything
         assert eager or f"rank {refusing} refused to {side} it" in other, other
         job.wait_for("end")
         job.check_ends()
@@ -144,15 +144,15 @@ def refuse_on_devices(me: Me) -> None:
     except Exception as error:
         text = str(error)
     me.tell("over", (text, time.monotonic() - begin))
-    if "cannot go on" not in text:
+    if "cannot continue" not in text:
         me.check_sum()
 
 
 @pytest.mark.parametrize("layout", ["AAA", "ABC", "AAB"])
-def test_devices_hear_of_it(tmp_path: Path, layout: str) -> None:
-    """Where an island's library has begun the operation, the group ends with the reason; else it goes on."""
+def test_devices_learn_of_it(tmp_path: Path, layout: str) -> None:
+    """If an island's library has started the operation, the group ends with the reason; otherwise it goes on."""
     own = {rank: {"ATOLL_DEVICE": f"sim:{rank}"} for rank in range(3)}
-    few_slots = {"ATOLL_STAGING": "1"}  # and the tensor has more pieces
+    few_slots = {"ATOLL_STAGING": "1"}  # and the tensor has more chunks
     with Job(tmp_path, refuse_on_devices, layout, environment=few_slots, own=own) as job:
         for rank, event in job.wait_for("over").items():
             text, seconds = event.details
@@ -200,7 +200,7 @@ def test_an_exception_in_a_communication_hook(tmp_path: Path, has_loader: bool) 
 
 
 def test_all_wrapped_functions_are_known() -> None:
-    """What PyTorch wraps alike is replaced inside; a release that does it otherwise must not pass unseen."""
+    """Atoll replaces functions inside PyTorch's wrapper of all calls; a release that wraps others must be noticed."""
     names = {function.__name__ for function in refusals.wrapped_functions()}
     expected = {"all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter",
                 "reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send", "recv",

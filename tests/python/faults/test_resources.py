@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Groups come and go and leave nothing, limits of the system are clear errors, and programs end however they like."""
+"""Groups come and go without leaving anything, limits of the system are clear errors, and programs may end in any
+way."""
 
 import ctypes
 import gc
@@ -28,15 +29,15 @@ from support import later
 SCARCE_S = 3.0
 LATE_S = 2.0
 WARM_UP = 20  # groups until caches are full
-SETTLE_S = 10  # the system takes ended threads off its list a little later
+SETTLE_S = 10  # the system lists ended threads for a moment longer
 # kB of memory in the second half of the cycles. A link keeps the channels that were closed, because an id is used once:
 # a cycle leaves about 0.5 kB, and over TCP, whose channels are larger, up to 3 kB on a rank with several links.
-MOST_GROWTH = {"shm": 768, "tcp": 2048}
+MAX_GROWTH = {"shm": 768, "tcp": 2048}
 CYCLES = [60, pytest.param(1000, marks=[pytest.mark.verify, pytest.mark.timeout(900)])]
 
 
 def held() -> dict[str, Any]:
-    """What this process holds of the system, but for its memory."""
+    """Returns the system resources that this process holds, except memory."""
     maps = Path("/proc/self/maps").read_text().splitlines()
     mine = sockets_of(os.getpid())
     abstract = [line.split() for line in Path("/proc/self/net/unix").read_text().splitlines()[1:]]
@@ -57,7 +58,7 @@ def kilobytes() -> int:
 
 
 def more_than(before: dict[str, Any]) -> dict[str, Any]:
-    """What this process has more of than before, when what is about to go has gone."""
+    """Returns what this process holds in addition to `before`, after resources that are being released are gone."""
     deadline = time.monotonic() + SETTLE_S
     while True:
         after = held()
@@ -68,8 +69,8 @@ def more_than(before: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_flat(turn: Callable[[], None], times: int, most_growth: int) -> None:
-    """Nothing of what a system has is left, and the second half of the turns takes little memory, in kB: what each of
-    them leaks would be there many times, and caches are full."""
+    """Checks that no system resources are left, and that the second half of the turns takes little memory, in kB: by
+    then caches are full, and a leak in each turn would add up."""
     for _ in range(WARM_UP):
         turn()
     before, grown = held(), []
@@ -98,7 +99,7 @@ def make_and_destroy(me: Me, times: int, most_growth: int) -> None:
 @pytest.mark.parametrize("times", CYCLES)
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_groups_come_and_go(tmp_path: Path, transport: str, times: int) -> None:
-    with Job(tmp_path, make_and_destroy, "ABA", (times, MOST_GROWTH[transport]), {"ATOLL_TRANSPORT": transport}) as job:
+    with Job(tmp_path, make_and_destroy, "ABA", (times, MAX_GROWTH[transport]), {"ATOLL_TRANSPORT": transport}) as job:
         job.wait_for("end", seconds=60 if times <= 100 else 800)
         job.check_ends()
 
@@ -115,7 +116,7 @@ def join_and_leave(me: Me, times: int) -> None:
         me.check_sum()
         dist.destroy_process_group()
 
-    check_flat(turn, times, MOST_GROWTH["shm"])
+    check_flat(turn, times, MAX_GROWTH["shm"])
 
 
 @pytest.mark.parametrize("times", [20, *CYCLES[1:]])
@@ -126,15 +127,15 @@ def test_jobs_come_and_go_in_one_process(tmp_path: Path, times: int) -> None:
 
 
 def leave_less_memory(spare: int) -> None:
-    """From now on this process may have that many more bytes of addresses."""
+    """Limits this process to that many more bytes of address space from now on."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     used = int(status["VmSize"].split()[0]) * 1024
     resource.setrlimit(resource.RLIMIT_AS, (used + spare, resource.getrlimit(resource.RLIMIT_AS)[1]))
 
 
 def run_short_of_memory(me: Me, spare: int, made: bool) -> None:
-    """Before groups are made, or when they are and nobody has called anything."""
-    import atoll.backend  # noqa: F401 - what is to be short is not the linker's
+    """Memory becomes short before groups are made, or afterwards but before any call."""
+    import atoll.backend  # noqa: F401 - imported first, so that the linker does not run short
 
     count = 300_007
     me.tell("ready")
@@ -171,7 +172,8 @@ MANY = (0, 1 << 16, 1 << 20, 1 << 22, 1 << 24, 1 << 26, PLENTY)
     ],
 )
 def test_memory_limit(tmp_path: Path, made: bool, transport: str, spares: tuple[int, ...]) -> None:
-    """However little is left: all works, or rank 1 says what is missing and rank 0 learns of it in time."""
+    """However little memory is left: everything works, or rank 1 raises with what is missing and rank 0 in time as
+    well."""
     for spare in spares:
         folder = tmp_path / str(spare)
         folder.mkdir()
@@ -246,7 +248,7 @@ def test_ends_without_destroying(tmp_path: Path, way: Callable[[], None], pendin
 
 
 class Links(Dataset[int]):
-    """Each item: how many sockets of `links` the worker that reads it holds."""
+    """Each item is the number of sockets of `links` that the worker reading it holds."""
 
     def __init__(self, links: set[str]) -> None:
         self.links = links
@@ -259,7 +261,7 @@ class Links(Dataset[int]):
 
 
 def load_beside_calls(me: Me) -> None:
-    """Workers are forked while operations run, and hold none of the links."""
+    """Forks workers while operations run; they must hold none of the links."""
     multiprocessing.process.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     me.join()
     me.check_sum()
@@ -327,7 +329,7 @@ def sum_until_killed(me: Me) -> None:
 
 
 def shared() -> set[str]:
-    """What a process could leave on the machine."""
+    """Returns everything that a process could leave on the machine."""
     return {str(path) for folder in ("/dev/shm", "/dev/mqueue") for path in Path(folder).glob("*atoll*")}
 
 

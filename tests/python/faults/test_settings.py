@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrong settings and missing resources: a clear error in time, on every rank."""
+"""Wrong settings and missing resources are clear errors in time, on every rank."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from fault_jobs import Job, Me
 
 JOIN_S = 3.0
 LATE_S = 4.0
-NOBODYS = "100::1"  # of the prefix that routers discard (RFC 6666)
+NOBODYS = "100::1"  # in the prefix that routers discard (RFC 6666)
 
 
 def join_and_sum(me: Me, seconds: float = JOIN_S) -> None:
@@ -30,7 +30,7 @@ MISSING_S = 2.0
 
 
 def meet_and_join(me: Me) -> None:
-    """Joins at the same time as the others: a short wait for a rank that never comes is then long enough for all."""
+    """Joins at the same time as the others, so that a short wait for a rank that never comes is long enough for all."""
     me.tell("ready")
     me.listen()
     join_and_sum(me, MISSING_S)
@@ -42,7 +42,7 @@ def write_key(path: Path, key: bytes) -> None:
 
 
 def let_join(job: Job) -> float:
-    """Returns when the last one began to."""
+    """Lets all ranks join; returns when the last one started to."""
     ranks = job.wait_for("ready")
     for rank in ranks:
         job.send(rank, "go on")
@@ -100,7 +100,7 @@ def test_wrong_value(tmp_path: Path, variable: str, value: str, way_out: str) ->
 
 @pytest.mark.parametrize("wrong", [0, 1, 2])
 def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
-    """The others cannot know the reason in advance, but they learn who is missing, or why, in time."""
+    """The others cannot know the reason in advance, but they learn in time which rank is missing, or why."""
     with Job(tmp_path, meet_and_join, "AAA", own={wrong: {"ATOLL_HEARTBEAT": "soon"}}) as job:
         since = let_join(job)
         failures = job.failures([rank for rank in range(3) if rank != wrong], since, MISSING_S + LATE_S)
@@ -160,7 +160,7 @@ def test_common_key(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def taken_ports(count: int):  # type: ignore[no-untyped-def]
-    """`count` consecutive ports with a listener on each."""
+    """Opens listeners on `count` consecutive ports."""
     while True:
         with contextlib.ExitStack() as stack:
             first = stack.enter_context(socket.create_server(("", 0))).getsockname()[1]
@@ -199,7 +199,7 @@ def test_unreachable_address(tmp_path: Path) -> None:
 
 
 def test_address_that_only_some_can_reach(tmp_path: Path) -> None:
-    """One of two peers reaches the other: that is enough for a link."""
+    """Only one of two peers can reach the other, which is enough for a link."""
     own = {1: {"ATOLL_ADDRESS": NOBODYS}}
     with Job(tmp_path, join_and_sum, "AA", (20.0,), {"ATOLL_TRANSPORT": "tcp"}, own) as job:
         job.wait_for("end")
@@ -218,14 +218,15 @@ def run_short_of_descriptors(me: Me, spare: int) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (used + spare, hard))
     me.tell("joining")
     me.join(SCARCE_S)
-    for _ in range(2):  # rank 1 may fail in the first after it has done what rank 0 needs
+    for _ in range(2):  # rank 1 may fail in the first call after it has done what rank 0 needs
         me.check_sum()
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("transport", ["shm", "tcp"])
 def test_descriptor_limit(tmp_path: Path, transport: str) -> None:
-    """However few descriptors are left: all works, or rank 1 says what is missing and rank 0 learns of it in time."""
+    """However few descriptors are left: everything works, or rank 1 raises with what is missing and rank 0 in time
+    as well."""
     worked = []
     for spare in (2, 5, 8, 10, 13, 40):
         folder = tmp_path / str(spare)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strangers at the listeners disturb nobody."""
+"""Strangers that connect to the listeners do not disturb a job."""
 
 import random
 import socket
@@ -34,7 +34,7 @@ def connect(address: int | str) -> socket.socket:
 
 
 def disturb(address: int | str, seed: int) -> list[socket.socket]:
-    """Garbage of many lengths, an HTTP request, connections that say nothing, and some that stay."""
+    """Sends garbage of many lengths and an HTTP request, opens connections that send nothing, and keeps some open."""
     noise = random.Random(seed)
     stay = []
     for length in (0, 1, 3, 8, 16, 64, 200, 5000, 200_000):
@@ -42,7 +42,7 @@ def disturb(address: int | str, seed: int) -> list[socket.socket]:
         try:
             connection.sendall(noise.randbytes(length))
         except (BrokenPipeError, ConnectionResetError):
-            pass  # hung up on: as it should be
+            pass  # the listener hung up, as it should
         connection.close()
     connection = connect(address)
     connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ATOLL_TLS: the same training, unreadable on the way, and nothing in clear by mistake."""
+"""ATOLL_TLS: the same training, unreadable on the wire, and nothing is sent in clear by mistake."""
 
 import contextlib
 import hashlib
@@ -41,7 +41,7 @@ def train(me: Me) -> None:
 
 @pytest.mark.parametrize("rails", ["1", "127.0.0.1,127.0.0.2"])
 def test_training_has_the_same_bits_inside_tls(tmp_path: Path, key: str, rails: str) -> None:
-    """Four ranks: two hosts of two, so that shared memory and TCP both carry."""
+    """Four ranks on two hosts, so that both shared memory and TCP are used."""
     results: dict[str, Any] = {}
     own = {rank: {"ATOLL_HOST": f"host{rank // 2}"} for rank in range(4)}
     for tls in ("", "1"):
@@ -63,7 +63,7 @@ def test_training_has_the_same_bits_inside_tls(tmp_path: Path, key: str, rails: 
 
 
 class Tap:
-    """Forwards connections to a port of this process, and keeps what passes."""
+    """Forwards connections to a port of this process, and records the bytes."""
 
     def __init__(self) -> None:
         self.passed = bytearray()
@@ -91,7 +91,7 @@ class Tap:
 
 
 class TappedStore(dist.Store):
-    """A store through which this rank advertises its tap's port for its own."""
+    """A store through which this rank advertises its tap's port as its own."""
 
     def __init__(self, inner: dist.Store, tap: Tap) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class TappedStore(dist.Store):
     def set(self, key: str, value: Any) -> None:
         data = value.encode() if isinstance(value, str) else bytes(value)
         if found := re.search(rb"127\.0\.0\.1:(\d{5})", data):
-            self._tap.target = self._tap.target or int(found[1])  # of all ranks in a table, its own stands first
+            self._tap.target = self._tap.target or int(found[1])  # this rank's own entry comes first in the table
             data = data.replace(b"127.0.0.1:%d" % self._tap.target, b"127.0.0.1:%d" % self._tap.port)
         self._inner.set(key, data)
 

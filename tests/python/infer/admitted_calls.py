@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the operators that a server admits and that have no place in operator_calls."""
+"""Calls of operators that a server admits and that are not in operator_calls."""
 
 import random
 from collections.abc import Iterator

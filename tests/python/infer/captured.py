@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Examples as the tests run them: captured once, in float32 and in float64, on two sides; and what is equal."""
+"""Examples for tests: captured once, run in float32 and in float64 on two sides, and compared."""
 
 import json
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from atoll.infer.graph import from_text, to_text
 from export_models import TRANSFORMERS, example
 from own_error import Tensors, deviation, own_error
 
-CLOSE = 1e-12  # of the largest value: two ways to the same result in float64
+CLOSE = 1e-12  # of the largest value, between two ways to the same result in float64
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def captured(name: str) -> Captured:
 
 @dataclass(frozen=True)
 class Sides:
-    """A model that both sides of a division have, and the example's inputs."""
+    """The model on both sides of a division, and the example's inputs."""
 
     bundle: Bundle
     graph: str
@@ -50,7 +50,7 @@ class Sides:
         return Sides(bundle, graph, list(inputs), _C.InferModel(graph, bundle.weights))
 
     def run(self) -> list[torch.Tensor]:
-        """On one side."""
+        """Runs the model on one side."""
         return self.model.run(self.inputs)
 
     def divided(self, division: str) -> list[torch.Tensor]:
@@ -60,8 +60,8 @@ class Sides:
         return _C.plan_division(self.graph, self.bundle.graph["inputs"][0], dim, policy, json.dumps(options))
 
     def in_float64(self) -> "Sides":
-        """The same graph, weights and inputs, with float64 for every float32: also where the module itself asks for
-        float32, as the norms of LLaMA do."""
+        """Returns the same graph, weights and inputs with float64 for every float32, also where the module itself
+        requests float32, as LLaMA's norms do."""
         graph = from_text(to_text(self.bundle.graph).replace(b'"float32"', b'"float64"'))
         weights = {name: _wide(weight.detach()) for name, weight in self.bundle.weights.items()}
         bundle = Bundle(graph, weights, self.bundle.inputs, self.bundle.output)
@@ -74,32 +74,32 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 @cache
 def single_sides(name: str) -> Sides:
-    """In float32."""
+    """Returns the sides in float32."""
     one = captured(name)
     return Sides.of(one.bundle, one.bundle.check_inputs(one.args, one.kwargs))
 
 
 @cache
 def exact_sides(name: str) -> Sides:
-    """In float64."""
+    """Returns the sides in float64."""
     return single_sides(name).in_float64()
 
 
 def allowed(sides: Sides, truth: Tensors) -> float:
-    """How far from the truth a division in float32 may be: twice as far as the undivided model."""
+    """Returns how far a division in float32 may be from the truth: twice as far as the undivided model."""
     return 2 * own_error(sides.bundle, sides.inputs, sides.run(), truth)
 
 
 def leads(scores: torch.Tensor, classes: int) -> torch.Tensor:
-    """By how much the largest value along that dimension is larger than the second."""
+    """Returns the difference between the largest and the second largest value along that dimension."""
     best = scores.double().topk(2, classes).values
     return best.select(classes, 0) - best.select(classes, 1)
 
 
 def assert_alike(found: Tensors, truth: Tensors, limit: float, classes: int, what: str) -> None:
-    """No float is further from the truth than `limit`. Along the dimension `classes` of the first output, the largest
-    value is in the same place wherever it leads by more than two limits. Outputs of whole numbers are such places, or
-    equal."""
+    """Checks that no float is further from the truth than `limit`, and that along the dimension `classes` of the
+    first output the largest value is in the same place wherever it leads by more than two limits. Outputs of whole
+    numbers are such places, or must be equal."""
     assert [one.shape for one in found] == [other.shape for other in truth], what
     sure = leads(truth[0], classes) > 2 * limit
     same = found[0].argmax(classes) == truth[0].argmax(classes)
@@ -113,6 +113,6 @@ def assert_alike(found: Tensors, truth: Tensors, limit: float, classes: int, wha
 
 
 def both_compute(division: str) -> int:
-    """How many operators both sides compute parts of."""
+    """Returns the number of operators that both sides compute parts of."""
     shares = json.loads(division)["shares"]
     return sum(end > begin and last > first for begin, end, first, last in shares)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small networks of the kinds that are split, with random weights, and an example for each: the published ones at
-reduced size, and some for operators that those have not."""
+"""Small networks of the kinds that are split, with random weights and an example for each: the published ones at
+reduced size, and some for operators that those lack."""
 
 from collections.abc import Callable
 from functools import partial
@@ -37,7 +37,7 @@ def encoder() -> Example:
 
 
 class Resizing(nn.Module):
-    """Windows and factors that do not divide their image."""
+    """Windows and factors that do not divide the size of the image."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def resizing() -> Example:
 
 
 class Volume(nn.Module):
-    """Voxels as bytes in, a score for each voxel out."""
+    """Takes voxels as bytes; returns a score for each voxel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -80,8 +80,8 @@ EXAMPLES: dict[str, Callable[[], Example]] = {name: partial(networks.example, na
     made.__name__: made for made in (recurrent, encoder, resizing, volume)
 }
 
-# Along which dimensions of their first input they are divided: rows and columns, voxels, tokens or the batch; and the
-# dimension of their first output along which one value is the largest.
+# The dimensions of the first input along which they are divided (rows and columns, voxels, tokens or the batch), and
+# the dimension of the first output along which one value is the largest.
 DIMS = {name: network.dims for name, network in NETWORKS.items()} | {
     "recurrent": (0, 1), "encoder": (1, 0), "resizing": (2, 3), "volume": (2, 4),
 }  # fmt: skip
@@ -91,7 +91,7 @@ CLASSES = {name: network.classes for name, network in NETWORKS.items()} | {
 
 
 def example(name: str) -> Example:
-    """In eval mode, the same weights every time."""
+    """Returns the model in eval mode, with the same weights every time, and its inputs."""
     torch.manual_seed(1)
     module, args, kwargs = EXAMPLES[name]()
     return module.eval(), args, kwargs

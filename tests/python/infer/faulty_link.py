@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A link that fails where a test wants it: between two bytes of one direction of a connection."""
+"""A link that fails at a chosen point, between two bytes of one direction of a connection."""
 
 import socket
 import struct
@@ -26,7 +26,7 @@ class Pair:
     is_cut: bool = False
 
     def end(self) -> None:
-        """As of a process that died."""
+        """Ends the connection as if the process had died."""
         self.is_cut = True
         for each in (self.client, self.server):
             with suppress(OSError):
@@ -37,7 +37,7 @@ class Pair:
         for each in (self.client, self.server):
             with suppress(OSError):
                 each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-                each.shutdown(socket.SHUT_RD)  # wakes who reads, and says nothing to the other end
+                each.shutdown(socket.SHUT_RD)  # wakes the reader, without informing the other end
 
 
 Action = Callable[[Pair], None]
@@ -49,7 +49,7 @@ class FaultyLink:
     def __init__(self, target: str) -> None:
         self.target = target
         self.fired = threading.Event()
-        self.pairs: list[Pair] = []  # all that there were
+        self.pairs: list[Pair] = []  # all that there ever were
         self._flows = threading.Event()
         self._flows.set()
         self._lock = threading.Lock()
@@ -59,13 +59,13 @@ class FaultyLink:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def fault(self, way: int, after: int, action: Action) -> None:
-        """What happens once, to the first connection that has carried `after` bytes that way."""
+        """Sets what happens, once, to the first connection that has carried `after` bytes in that direction."""
         self.fired.clear()
         with self._lock:
             self._fault = (way, after, action)
 
     def stall(self) -> None:
-        """Nothing is carried, and no connection ends."""
+        """Stops carrying bytes, without ending any connection."""
         self._flows.clear()
 
     def resume(self) -> None:
@@ -136,7 +136,7 @@ class FaultyLink:
                 pair.server.close()
 
     def _before(self, way: int, carried: int, count: int) -> tuple[int, Action | None]:
-        """How many bytes still pass, and what happens then."""
+        """Returns how many bytes still pass, and what happens then."""
         with self._lock:
             if self._fault is None or self._fault[0] != way or not carried <= self._fault[1] <= carried + count:
                 return count, None

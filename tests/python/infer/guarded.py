@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of operators in a process of their own, with tensors that end where memory ends."""
+"""Calls operators in a process of their own, with tensors that end where mapped memory ends."""
 
 import ctypes
 import json
@@ -16,18 +16,19 @@ import torch
 from atoll.infer.arguments import decode
 from atoll.infer.dtypes import BY_NAME, name_of
 
-SECONDS = 30  # for one call
-MEMORY = 1 << 30  # that calls may have beside what the process has
+SECONDS = 30  # the limit of one call
+MEMORY = 1 << 30  # memory that calls may use in addition
 
 
 class Guarded:
-    """A child process that calls operators. One that has ended is started again by the next call."""
+    """A child process that calls operators. If it has ended, the next call starts it again."""
 
     def __init__(self) -> None:
         self._child: subprocess.Popen[str] | None = None
 
     def call(self, request: dict[str, Any]) -> dict[str, Any]:
-        """{"outputs": [{"dtype", "shape"}]}, {"error": text, "kind": name}, or {"ended": how the process died}."""
+        """Returns {"outputs": [{"dtype", "shape"}]}, {"error": text, "kind": name}, or {"ended": how the process
+        died}."""
         if self._child is None:
             command = [sys.executable, str(Path(__file__))]
             self._child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -71,8 +72,8 @@ def _values(dtype: torch.dtype, shape: list[int], wild: bool) -> torch.Tensor:
 
 
 def _guarded(described: dict[str, Any], request: dict[str, Any], areas: list[tuple[int, int]]) -> torch.Tensor:
-    """A tensor with pages before and behind it that nobody may touch; it fills what is between them from the front or
-    to the end."""
+    """Returns a tensor between two inaccessible pages; it starts right after the first one or ends right before the
+    second."""
     filled = _values(BY_NAME[described["dtype"]], described["shape"], request["wild"])
     used = filled.numel() * filled.element_size()
     if used == 0:
@@ -102,11 +103,11 @@ def _answer(request: dict[str, Any], areas: list[tuple[int, int]]) -> dict[str, 
     try:
         result = operator(*arguments[:first], **named)
     except Exception as error:
-        if "Expected a value of type" in str(error):  # it does not fit the schema, by which nobody then calls it
+        if "Expected a value of type" in str(error):  # it does not fit the schema, so it is never called
             return {"skipped": True}
         return {"error": str(error)[:300], "kind": type(error).__name__}
     outputs = list(result) if isinstance(result, list | tuple) else [result]
-    # Every byte of the result is read, too.
+    # Every byte of the result is read as well.
     total = sum(float(output.to(torch.float64).nan_to_num().sum()) for output in outputs)
     described = [{"dtype": name_of(output.dtype), "shape": list(output.shape)} for output in outputs]
     return {"outputs": described, "sum": str(total)}

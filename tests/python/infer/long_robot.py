@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A robot as a process of its own, so that what it holds can be measured: takes a JSON object a line, answers with one.
+"""A robot as a process of its own, so that its resources can be measured: it reads a JSON object per line and
+answers with one.
 
 python long_robot.py ADDRESS KEY_FILE"""
 
@@ -23,7 +24,7 @@ _ANSWER_S = 600
 
 
 class Robot:
-    """The process as a test sees it."""
+    """The test's handle of the process."""
 
     def __init__(self, address: str, key_file: Path) -> None:
         command = [sys.executable, str(Path(__file__)), address, str(key_file)]
@@ -43,7 +44,7 @@ class Robot:
         assert self.ask("ready")
 
     def run(self, count: int) -> dict[str, int]:
-        """How many answers came from where; each was compared with what the model gives."""
+        """Returns the number of answers by origin; each was compared with the model's own."""
         return dict(self.ask("run", count=count))
 
     def held(self) -> Held:
@@ -64,7 +65,7 @@ class Robot:
 
 
 class Inside:
-    """What the process does."""
+    """The program of the process."""
 
     def __init__(self, address: str, key_file: Path) -> None:
         self._address, self._key_file = address, key_file
@@ -77,7 +78,7 @@ class Inside:
         return collections.Counter(check(self._session, number).origin for number in range(count))
 
     def come_and_go(self, count: int) -> bool:
-        """Further sessions, one after the other."""
+        """Opens and closes further sessions, one after the other."""
         for _ in range(count):
             with session_of(self._address, self._key_file) as session:
                 until_server(session)
@@ -85,7 +86,7 @@ class Inside:
 
     def held(self) -> dict[str, Any]:
         gc.collect()
-        ctypes.CDLL(None).malloc_trim(0)  # what the allocator keeps is not lost
+        ctypes.CDLL(None).malloc_trim(0)  # memory that the allocator keeps is not a leak
         return dataclasses.asdict(held(os.getpid()))
 
     def close(self) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of an operator as JSON, and the same call with something in it changed."""
+"""Calls of operators as JSON, and the same calls with something changed."""
 
 import copy
 import json
@@ -16,7 +16,7 @@ Sample = dict[str, Any]  # "op", "overload", "args", "operands": [{"dtype", "sha
 
 
 def sample_of(call: Call) -> tuple[Sample, list[dict[str, Any]]]:
-    """The call, and the types that it makes."""
+    """Returns the call and the types of its results."""
     made = call_with(call.op, call.values())
     graph = json.loads(graph_json(call, made))
     (node,) = graph["nodes"]
@@ -30,7 +30,7 @@ def name_of(sample: Sample) -> str:
 
 
 def graph_of(sample: Sample) -> str:
-    """A graph with the call alone, which does not say what it makes."""
+    """Returns a graph with only this call, without the types of its results."""
     count = len(sample["operands"])
     node = {"op": sample["op"], "overload": sample["overload"], "args": sample["args"], "outputs": [], "list": False}
     return json.dumps(
@@ -97,7 +97,7 @@ def _changed(value: Any, sample: Sample, dice: random.Random) -> Any:
         return {"text": dice.choice(["", "none", "same", "valid", "floor", "reflect", "circular", "ij", "ij->i"])}
     if kind == "float":
         return dice.choice(REALS)
-    return value  # tensors are changed as operands: their numbers stay those of the operands in order
+    return value  # tensors are changed as operands: their numbers remain the indices of the operands
 
 
 def _changed_list(values: list[Any], dice: random.Random, changed: Any) -> list[Any]:

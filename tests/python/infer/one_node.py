@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of an operator as a graph, and the same call for a part of its rows."""
+"""One call of an operator as a graph, and the same call for part of its rows."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from atoll import _C
 
 @dataclass
 class Call:
-    """A call of `op`, of which rows along the dimensions `local` of the output must be computable in parts."""
+    """A call of `op`, whose output must be computable in parts along the dimensions `local`."""
 
     op: Any  # torch.ops.aten.relu.default
     args: tuple[Any, ...]
@@ -25,7 +25,7 @@ class Call:
         return f"{self.op} of {[tuple(t.shape) for t in tensors_of(self.values())]} with {self.args} {self.kwargs}"
 
     def values(self) -> list[Any]:
-        """Every argument of the schema in order."""
+        """Returns every argument of the schema in order."""
         arguments = self.op._schema.arguments
         positional = dict(zip([argument.name for argument in arguments], self.args, strict=False))
         given = {**positional, **self.kwargs}
@@ -37,14 +37,14 @@ def outputs_of(result: Any) -> list[torch.Tensor]:
 
 
 def tensors_of(values: list[Any]) -> list[torch.Tensor]:
-    """The tensors among arguments, those of lists included, in order."""
+    """Returns the tensors among arguments, including those in lists, in order."""
     flat = [entry for value in values for entry in (value if isinstance(value, list | tuple) else [value])]
     return [value for value in flat if isinstance(value, torch.Tensor)]
 
 
 def call_with(op: Any, values: list[Any]) -> list[torch.Tensor]:
     if op in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
-        op = torch.ops.aten.reshape.default  # a slice has other strides than the whole
+        op = torch.ops.aten.reshape.default  # a slice has different strides than the whole
     arguments = op._schema.arguments
     positional = [value for value, argument in zip(values, arguments, strict=True) if not argument.kwarg_only]
     named = {a.name: value for value, a in zip(values, arguments, strict=True) if a.kwarg_only}
@@ -52,7 +52,7 @@ def call_with(op: Any, values: list[Any]) -> list[torch.Tensor]:
 
 
 def replaced(values: list[Any], tensors: list[torch.Tensor]) -> list[Any]:
-    """The arguments with other tensors in place of theirs."""
+    """Returns the arguments with other tensors in place of theirs."""
     rest = iter(tensors)
 
     def of(value: Any) -> Any:
@@ -84,7 +84,7 @@ def argument_json(value: Any, kind: str, ids: Any) -> Any:
 
 
 def graph_json(call: Call, outputs: list[torch.Tensor]) -> str:
-    """The graph whose inputs are the call's tensors."""
+    """Returns the graph whose inputs are the call's tensors."""
     values = call.values()
     tensors = tensors_of(values)
     ids = iter(range(len(tensors)))
@@ -118,7 +118,7 @@ def padded(tensor: torch.Tensor, dim: int, low: int, high: int, value: float) ->
 
 
 def decoded(value: Any) -> Any:
-    """A value of a graph's JSON."""
+    """Decodes a value of a graph's JSON."""
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
@@ -126,7 +126,7 @@ def decoded(value: Any) -> Any:
 
 
 def part_of(call: Call, graph: str, dim: int, begin: int, end: int) -> list[torch.Tensor]:
-    """Rows [begin, end) of the outputs along `dim`, from the rows of the operands that the rules name."""
+    """Computes rows [begin, end) of the outputs along `dim` from the rows of the operands that the rules name."""
     sliced = json.loads(_C.infer_slice(graph, 0, dim, begin, end))
     values = call.values()
     parts = []

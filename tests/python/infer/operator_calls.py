@@ -97,7 +97,7 @@ def resizes(dice: random.Random) -> Iterator[Call]:
     factors = [dice.choice([1.0, 2.0, 3.0, 0.5]) for _ in rows]
     local = {0, 1, *range(2, spatial + 2)}
     nearest = [aten.upsample_nearest1d, aten.upsample_nearest2d, aten.upsample_nearest3d][spatial - 1]
-    yield Call(nearest.vec, (x, wanted, None))  # some sizes round unlike, and are global
+    yield Call(nearest.vec, (x, wanted, None))  # some sizes are rounded differently, and are global
     yield Call(nearest.vec, (x, None, factors), {}, local)
     exact = getattr(aten, f"_upsample_nearest_exact{spatial}d")
     yield Call(exact.vec, (x, None, factors), {}, local)

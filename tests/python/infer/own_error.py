@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far an undivided float32 model is from the float64 one: the measure of what divisions may deviate by."""
+"""The error of an undivided float32 model compared with float64, which determines the allowed deviation of
+divisions."""
 
 import contextlib
 import math
@@ -10,7 +11,7 @@ import torch
 from atoll.infer import Bundle, run_graph
 
 Tensors = Sequence[torch.Tensor]
-# Units in the last place of the largest value. Below, half as much again is an accident of the last few roundings.
+# Units in the last place of the largest value. Below that, 50 % more is an accident of the last few roundings.
 MAGNIFIED = 16
 
 
@@ -19,7 +20,7 @@ def largest(tensors: Tensors) -> float:
 
 
 def deviation(found: Tensors, truth: Tensors) -> float:
-    """Of the float that is furthest off."""
+    """Returns the error of the float that is furthest off."""
     worst = 0.0
     for one, other in zip(found, truth, strict=True):
         if other.is_floating_point() and other.numel():
@@ -29,8 +30,8 @@ def deviation(found: Tensors, truth: Tensors) -> float:
 
 
 def own_error(bundle: Bundle, inputs: Tensors, default: Tensors, truth: Tensors) -> float:
-    """Of the undivided model, whose answer is `default`: its deviation, or where another choice of kernels alone has
-    more than half as much again, the largest of these choices (docs/split-inference.md). At least one unit in the last
+    """Returns the error of the undivided model, whose answer is `default`: its deviation, or the largest deviation
+    with other kernels if that is more than 50 % larger (docs/split-inference.md). At least one unit in the last
     place."""
     unit = torch.finfo(torch.float32).eps * largest(truth)
     others = [deviation(answer, truth) for answer in answers_of_other_kernels(bundle, inputs)]
@@ -38,13 +39,13 @@ def own_error(bundle: Bundle, inputs: Tensors, default: Tensors, truth: Tensors)
 
 
 def judged(error: float, others: Sequence[float], unit: float) -> float:
-    """From the deviations by the default choice and by others."""
+    """Returns the error, given the deviations with the default kernels and with others."""
     worst = max(others)
     return worst if worst > max(1.5 * error, MAGNIFIED * unit) else max(error, unit)
 
 
 def answers_of_other_kernels(bundle: Bundle, inputs: Tensors) -> Iterator[list[torch.Tensor]]:
-    """The undivided model's by the choices of kernels that PyTorch leaves to its users."""
+    """Yields answers of the undivided model with the kernels that PyTorch lets its users choose."""
     turned = Bundle(bundle.graph, {name: _channels_last(each) for name, each in bundle.weights.items()},
                     bundle.inputs, bundle.output)  # fmt: skip
     for threads in (1, 2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What processes hold: memory, descriptors, threads, children."""
+"""The resources of processes: memory, descriptors, threads, children."""
 
 import os
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Held:
-    """By one process at one moment."""
+    """The resources of one process at one moment."""
 
     mebibytes: float  # resident
-    descriptors: int  # -1: nobody may look, as with a worker in its sandbox where the tests are not root
+    descriptors: int  # -1: not readable, as for a worker in its sandbox unless the tests are root
     threads: int
 
 
@@ -32,14 +32,14 @@ def children(pid: int) -> list[int]:
             text = path.read_text()
         except OSError:
             continue  # it has ended
-        state, parent = text.rpartition(")")[2].split()[:2]  # the name before may hold anything
+        state, parent = text.rpartition(")")[2].split()[:2]  # the name before it may contain anything
         if int(parent) == pid and state != "Z":
             found.append(int(path.parent.name))
     return sorted(found)
 
 
 def check_growth(what: str, before: Held, after: Held, mebibytes: float, descriptors: int = 0) -> None:
-    """That the process holds no more than before, but for so much."""
+    """Checks that the process holds no more than before, apart from these allowances."""
     told = f"{what}: {before} has become {after}"
     assert after.mebibytes - before.mebibytes <= mebibytes, told
     assert after.descriptors - before.descriptors <= descriptors, told

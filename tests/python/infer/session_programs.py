@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that use a session and are ended in some way, in processes of their own."""
+"""Programs that use a session and end in various ways, in processes of their own."""
 
 import os
 import subprocess
@@ -46,7 +46,7 @@ key_file = sys.argv[1]
 
 
 class Program:
-    """One that runs; its temporary folder, and a key file there beside."""
+    """A running program with a temporary folder, which also holds a key file."""
 
     def __init__(self, folder: Path, source: str) -> None:
         self.temporary = folder / "temporary"
@@ -61,7 +61,7 @@ class Program:
         )  # fmt: skip
 
     def wait_for(self, text: str) -> None:
-        """Until it prints that line."""
+        """Waits until the program prints that line."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
             if line.strip() == text:
@@ -69,7 +69,7 @@ class Program:
         raise AssertionError(f"it ended without {text!r}: {self.end()[1]}")
 
     def end(self) -> tuple[int, str]:
-        """Its status, and what it wrote to standard error."""
+        """Returns the program's status, and what it wrote to standard error."""
         errors = self.process.communicate(timeout=120)[1]
         return self.process.returncode, errors
 

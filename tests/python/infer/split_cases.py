@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small model for sessions whose link and server fail, and what it must answer."""
+"""A small model for sessions whose link and server fail, with its expected answers."""
 
 import functools
 import time
@@ -13,8 +13,8 @@ import atoll
 from atoll.infer import Bundle, capture
 from atoll.infer.session import Inference
 
-READY_S = 90  # within which a server that is there can help, whatever else the machine does
-LIMIT = 20  # seconds of any inference here: far more than it needs, and far less than what nobody would end
+READY_S = 90  # within which a server that runs becomes usable, however busy the machine is
+LIMIT = 20  # seconds of any inference here: far more than it needs, and far less than a hang
 
 
 class Net(nn.Module):
@@ -38,26 +38,26 @@ def net(seed: int = 0) -> Net:
 
 @functools.cache
 def bundle(seed: int = 0) -> Bundle:
-    """Another seed is another model, which a server does not have yet."""
+    """Returns the model's bundle. Another seed gives another model, which a server does not have yet."""
     return capture(net(seed), torch.zeros(1, 3, 32, 32))
 
 
 @functools.cache
 def case(number: int, seed: int = 0) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """An input, and what the model makes of it."""
+    """Returns an input and the model's answer to it."""
     image = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(number))
     with torch.no_grad():
         return image, net(seed)(image)
 
 
 def session_of(address: str, key_file: Path, seed: int = 0, **options: Any) -> atoll.infer.Session:
-    """One that waits for the server while it can hope for it."""
+    """Opens a session that waits for the server as long as it may still answer."""
     settings = {"policy": "offload", "deadline": 30.0, "profile_seconds": 0.01} | options
     return atoll.infer.Session(bundle(seed), server=address, key_file=key_file, **settings)
 
 
 def check(session: atoll.infer.Session, number: int = 0, seed: int = 0) -> Inference:
-    """One inference, whose answer must be right and in time."""
+    """Runs one inference, whose answer must be right and in time."""
     image, wanted = case(number % 8, seed)
     found = session(image)
     assert list(found) == list(wanted)
@@ -70,7 +70,7 @@ def check(session: atoll.infer.Session, number: int = 0, seed: int = 0) -> Infer
 
 
 def until_server(session: atoll.infer.Session, seed: int = 0) -> None:
-    """Until an answer comes from the server."""
+    """Runs inferences until an answer comes from the server."""
     assert session.wait_until_ready(READY_S), session.report()
     begin = time.monotonic()
     while check(session, seed=seed).origin != "server":

@@ -9,11 +9,11 @@ import torch
 from one_node import Call
 
 aten = torch.ops.aten
-Summing = tuple[Call, int]  # with the dimension that is split and summed over
+Summing = tuple[Call, int]  # each with the dimension that is split and summed over
 
 
 def image(dice: random.Random) -> torch.Tensor:
-    """Of values around something else than 0."""
+    """Returns an image whose values are not centred at 0."""
     spatial = [dice.randint(3, 9) for _ in range(dice.randint(1, 3))]
     return torch.randn(2, 6, *spatial, dtype=torch.float64) + dice.choice([0, 3])
 
@@ -38,7 +38,7 @@ def reductions(dice: random.Random) -> Iterator[Summing]:
     yield Call(aten.mean.dim, (x, None, keeps)), dim
     yield Call(aten.sum.dim_IntList, (x, several, keeps), {"dtype": torch.float32}), dim
     yield Call(aten.sum.dim_IntList, ((x * 10).to(torch.int32), several, keeps)), dim
-    far = x + 100  # from zero, as pixels are
+    far = x + 100  # from zero, like pixels
     for op in (aten.var.correction, aten.std.correction):
         yield Call(op, (far, several), {"correction": dice.choice([None, 0, 1, 2.5]), "keepdim": keeps}), dim
     for op in (aten.var.dim, aten.std.dim):
@@ -83,11 +83,11 @@ def softmaxes(dice: random.Random) -> Iterator[Summing]:
     yield Call(aten._softmax.default, (x, dim - x.dim(), False)), dim
     yield Call(aten.log_softmax.int, (x, dim)), dim
     yield Call(aten._log_softmax.default, (x, dim, False)), dim
-    if x.shape[dim] > 4:  # else a state of two float64 is no smaller than the rows
+    if x.shape[dim] > 4:  # otherwise a state of two float64 would not be smaller than the rows
         yield Call(aten.softmax.int, (x.float(), dim, torch.float64)), dim
     hidden = x.clone()
     rows = dice.randint(0, x.shape[dim] - 1)
-    hidden.narrow(dim, rows, x.shape[dim] - rows).fill_(-torch.inf)  # at times in all rows: NaN, as the operator gives
+    hidden.narrow(dim, rows, x.shape[dim] - rows).fill_(-torch.inf)  # sometimes all rows, which gives NaN
     yield Call(aten.softmax.int, (hidden, dim)), dim
     yield Call(aten.logsumexp.default, (hidden, [dim])), dim
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server admits: every model of the usual kinds, and no call that its operator does not survive."""
+"""A server admits every model of the usual kinds, and no call that would crash its operator."""
 
 import json
 import random
@@ -24,12 +24,12 @@ from operator_calls import FAMILIES
 REFUSED = torch.distributed.DistNetworkError
 LIMITS = json.dumps({"node_bytes": 64 << 20, "operations": 1e9})
 DOCS = Path(__file__).parents[3] / "docs"
-# A wrong index is an error of the call, which the process survives; so is a type that this device does not compute in.
+# A wrong index is an error that the process survives, and so is a type that this device does not support.
 BY_INDEX = {"aten::index.Tensor", "aten::index_select", "aten::gather", "aten::embedding"}
 
 
 def made_by(sample: Sample, limits: str = "{}") -> list[dict[str, Any]] | None:
-    """What the call makes; None where it is refused."""
+    """Returns the call's results; None if it is refused."""
     try:
         found = _C.infer_admit_node(graph_of(sample), 0, "{}", limits)
     except REFUSED:
@@ -57,7 +57,7 @@ def test_every_operator_on_the_list_makes_what_it_says() -> None:
     for seed in range(20):
         for sample, expected in samples(seed):
             if name_of(sample) in known:
-                _C.infer_admit_node(graph_of(sample), 0)  # says why it is refused
+                _C.infer_admit_node(graph_of(sample), 0)  # raises the reason if it is refused
                 assert made_by(sample) == expected, sample
             left.discard(name_of(sample))
         if not left:
@@ -99,7 +99,8 @@ def check_parts(call: Call, dice: random.Random) -> None:
 
 
 def check_mutations(seed: int, rounds: int) -> int:
-    """Calls changed at random are refused, or run in memory that ends with their operands; how many ran."""
+    """Checks that randomly changed calls are refused, or run in memory that ends with their operands; returns how
+    many ran."""
     guarded = Guarded()
     dice = random.Random(seed)
     ran = 0
@@ -147,13 +148,13 @@ def ints(*values: int) -> dict[str, list[int]]:
     ("name", "args", "shapes", "reason"),
     [
         ("_native_batch_norm_legit_no_training", [t(0), None, None, t(1), t(2), 0.1, 1e-5], [[1, 6, 4, 4], [1], [1]],
-         "argument 3 has another shape"),
+         "argument 3 has the wrong shape"),
         ("scaled_dot_product_attention", [t(0), t(1), t(2), None, 0.0, False, None, False],
-         [[1, 2, 5, 4], [1, 2, 7, 4], [1, 2, 3, 4]], "its values are not as many as its keys"),
+         [[1, 2, 5, 4], [1, 2, 7, 4], [1, 2, 3, 4]], "its keys and values differ in number"),
         ("scaled_dot_product_attention", [t(0), t(1), t(2), None, 0.0, False, None, False], [[0, 2, 5, 4]] * 3,
          "no elements"),
         ("lstm.input", [t(0), {"tensors": [1, 2]}, {"tensors": [3, 4]}, False, 1, 0.0, False, False, False],
-         [[7, 2, 6], [1, 2, 5], [1, 2, 5], [20, 6], [20, 1]], "weight 1 is of another shape"),
+         [[7, 2, 6], [1, 2, 5], [1, 2, 5], [20, 6], [20, 1]], "weight 1 has the wrong shape"),
         ("col2im", [t(0), ints(4, 4), ints(2, 2), ints(1, 1), ints(0, 0), ints(2, 2)], [[1, 4, 4]],
          "not on the server's list"),
         ("embedding_bag", [t(0), t(1), t(2), False, 0, False, None, False], [[5, 4], [3], [1]],
@@ -168,7 +169,7 @@ def ints(*values: int) -> dict[str, list[int]]:
          "integers from 0 to 4096"),
     ],
 )  # fmt: skip
-def test_calls_that_kernels_did_not_survive_are_refused(
+def test_calls_that_crash_kernels_are_refused(
     name: str, args: list[Any], shapes: list[list[int]], reason: str
 ) -> None:
     op, _, overload = name.partition(".")

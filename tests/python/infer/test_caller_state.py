@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a caller has set in PyTorch for its thread reaches no answer, whoever computes it (docs/split-inference.md)."""
+"""PyTorch settings of the caller's thread affect no answer, wherever it is computed (docs/split-inference.md)."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -16,12 +16,12 @@ from atoll.infer import Session
 from infer.split_cases import READY_S
 from serving import Serve
 
-ROWS = 4096  # so many that operators use all threads
+ROWS = 4096  # enough for operators to use all threads
 
 
 class Net(nn.Module):
-    """Whatever the states below change would change it: products, numbers next to nothing, and, for an engine to be
-    quicker, operators that do nothing."""
+    """A model whose answer would change with the states below: products, numbers close to zero, and, so that an
+    engine is faster, operators that do nothing."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 @pytest.fixture(scope="module", params=["robot", "engine", "server", "divided"])
 def session(request: pytest.FixtureRequest, net: Net, x: torch.Tensor) -> Iterator[Session]:
-    """One whose answers come in this way."""
+    """Opens a session whose answers are computed in this way."""
     way = request.param
     options: dict[str, Any] = {"profile_seconds": 0.0}
     if way == "engine":
@@ -121,7 +121,7 @@ def session(request: pytest.FixtureRequest, net: Net, x: torch.Tensor) -> Iterat
 @pytest.fixture(scope="module")
 def wanted(session: Session, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     answer: tuple[torch.Tensor, torch.Tensor] = session(x)
-    assert answer[1].count_nonzero() == answer[1].numel(), "next to nothing, and not nothing"
+    assert answer[1].count_nonzero() == answer[1].numel(), "close to zero, but not zero"
     return answer
 
 
@@ -135,7 +135,7 @@ def test_no_state_reaches_an_answer(
         assert found.dtype == expected.dtype
         assert found.device == expected.device
         assert torch.equal(found, expected)
-        assert found.is_inference() == (state == "inference mode"), "as torch.empty makes one there"
+        assert found.is_inference() == (state == "inference mode"), "like a tensor that torch.empty makes there"
         assert not found.requires_grad
 
 
@@ -152,7 +152,7 @@ def test_no_state_reaches_what_is_captured(state: str, net: Net, x: torch.Tensor
         assert plain.bundle.hash == session.bundle.hash
 
 
-def test_a_state_is_there_again_afterwards(session: Session, x: torch.Tensor) -> None:
+def test_a_state_is_restored_afterwards(session: Session, x: torch.Tensor) -> None:
     with flushing():
         session(x)
         assert torch.tensor(1e-30) * 1e-10 == 0

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The camera's loop and the ROS 2 node: newest pictures only, with and without a server. ROS 2 itself is not there, so
-small stand-ins take its place."""
+"""The camera's loop and the ROS 2 node: only the newest pictures, with and without a server. Small stand-ins replace
+ROS 2, which is not installed."""
 
 import importlib
 import subprocess
@@ -76,7 +76,7 @@ class Message:
 
 
 class FakeNode:
-    """What the node uses of rclpy's."""
+    """The part of rclpy's Node that the node uses."""
 
     def __init__(self, name: str) -> None:
         self.published: list[Any] = []

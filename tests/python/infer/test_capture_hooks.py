@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever Python does around a module's forward counts exactly once, in sessions and in attached modules, or is
-refused."""
+"""Anything that Python code does around a module's forward has its effect exactly once, in sessions and in attached
+modules, or is refused."""
 
 import functools
 import types
@@ -49,7 +49,7 @@ class Wrapped(nn.Module):
 
 
 class Collects(Wrapped):
-    """Takes a layer's output out by a hook, as feature extractors do."""
+    """Collects a layer's output by a hook, as feature extractors do."""
 
     def __init__(self, inner: nn.Sequential) -> None:
         super().__init__(inner)
@@ -140,7 +140,7 @@ def test_hooks_that_only_observe() -> None:
     for where, name in ((0, " of 0"), (None, "")):
         model = net()
         (model if where is None else model[where]).register_forward_hook(keep)
-        with pytest.raises(ExportError, match=f"the hook .*keep{name} changes nothing that the model computes"):
+        with pytest.raises(ExportError, match=f"the hook .*keep{name} does not change what the model computes"):
             capture(model, X)
     assert {type(each) for each in seen} == {torch.Tensor}, "nothing of the tracing"
     seen.clear()
@@ -154,7 +154,7 @@ def test_one_observer_among_hooks_that_count() -> None:
     model = Collects(net()).eval()
     capture(model, X)
     model.inner[1].register_forward_pre_hook(lambda m, i: None)
-    with pytest.raises(ExportError, match=r"the hook .*<lambda> of inner\.1 changes nothing"):
+    with pytest.raises(ExportError, match=r"the hook .*<lambda> of inner\.1 does not change"):
         capture(model, X)
 
 
@@ -172,7 +172,7 @@ def test_hooks_on_all_modules(kind: str) -> None:
 def test_hooks_of_a_wrapper() -> None:
     wrapper = torch.compile(net(), backend="eager")
     wrapper.register_forward_hook(lambda m, i, o: o + 5)
-    with pytest.raises(ExportError, match="the OptimizedModule around the model has hooks of its own"):
+    with pytest.raises(ExportError, match="the OptimizedModule around the model has its own hooks"):
         capture(wrapper, X)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captures beside other threads: those that capture too, that use the module, and that trace with torch.export."""
+"""Captures while other threads capture, use the module, or trace with torch.export."""
 
 import functools
 import os
@@ -22,7 +22,7 @@ SECONDS = 300
 
 
 class Net(nn.Module):
-    """Also holds what cannot be copied."""
+    """A model that also holds something that cannot be copied."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def test_sessions_in_several_threads_of_a_module_in_use(net: Net) -> None:
                 with torch.no_grad():
                     answer = net(X)
                 answers.append((type(answer), torch.allclose(answer, wanted, atol=1e-5)))
-            except Exception as error:  # whatever it is, it is told below
+            except Exception as error:  # any error is reported below
                 answers.append(error)
 
     def make(_: int) -> torch.Tensor:
@@ -92,7 +92,7 @@ class Waits(nn.Module):
         return x + 1
 
 
-def test_a_trace_of_the_programs_own_comes_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_of_the_programs_own_can_finish(monkeypatch: pytest.MonkeyPatch) -> None:
     other, model = Waits(), nn.ReLU().eval()
     with ThreadPoolExecutor(2) as pool:
         export = pool.submit(torch.export.export, other, (X,), strict=False)
@@ -119,7 +119,7 @@ def test_a_disturbed_trace_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(run_graph(capture(nn.ReLU().eval(), X), [X])[0], X.relu())
     assert failures == []
     failures += [AssertionError("ProxyTorchDispatchMode slot already occupied by x")] * 1000
-    with pytest.raises(ExportError, match=r"torch\.export in another thread disturbs the capture"):
+    with pytest.raises(ExportError, match=r"torch\.export in another thread repeatedly disturbs the capture"):
         capture(nn.ReLU().eval(), X)
 
 
@@ -166,11 +166,11 @@ def test_copies_share_memory_and_nothing_that_changes(net: Net) -> None:
 
 @pytest.mark.parametrize("start", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 def test_a_capture_leaves_no_trace(start: Callable[[], Any], net: Net) -> None:
-    net.hidden = functools.partial(net.first)  # unlike a closure, not of the original's layers
+    net.hidden = functools.partial(net.first)  # unlike a closure, it does not refer to the original's layers
     attributes = {name: dict(vars(layer)) for name, layer in net.named_modules()}
     versions = {name: tensor._version for name, tensor in net.state_dict(keep_vars=True).items()}
     with start():
         capture(net, X)
     assert {name: dict(vars(layer)) for name, layer in net.named_modules()} == attributes
     assert {name: tensor._version for name, tensor in net.state_dict(keep_vars=True).items()} == versions
-    torch.utils.swap_tensors(net.first[0].bias, nn.Parameter(torch.zeros(8)))  # fails where something refers to it
+    torch.utils.swap_tensors(net.first[0].bias, nn.Parameter(torch.zeros(8)))  # fails if something still refers to it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example of a client in C++, built against what `cmake --install` gives, runs a model."""
+"""The example of a C++ client, built against the files of `cmake --install`, runs a model."""
 
 import subprocess
 import sys

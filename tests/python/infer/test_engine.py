@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions with an engine of the robot's own: it answers where it is right and quicker, and only there."""
+"""Sessions with an engine of the robot's own, which answers only if it is right and faster."""
 
 import subprocess
 import sys
@@ -21,7 +21,7 @@ SIZE = 192
 
 
 class Slow(nn.Module):
-    """Takes its time for twice its input: exactly that, whoever computes it."""
+    """A slow model that returns exactly twice its input, wherever it is computed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,14 +81,14 @@ def test_one_that_is_slower_is_not_used(net: nn.Module, x: torch.Tensor) -> None
     ("engine", "message"),
     [
         (lambda x: {"y": x * 2.2}, r"output 0 deviates by 0\.0909.* 0\.0001 is allowed"),
-        (lambda x: {"y": x[:5] * 2}, r"output 0 is float32 \[5, 192\], and the model's float32 \[192, 192\]"),
+        (lambda x: {"y": x[:5] * 2}, r"output 0 is float32 \[5, 192\], but the model's is float32 \[192, 192\]"),
         (lambda x: {"y": x.double() * 2}, r"output 0 is float64 \[192, 192\]"),
         (lambda x: x * 2, "the answer is a tensor"),
         (lambda x: {"y": None}, "the answer"),
         (lambda: {"y": None}, "takes 0 positional arguments"),
-        (lambda x: 1 / 0, "does not take the model's inputs: .*ZeroDivisionError"),
-        (3, "engine is a int: give the path of a package, or something to call"),
-        ("no/such.pt2", "engine no/such.pt2 is not there"),
+        (lambda x: 1 / 0, "does not accept the model's inputs: .*ZeroDivisionError"),
+        (3, "engine is a int: give the path of a package, or a callable"),
+        ("no/such.pt2", "engine no/such.pt2 does not exist"),
     ],
 )
 def test_wrong_ones_are_refused(net: nn.Module, x: torch.Tensor, engine: Any, message: str) -> None:
@@ -115,7 +115,7 @@ def test_what_is_allowed_can_be_said(net: nn.Module, x: torch.Tensor) -> None:
 
 
 class Faulty:
-    """Quick and right until it is told to do something else."""
+    """Fast and right until it is told to fail."""
 
     def __init__(self) -> None:
         self.does: Callable[[torch.Tensor], Any] = lambda x: None
@@ -177,7 +177,7 @@ def test_what_it_does_to_its_inputs_is_its_own_affair(net: nn.Module, x: torch.T
     before = x.clone()
     with Session(net, (x,), engine=spoils, **FAST) as session:
         answer = session(x)["y"]
-        kept[-1].zero_()  # as an engine that uses its memory again
+        kept[-1].zero_()  # like an engine that reuses its memory
         assert torch.equal(answer, before * 2)
         assert torch.equal(x, before)
 
@@ -206,7 +206,7 @@ def test_attached_modules_may_be_part_of_it(net: nn.Module, x: torch.Tensor) -> 
 
 
 class Chain(nn.Module):
-    """Many small steps, of which a compiler makes one."""
+    """Many small steps, which a compiler fuses into one."""
 
     def __init__(self, factor: float = 1.001) -> None:
         super().__init__()
@@ -239,9 +239,9 @@ def test_packages_of_aotinductor(tmp_path: Path) -> None:
         assert report["state"] == "used"
         assert report["runs"] == 2
         assert report["deviation"] < 1e-4
-    with pytest.raises(ValueError, match="does not take the model's inputs"):
+    with pytest.raises(ValueError, match="does not accept the model's inputs"):
         Session(net, (x[:200],), engine=package, **FAST)
-    with pytest.raises(ValueError, match="does not take the model's inputs"):
+    with pytest.raises(ValueError, match="does not accept the model's inputs"):
         Session(Chain().double().eval(), (x.double(),), engine=package, **FAST)
     with pytest.raises(ValueError, match="output 0 deviates by"):
         Session(Chain(1.01).eval(), (x,), engine=package, **FAST)

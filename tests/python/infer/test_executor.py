@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runner in C++ computes what the reference computes, and whoever stops goes on alone. Divisions of whole models:
-test_whole_models.py."""
+"""The C++ runner computes what the reference computes, and a side whose peer stops goes on alone. Divisions of whole
+models: test_whole_models.py."""
 
 import json
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def test_one_side_is_the_reference_bit_for_bit(name: str, sides: Callable[[str],
 
 
 @pytest.mark.parametrize("name", ["resnet101", "unet", "vit"])
-def test_whoever_stops_gets_the_answer_alone(name: str) -> None:
+def test_a_side_whose_peer_stops_gets_the_answer_alone(name: str) -> None:
     case = exact_sides(name)
     division = json.loads(case.division(2, "random", seed=3))
     division["chunks"] = 4
@@ -47,7 +47,7 @@ def test_whoever_stops_gets_the_answer_alone(name: str) -> None:
 
 
 def test_parts_of_one_row_and_of_none() -> None:
-    """Each row of the image's first operators once on this side and once on that."""
+    """Each row of the image's first operators is computed once on either side."""
     case = exact_sides("resnet101")
     base = json.loads(case.division(2, "local"))
     rows = [end for _, end, _, _ in base["shares"]]
@@ -63,7 +63,7 @@ def test_parts_of_one_row_and_of_none() -> None:
 
 def test_errors_are_those_of_torch() -> None:
     case = exact_sides("resnet101")
-    with pytest.raises(ValueError, match="is no device"):
+    with pytest.raises(ValueError, match="is not a device"):
         _C.InferModel(case.graph, case.bundle.weights, "toaster")
     with pytest.raises(torch.distributed.DistBackendError, match="there is no device"):
         _C.InferModel(case.graph, case.bundle.weights, "cuda:77")
@@ -71,14 +71,14 @@ def test_errors_are_those_of_torch() -> None:
         _C.InferModel(case.graph, {})
     with pytest.raises(ValueError, match="0 inputs for a graph with 1"):
         case.model.run([])
-    with pytest.raises(ValueError, match="input 0 is unlike"):
+    with pytest.raises(ValueError, match="input 0 must have the shape"):
         case.model.run([case.inputs[0].float()])
     with pytest.raises(ValueError, match="give one for each"):
         case.model.run_divided(case.inputs, json.dumps({"input": 0, "dim": 2, "chunks": 1, "shares": []}))
 
 
 def test_an_error_of_a_call_names_its_node_and_module() -> None:
-    """PyTorch's own words alone would not say which of a model's calls it was."""
+    """PyTorch's own error would not say which of a model's calls failed."""
     module = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.ReLU()).eval()
     places = torch.tensor([1, 4])
     bundle = capture(module, places)
@@ -109,7 +109,7 @@ def test_models_that_cannot_run_are_refused() -> None:
     with pytest.raises(torch.distributed.DistNetworkError, match="argument self is nothing"):
         _C.InferModel(changed(case.graph, relu, args=[None]), case.bundle.weights)
     other = _C.InferModel(changed(case.graph, relu, op="aten::nonzero"), case.bundle.weights)
-    with pytest.raises(ValueError, match=r"aten::nonzero in [0-9.]+\) has made int64"):
+    with pytest.raises(ValueError, match=r"aten::nonzero in [0-9.]+\) returned int64"):
         other.run(case.inputs)
 
 
@@ -131,7 +131,7 @@ def test_a_number_in_a_tensors_place_promotes_nothing() -> None:
 
 
 def test_activations_use_the_same_memory_again() -> None:
-    """And nothing else does: tensors of the caller come and go beside it."""
+    """Only activations use it: tensors of the caller are allocated elsewhere in the meantime."""
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
     x = torch.randn(1, 3, 64, 64)
     bundle = capture(module, (x,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""atoll.infer.capture: what of a module ends up in the graph, and what is refused with which words."""
+"""atoll.infer.capture: which parts of a module are in the graph, and which errors refuse others."""
 
 import inspect
 import json
@@ -19,7 +19,7 @@ X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
 
 
 class Calls(nn.Module):
-    """Calls a function as its forward; `held` become buffers that are not saved."""
+    """Calls a function in its forward; `held` become buffers that are not saved."""
 
     def __init__(self, function: Callable[..., Any], **held: torch.Tensor) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def operators(bundle: Bundle) -> list[str]:
 
 
 def check(function: Callable[..., Any], x: torch.Tensor = X, **held: torch.Tensor) -> Bundle:
-    """The captured function's graph gives the function's values, for the example and for others."""
+    """Checks that the captured function's graph gives the function's values, for the example and for other inputs."""
     bundle = of(function, x, **held)
     module = Calls(function, **held)
     for other in (x, x.flip(0)):
@@ -71,7 +71,8 @@ def line_of(code: Any, text: str) -> int:
 
 
 def test_python_numbers_stay_numbers() -> None:
-    """A number in a tensor's place does not promote: float16 stays, and an integer divided becomes a float."""
+    """A number in a tensor's place does not promote: float16 stays float16, and an integer that is divided becomes a
+    float."""
     half = check(lambda _, x: (x * 2.5 + 1) / 3, X.half())
     assert half.graph["tensors"][half.graph["outputs"][0]["tensor"]]["dtype"] == "float16"
     assert [node["args"][1] for node in half.graph["nodes"]] == [2.5, 1, 3]
@@ -192,22 +193,22 @@ def test_plain_arguments_are_fixed() -> None:
     assert torch.equal(run_graph(bundle, tensors)[0], (X * 2).flip(0))
     good: dict[str, Any] = {"x": X, "scale": 2.0, "flip": True, "mask": mask}
     for change, message in [
-        ({"scale": 3.0}, "scale is 3.0, the example's was 2.0, which the graph holds"),
-        ({"scale": 2}, "scale is 2, the example's was 2.0"),
-        ({"flip": 1}, "flip is 1, the example's was True"),
-        ({"x": 5}, "x is 5, the example's was a tensor"),
-        ({"x": X[:1]}, "x has the shape [1, 3, 4], the example's was [2, 3, 4]: a graph is for one shape"),
-        ({"x": X.double()}, "x is float64, the example's was float32: convert it"),
-        ({"mask": None}, "mask is None, the example's was a dict"),
-        ({"mask": {"keep": mask["keep"]}}, "mask['name'] is missing: the example had it"),
+        ({"scale": 3.0}, "scale is 3.0, but the example's was 2.0, which the graph holds"),
+        ({"scale": 2}, "scale is 2, but the example's was 2.0"),
+        ({"flip": 1}, "flip is 1, but the example's was True"),
+        ({"x": 5}, "x is 5, but the example's was a tensor"),
+        ({"x": X[:1]}, "x has the shape [1, 3, 4], but the example's was [2, 3, 4]: a graph has one fixed shape"),
+        ({"x": X.double()}, "x is float64, but the example's was float32: convert it"),
+        ({"mask": None}, "mask is None, but the example's was a dict"),
+        ({"mask": {"keep": mask["keep"]}}, "mask['name'] is missing, but the example had it"),
         ({"mask": {**mask, "more": 1}}, "mask['more'] was not in the example"),
-        ({"mask": {**mask, "keep": [X]}}, "mask['keep'] is a list of 1, the example's was a tensor"),
+        ({"mask": {**mask, "keep": [X]}}, "mask['keep'] is a list of 1, but the example's was a tensor"),
         ({"other": 1}, "other was not in the example"),
     ]:
         with pytest.raises(InputError) as caught:
             bundle.check_inputs((), good | change)
         assert message in str(caught.value)
-    with pytest.raises(InputError, match="x is given by position and by name"):
+    with pytest.raises(InputError, match="x is passed by position and by name"):
         bundle.check_inputs((X,), good)
 
 
@@ -241,7 +242,7 @@ def test_paths_that_depend_on_values() -> None:
     told = refusal(forward)
     assert f"{__file__}:{line_of(forward, 'if x.sum()')}: if x.sum() > 0:" in told
     assert "torch.where" in told
-    assert "forward decides by a value" in told
+    assert "forward branches on a value" in told
 
 
 @pytest.mark.parametrize(
@@ -251,20 +252,20 @@ def test_paths_that_depend_on_values() -> None:
         (lambda _, x: x.sum().item(), "output is a torch.SymFloat, a number that is computed from tensors"),
         (lambda _, x: x * x.sum().item(), "depends on values"),
         (lambda _, x: torch.zeros(int(x.sum())), "value"),
-        (lambda _, x: torch.from_numpy(x.numpy()) + 1, "takes values out of a tensor"),
+        (lambda _, x: torch.from_numpy(x.numpy()) + 1, "reads values of a tensor"),
         (lambda _, x: x + torch.rand(4), "it draws random numbers, which two machines cannot share: draw them outside"),
         (lambda _, x: functional.dropout(x, 0.5, training=True), "draws random numbers"),
         (lambda _, x: torch.view_as_complex(x.reshape(2, 3, 2, 2)).abs(), "complex64: choose from float64, float32"),
         (lambda _, x: x.add_(1), "forward changes its input x in place"),
         (lambda _, x: functional.relu(x, inplace=True), "forward changes its input x in place"),
-        (lambda self, x: x + self.count.add_(1), "forward changes count in place: a session keeps no state"),
+        (lambda self, x: x + self.count.add_(1), "forward changes count in place, but a session keeps no state"),
         (lambda _, x: 3, "forward returns no tensor"),
         (lambda _, x: {"y": {x}}, "output['y'] is a builtins.set, which is not a tensor, number, text, tuple"),
         (lambda _, x: {1.5: x}, "output has the key 1.5"),
         (lambda _, x: x + undefined, "NameError: name 'undefined' is not defined"),  # noqa: F821
         (lambda _, x: x @ x, "forward cannot be captured"),
-        (lambda _, x: x.reshape(1, 1, 1, 1, 1, 1, 2, 3, 4), "9 dimensions, the most is 8"),
-        (lambda _, x: x + 2**50, "whole numbers of a graph are smaller than 2^40"),
+        (lambda _, x: x.reshape(1, 1, 1, 1, 1, 1, 2, 3, 4), "9 dimensions, more than the maximum of 8"),
+        (lambda _, x: x + 2**50, "integers in a graph must be smaller than 2^40"),
     ],
 )
 def test_refusals(function: Callable[..., Any], words: str) -> None:
@@ -275,7 +276,7 @@ def test_refusals(function: Callable[..., Any], words: str) -> None:
 
 
 def test_operators_that_change_operands() -> None:
-    """PyTorch captures others in their place; whatever it should leave is refused."""
+    """PyTorch captures other operators in their place; any that it might leave are refused."""
     with pytest.raises(ExportError, match=r"^it changes its operands in place$"):
         _refuse_operator(torch.ops.aten.add_.Tensor, {})
 
@@ -323,7 +324,7 @@ def test_state_in_attributes() -> None:
         module.mode = mode
         with pytest.raises(ExportError) as caught:
             capture(module, X)
-        assert f"forward stores a tensor in {name}: a session keeps no state" in str(caught.value)
+        assert f"forward stores a tensor in {name}, but a session keeps no state" in str(caught.value)
 
 
 def test_state_in_a_tensor_that_is_no_buffer() -> None:
@@ -376,12 +377,12 @@ def test_models_without_values() -> None:
         capture(nn.Linear(4, 4, device="meta").eval(), X.to("meta"))
     with pytest.raises(ExportError, match="weight has no shape yet: call the model once"):
         capture(nn.LazyLinear(4).eval(), X)
-    with pytest.raises(ExportError, match=r"is a function: give a torch\.nn\.Module"):
+    with pytest.raises(ExportError, match=r"is a function: pass a torch\.nn\.Module"):
         capture(functional.relu, X)  # type: ignore[arg-type]
 
 
 def test_scripted_modules() -> None:
-    with pytest.raises(ExportError, match="a ScriptModule: give the module that it was made from"):
+    with pytest.raises(ExportError, match="a ScriptModule: pass the module that it was made from"):
         capture(torch.jit.script(nn.Linear(4, 4).eval()), X)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles on disk: what lies in the files, and that every damage to them is found."""
+"""Bundles on disk: the contents of the files, and the detection of any damage."""
 
 import functools
 import hashlib
@@ -23,7 +23,7 @@ X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
 class Small(nn.Module):
-    """Weights of odd sizes, and one without elements."""
+    """A model with weights of odd sizes, one of them without elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def rewritten(folder: Path, change: Callable[[Path], None]) -> Path:
-    """A copy with a change, named by its new hash: only what is inside can be wrong with it."""
+    """Returns a copy with a change, named by its new hash, so that only its contents can be wrong."""
     copy = folder.parent / "copy"
     shutil.copytree(folder, copy)
     change(copy)
@@ -101,7 +101,7 @@ def test_weights_are_aligned_and_mapped(saved: Path) -> None:
 @pytest.mark.parametrize("dtype", IN_FILES)
 @pytest.mark.parametrize("count", [0, 1, 63, 64, 65])
 def test_safetensors_reads_the_file(dtype: torch.dtype, count: int, tmp_path: Path) -> None:
-    """Its own reader, as other programs use it."""
+    """The safetensors package itself, as other programs use it."""
     safetensors = pytest.importorskip("safetensors.torch")
     generator = torch.Generator().manual_seed(count)
     weights = {
@@ -141,7 +141,9 @@ def test_equal_models_have_equal_hashes() -> None:
 
 def test_renamed(saved: Path) -> None:
     other = saved.rename(saved.parent / "model")
-    with pytest.raises(BundleError, match=f"a model with the hash {saved.name}, which must be the folder's name"):
+    with pytest.raises(
+        BundleError, match=f"a model with the hash {saved.name}, but the hash must be the folder's name"
+    ):
         Bundle.load(other)
 
 
@@ -179,22 +181,22 @@ def with_graph(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], N
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda graph: graph.update(atoll_graph=2), "not one of version 1"),
-        (lambda graph: graph.pop("inputs"), "not one of version 1"),
+        (lambda graph: graph.update(atoll_graph=2), "does not have version 1"),
+        (lambda graph: graph.pop("inputs"), "does not have version 1"),
         (lambda graph: graph["tensors"][0].pop("shape"), "lacks a field"),
         (lambda graph: graph["tensors"][0].update(dtype="complex64"), "tensor 0 is"),
         (lambda graph: graph["tensors"][0].update(shape=[-1]), "tensor 0 is"),
         (lambda graph: graph["tensors"][0].update(shape=[1] * 9), "tensor 0 is"),
         (lambda graph: graph["tensors"].append({"dtype": "int8", "shape": []}), "nothing makes the graph's tensor"),
-        (lambda graph: graph["inputs"].append(0), "an input of the graph makes tensor 0, which is made already"),
-        (lambda graph: graph["nodes"].reverse(), "which nothing has made before"),
-        (lambda graph: graph["nodes"][0].update(outputs=[999]), "which is made already or not described"),
-        (lambda graph: graph["nodes"][0].update(op=3), "fields of other kinds"),
+        (lambda graph: graph["inputs"].append(0), "an input of the graph makes tensor 0, which is already made"),
+        (lambda graph: graph["nodes"].reverse(), "which no earlier node makes"),
+        (lambda graph: graph["nodes"][0].update(outputs=[999]), "which is already made or not described"),
+        (lambda graph: graph["nodes"][0].update(op=3), "fields of the wrong type"),
         (lambda graph: graph["outputs"][0].update(tensor=-1), "an output of the graph uses tensor -1"),
-        (lambda graph: graph["weights"][0].update(name="w"), "only in one of"),
-        (lambda graph: graph["weights"][0].update(name=graph["weights"][1]["name"]), "two weights of one name"),
+        (lambda graph: graph["weights"][0].update(name="w"), "in only one of"),
+        (lambda graph: graph["weights"][0].update(name=graph["weights"][1]["name"]), "two weights with the same name"),
         (lambda graph: graph["tensors"][1].update(dtype="float64"), "the weight first.weight is"),
-        (lambda graph: graph["structure"].update(more=""), "other fields than input and output"),
+        (lambda graph: graph["structure"].update(more=""), "must have the fields input and output only"),
         (lambda graph: graph["structure"].update(output='{"list": []}'), "do not fit the graph"),
         (lambda graph: graph["structure"].update(input="{}"), "structure of the inputs"),
     ],
@@ -222,7 +224,7 @@ def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda header: header.pop("_pad0"), "what comes before it ends at"),
+        (lambda header: header.pop("_pad0"), "but the previous entry ends at"),
         (lambda header: header["first.weight"].update(dtype="F4"), "is not a tensor of"),
         (lambda header: header["first.weight"].update(shape=[5, 5]), "is not a tensor of"),
         (lambda header: header["first.weight"].update(shape=[5, -4]), "is not a tensor of"),
@@ -231,8 +233,8 @@ def with_header(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], 
         (lambda header: header["first.weight"].update(data_offsets=[0]), "is not a tensor of"),
         (lambda header: header["second.weight"].update(data_offsets=[2**50, 2**50 + 60]), "is not a tensor of"),
         (lambda header: header["first.weight"].pop("shape"), "its header cannot be read"),
-        (lambda header: header.update(extra={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}), "only in one of"),
-        (lambda header: header.update(extra={"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}), "begins at byte"),
+        (lambda header: header.update(extra={"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}), "in only one of"),
+        (lambda header: header.update(extra={"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}), "starts at byte"),
         (lambda header: header.update(first=3), "its header cannot be read"),
     ],
 )  # fmt: skip
@@ -249,11 +251,11 @@ def test_weights_that_are_not_aligned(saved: Path) -> None:
         size = int.from_bytes(data[:8], "little")
         path.write_bytes((size + 8).to_bytes(8, "little") + data[8 : 8 + size] + b" " * 8 + data[8 + size :])
 
-    with pytest.raises(BundleError, match="no multiple of 64"):
+    with pytest.raises(BundleError, match="not at a multiple of 64"):
         Bundle.load(rewritten(saved, shift))
 
 
-def test_another_process_may_be_quicker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_process_may_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     theirs = small().save(tmp_path / "theirs")
     rename = Path.rename
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll export`: what it prints and writes, and what wrong calls are told."""
+"""`atoll export`: its output and files, and the errors of wrong calls."""
 
 from pathlib import Path
 from typing import Any
@@ -83,13 +83,13 @@ def test_named_inputs(folder: Path) -> None:
     [
         ("export_me", "out", "'export_me': give MODULE:FUNCTION, such as my_models:vgg"),
         ("no_such_module:one", "out", "no_such_module:one is not found from"),
-        ("export_me:two", "out", "export_me:two is not found from"),
+        ("export_me:two", "out", "export_me:two was not found from"),
         ("export_me:alone", "out", "export_me:alone returns a Net: return (model, inputs)"),
         ("export_me:training", "out", "export_me:training: the model is in training mode: call eval() first"),
         (
             "export_me:branches",
             "out",
-            "the captured graph does not give what the model gives: output['y'] is off by 0.5",
+            "the captured graph does not compute what the model computes: output['y'] is off by 0.5",
         ),
         ("export_me:one", "export_me.py", "export_me.py cannot be written: "),
     ],

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Captured networks compute what the module computes, before and after a trip through files."""
+"""Captured networks compute what the module computes, before and after they are saved and loaded."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from atoll.infer import Bundle, ExportError, Session, capture, run_graph
 from captured import captured
 from export_models import EXAMPLES, TRANSFORMERS, example
 
-CLOSE = 1e-6  # of the largest value: some kernels differ by the place of a tensor in memory
+CLOSE = 1e-6  # of the largest value: results of some kernels depend on the address of a tensor
 
 
 def check_close(found: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -58,7 +58,7 @@ def test_the_module_still_works(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["resnet101", "vgg19", "mobilenet", "vit"])
 def test_other_values_of_the_same_shape(name: str) -> None:
-    """Nothing of the example's values is in the graph."""
+    """The graph does not depend on the example's values."""
     one = captured(name)
     other = torch.randn_like(one.args[0]) * 2 + 1
     with torch.no_grad():
@@ -68,7 +68,8 @@ def test_other_values_of_the_same_shape(name: str) -> None:
 
 
 def test_graphs_are_what_the_runner_expects() -> None:
-    """Batch norm as the checked operator, no dropout, no metadata, every argument, no path of a source file."""
+    """Batch norm is the checked operator, there is no dropout and no metadata, every argument is given, and no path
+    of a source file."""
     bundle = captured("vgg19_bn").bundle
     graph = bundle.graph
     operators = [node["op"] for node in graph["nodes"]]
@@ -118,7 +119,7 @@ def test_wrappers_and_exported_modules_are_what_they_hold() -> None:
         (found,) = run_graph(capture(module, x), [x])
         check_close(found, net(x).detach())
     for make in (capture, Session):
-        with pytest.raises(ExportError, match=r"is an ExportedProgram: give its module\(\)"):
+        with pytest.raises(ExportError, match=r"is an ExportedProgram: pass its module\(\)"):
             make(program, x)  # type: ignore[arg-type]
     with pytest.raises(ExportError, match=r"forward changes 1\.running_mean in place"):
         capture(torch.export.export(net.train(), (x,)).module(), x)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A captured graph gives what the module gives when it is called, or is refused: eager paths that tracing does not
-take, memory layouts, orders, default dtypes, and tensors that are more or less than values."""
+"""A captured graph gives what a call of the module gives, or is refused: eager paths that tracing does not take,
+memory layouts, orders, default dtypes, and special kinds of tensors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -98,7 +98,7 @@ def test_not_a_number_equals_itself_and_rounding_is_no_difference() -> None:
 
 
 def test_rounding_that_grows_is_told_from_another_value() -> None:
-    """Sums that nearly cancel: float32 is far off either way, and only float64 says that both ways are as good."""
+    """Sums that nearly cancel: both float32 results are far off, and only float64 shows that they are equally good."""
 
     def forward(x: torch.Tensor) -> torch.Tensor:
         big = x.sum(-1) * 1e4
@@ -117,8 +117,8 @@ def test_rounding_that_grows_is_told_from_another_value() -> None:
     ],
 )
 def test_layouts_of_examples(function: Callable[..., Any]) -> None:
-    """A session computes with inputs in row-major order, so that is what the example must mean."""
-    assert "depend on how args[0] lies in memory (strides)" in refusal(function, LAST)
+    """A session computes with inputs in row-major order, so the example must give the same in that order."""
+    assert "depend on the memory layout (strides) of args[0]" in refusal(function, LAST)
     with Session(Calls(function), IMAGE, **FAST) as session:
         for given in (IMAGE, LAST, IMAGE.mT.contiguous().mT):
             assert torch.equal(session(given), function(IMAGE))
@@ -195,7 +195,7 @@ def test_default_dtypes(doubles: Callable[[], None]) -> None:
     relies, told = Calls(lambda n: n / 2), Calls(lambda n: n.to(torch.float64) + torch.ones(3, dtype=torch.float64))
     with Session(relies, numbers, **FAST) as session, Session(told, numbers, **FAST) as other:
         doubles()
-        with pytest.raises(InputError, match="the default dtype is float64, and aten::div of the graph"):
+        with pytest.raises(InputError, match="the default dtype is float64, but aten::div of the graph"):
             session(numbers)
         assert torch.equal(other(numbers), numbers + 1.0)
         with pytest.raises(ExportError, match="aten::div computes in the default dtype, which is float64 here"):
@@ -227,7 +227,7 @@ def test_tensors_that_are_no_values() -> None:
         with pytest.raises(InputError, match=r"a transformed \(torch\.func\) tensor"):
             torch.vmap(session)(torch.stack([X, X]))
         assert torch.equal(session(X.as_subclass(Plain)), X.relu())
-        with pytest.raises(InputError, match=r"is a Odd, .* give args\[0\]\.as_subclass\(torch\.Tensor\)"):
+        with pytest.raises(InputError, match=r"is a Odd, .* pass args\[0\]\.as_subclass\(torch\.Tensor\)"):
             session(X.as_subclass(Odd))
     assert "output is off by" in refusal(torch.relu, X.as_subclass(Odd))
     with Session(Calls(torch.sigmoid), X.as_subclass(Odd), **FAST) as session:
@@ -251,7 +251,7 @@ def test_a_cache_outside_of_the_module() -> None:
             cache.append(torch.arange(8.0))
         return x + cache[0]
 
-    assert "outside of the module" in refusal(forward, X)
+    assert "outside the module" in refusal(forward, X)
     cache.clear()
     forward(X)
     assert torch.equal(run_graph(capture(Calls(forward), X), [X])[0], forward(X))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The path in user space: bytes arrive as they were sent, at the rates of the trace, and no later."""
+"""The relay in user space: bytes arrive as they were sent, at the rates of the trace and without further delay."""
 
 import os
 import resource
@@ -18,7 +18,7 @@ from atoll.infer.planning.link_command import host_and_port
 from atoll.infer.planning.relay import Relay
 from atoll.infer.planning.trace import Trace
 
-LIMIT = 20  # seconds that any wait here may take
+LIMIT = 20  # the limit in seconds of any wait here
 BUSY = 5.0  # seconds that a busy machine may add to any time here
 
 
@@ -92,7 +92,7 @@ def test_rates_are_held(rate: float) -> None:
 
 
 def test_rates_change_with_the_trace() -> None:
-    """Half a second of 2 MB/s, half a second of nothing: 2 MB need the first and the third half."""
+    """Half a second of 2 MB/s alternates with half a second of nothing, so 2 MB need the first and the third half."""
     with service(swallow) as target, Relay(target, Trace(0.5, [2e6, 0])) as relay:
         assert 0.98 * 1.5 <= seconds_of_upload(relay, 2_000_000) < 1.5 + BUSY
 
@@ -108,7 +108,7 @@ def test_both_ways_of_a_shared_medium_take_turns() -> None:
 
 
 def round_trip(address: tuple[str, int]) -> float:
-    """The median of some."""
+    """Returns the median of some round trips."""
     with socket.create_connection(address, timeout=LIMIT) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         times = []
@@ -129,7 +129,7 @@ def test_latency_is_added_each_way() -> None:
 
 @pytest.mark.verify
 def test_rates_are_held_closely_and_little_is_added() -> None:
-    """Where others do not keep the machine: that is the fastest of some tries."""
+    """Judges the fastest of several tries, which other processes have disturbed least."""
     for rate, slower in ((1e5, 0.02), (1e6, 0.02), (1e7, 0.02), (5e7, 0.05), (1e9 / 8, 0.1)):
         with service(swallow) as target, Relay(target, Trace(0.1, [rate])) as relay:
             times = [seconds_of_upload(relay, int(rate)) for _ in range(5)]
@@ -156,7 +156,7 @@ def test_a_target_that_does_not_answer_stalls_nobody_else() -> None:
         served = kept.enter_context(listener.accept()[0])
         served.settimeout(LIMIT)
         status = 0
-        while status == 0:  # until the system keeps no more connections for the target, and answers none
+        while status == 0:  # until the system queues no more connections for the target, and answers none
             waiting = kept.enter_context(socket.socket())
             waiting.settimeout(0.2)
             status = waiting.connect_ex(listener.getsockname())
@@ -167,13 +167,13 @@ def test_a_target_that_does_not_answer_stalls_nobody_else() -> None:
                 served.sendall(b"pong")
                 assert first.recv(4) == b"pong"
             second.setblocking(False)
-            with pytest.raises(BlockingIOError):  # it waits still, and is not refused
+            with pytest.raises(BlockingIOError):  # it still waits, and is not refused
                 second.recv(1)
 
 
 def test_a_target_that_is_not_known_is_named() -> None:
-    name = 70 * "a"  # no part of a name is as long, so nobody is asked
-    with pytest.raises(ValueError, match=f"the relay's target {name}:80 is not known"):
+    name = 70 * "a"  # a label of a name cannot be so long, so no name server is queried
+    with pytest.raises(ValueError, match=f"the relay's target {name}:80 cannot be resolved"):
         Relay((name, 80))
 
 
@@ -200,7 +200,7 @@ def test_the_command_wants_something_to_do() -> None:
 
 
 def test_a_message_that_fills_a_piece_gives_the_next_one_no_credit() -> None:
-    """The first one ends where a piece does; nothing waits behind it."""
+    """The first message ends at the end of a piece, and nothing waits after it."""
     with service(swallow) as target, Relay(target, Trace(0.1, [1e6])) as relay, connect(relay) as connection:
         connection.sendall(b"a" * 1448)
         limit = time.monotonic() + LIMIT
@@ -237,7 +237,7 @@ def test_descriptors_that_select_cannot_watch() -> None:
 
 
 def test_a_receiver_that_takes_nothing_holds_up_its_sender() -> None:
-    """What waits for it has a limit, also where a path has a rate."""
+    """The bytes that wait for it are limited, also if the path has a rate."""
     over = threading.Event()
 
     def take_nothing(_: socket.socket) -> None:

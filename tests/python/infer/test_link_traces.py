@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded links: their files, when bytes are through, and how they are recorded."""
+"""Recorded links: their files, when bytes have been carried, and how links are recorded."""
 
 import math
 import random
@@ -47,8 +47,8 @@ def test_published_traces() -> None:
         ("seconds,up_bytes_per_second\n0,1\n1,-2\n", "line 3: up_bytes_per_second is -2: give a number of at least 0"),
         ("seconds,up_bytes_per_second\n0,1\n1,inf\n", "line 3: up_bytes_per_second is inf"),
         ("seconds,up_bytes_per_second\n0,1\n1\n", "line 3: up_bytes_per_second is None"),
-        ("seconds,up_bytes_per_second\n1,1\n0,1\n", "times do not ascend"),
-        ("seconds,up_bytes_per_second\n0,1\n1,1\n2,1\n2.5,1\n", "line 5: 0.5 s after the line before"),
+        ("seconds,up_bytes_per_second\n1,1\n0,1\n", "times must ascend"),
+        ("seconds,up_bytes_per_second\n0,1\n1,1\n2,1\n2.5,1\n", "line 5: 0.5 s after the previous line"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -86,7 +86,7 @@ def test_pieces_take_as_long_as_the_whole() -> None:
 
 
 class Clock:
-    """Time that passes only while somebody waits, and sometimes more than they wanted."""
+    """A clock that advances only during waits, sometimes by more than was requested."""
 
     def __init__(self, late: dict[int, float]) -> None:
         self.now, self._late, self._waits = 100.0, late, 0

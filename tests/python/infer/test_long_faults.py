@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real server on a link that is cut, stalls and changes, or that dies: every answer is right and in time, and the
+"""A real server whose link is cut, stalls or changes, or that dies: every answer is right and in time, and the
 session finds its server again."""
 
 import time
@@ -17,7 +17,7 @@ from serving import Serve
 from split_cases import LIMIT, READY_S, bundle, check, session_of, until_server
 
 WAYS = {"up": UP, "down": DOWN}
-SHARES = [0.0, 0.15, 0.3, 0.5, 0.7, 0.9]  # of what a connection carries until it has made some inferences
+SHARES = [0.0, 0.15, 0.3, 0.5, 0.7, 0.9]  # shares of the bytes that a connection carries for some inferences
 verify = pytest.mark.verify
 
 
@@ -29,8 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 
 def meet(link: FaultyLink, session: atoll.infer.Session, way: int, share: float, action: Action) -> None:
-    """The next connection meets with `action` when it has carried that share of what a good one does; answers do not
-    wait for that."""
+    """The next connection suffers `action` after that share of the bytes that an undisturbed one carries; answers
+    must not wait for it."""
     until_server(session)
     for number in range(3):
         check(session, number)
@@ -70,7 +70,7 @@ def test_a_link_that_stalls_anywhere(server: Serve, way: str, share: float) -> N
 
 
 def test_the_guard_does_not_wait_for_the_end_of_a_stall(server: Serve) -> None:
-    """The link is not given up for ten minutes: only the guard can bring an answer before."""
+    """The link is not given up for ten minutes, so only the guard can give an answer earlier."""
     with (
         FaultyLink(server.address) as link,
         session_of(link.address, server.key_file, silence=600.0, deadline=0.5) as session,
@@ -82,7 +82,7 @@ def test_the_guard_does_not_wait_for_the_end_of_a_stall(server: Serve) -> None:
             last = check(session)
             assert last.origin == "local"
             if last.guard_used:
-                break  # else the end of the inference before had not come, and it was not tried
+                break  # otherwise the previous inference had not ended, and the server was not used
         assert last.guard_used, session.report()
         for number in range(20):
             check(session, number)
@@ -120,7 +120,7 @@ def test_a_server_that_is_killed_at_every_stage(tmp_path: Path, way: str) -> Non
                 server.process.wait(LIMIT)
                 for number in range(5):
                     assert check(session, number).origin == "local"
-            server = Serve(tmp_path)  # on another port: nothing is where it was
+            server = Serve(tmp_path)  # on another port, while the old one is closed
             link.target = server.address
         with server:
             until_server(session)
@@ -138,7 +138,7 @@ def killing(server: Serve) -> Action:
 @pytest.mark.parametrize("how", ["reset", "stall", "kill"])
 @pytest.mark.parametrize("share", [0.02, 0.5, 0.98])
 def test_faults_while_a_model_is_sent(tmp_path: Path, share: float, how: str) -> None:
-    seed = 1 + int(100 * share)  # a model that the server does not have
+    seed = 1 + int(100 * share)  # a model that the server does not have yet
     weights = sum(tensor.nbytes for tensor in bundle(seed).weights.values())
     with Serve(tmp_path) as server, FaultyLink(server.address) as link:
         actions: dict[str, Callable[[Pair], None]] = {

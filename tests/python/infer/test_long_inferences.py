@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ten thousand inferences over several lives of the server, and many sessions in one: nothing is lost on the way."""
+"""Ten thousand inferences over several restarts of the server, and many sessions with one server: nothing leaks."""
 
 import contextlib
 import time
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.verify, pytest.mark.timeout(1200)]
 LIVES = 5  # of the server
 INFERENCES = 2000  # in each of them
 WARM = 500  # until caches and the allocators' pools are filled
-# MiB that noise of allocators may add. Over the 9000 inferences between the robot's measurements this is 1.8 KiB for
-# each, over the 1500 between those of the server and its worker in one life 2.7 KiB.
+# MiB that allocators may add. This is 1.8 KiB for each of the 9000 inferences between the robot's measurements, and
+# 2.7 KiB for each of the 1500 between those of the server and its worker in one life.
 ROBOT_MEBIBYTES, SERVER_MEBIBYTES = 16.0, 4.0
 
 
@@ -37,7 +37,7 @@ def test_ten_thousand_inferences_leak_nothing(tmp_path: Path) -> None:
 
 
 def live(server: Serve, robot: Robot) -> tuple[Held, Held]:
-    """One life of the server; what the robot holds in the middle of it and at its end."""
+    """Runs one life of the server; returns what the robot holds in the middle of it and at its end."""
     robot.wait_until_ready()
     counts = [robot.run(WARM)]
     before = of_server(server)
@@ -53,7 +53,7 @@ def live(server: Serve, robot: Robot) -> tuple[Held, Held]:
 
 
 def of_server(server: Serve) -> dict[str, Held]:
-    """What the server and its one worker hold."""
+    """Returns what the server and its one worker hold."""
     (worker,) = children(server.process.pid)
     return {"the server": held(server.process.pid), f"worker {worker}": held(worker)}
 
@@ -69,7 +69,7 @@ def test_sessions_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
 
 
 def alone(server: Serve) -> Held:
-    """What the server holds once only the robot's first session has a worker."""
+    """Returns what the server holds once only the robot's first session has a worker."""
     begin = time.monotonic()
     while len(children(server.process.pid)) != 1:
         assert time.monotonic() - begin < READY_S, children(server.process.pid)

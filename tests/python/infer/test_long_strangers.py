@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a real server does with recorded bytes, hostile models, dead workers, a full disk and many robots: they are its
-clients' loss alone, and told."""
+"""A real server with replayed bytes, hostile models, dead workers, a full disk and many robots: only the client
+concerned is affected, and it is told why."""
 
 import os
 import resource
@@ -41,7 +41,7 @@ def wait_for(condition: Callable[[], bool], told: Callable[[], Any] = lambda: ""
 
 
 def counters(server: Serve) -> dict[str, float]:
-    """As the server's metrics have them."""
+    """Returns the counters of the server's metrics."""
     wait_for(lambda: "metrics on " in server.output)
     address = server.output.partition("metrics on ")[2].split()[0]
     lines = urllib.request.urlopen(address, timeout=LIMIT).read().decode().splitlines()
@@ -71,7 +71,7 @@ def test_a_worker_that_dies_is_its_clients_loss_alone(server: Serve) -> None:
     with session_of(server.address, server.key_file) as one, session_of(server.address, server.key_file) as other:
         for session in (one, other):
             until_server(session)
-        wait_for(lambda: len(children(server.process.pid)) == 2)  # those of sessions before have gone
+        wait_for(lambda: len(children(server.process.pid)) == 2)  # the workers of earlier sessions have ended
         victim, survivor = children(server.process.pid)
         os.kill(victim, signal.SIGKILL)
         for number in range(20):
@@ -86,7 +86,7 @@ def test_a_worker_that_dies_is_its_clients_loss_alone(server: Serve) -> None:
 
 
 class Folded(nn.Module):
-    """An operator that was seen to crash, called as it should be."""
+    """Calls an operator with a known crash in the right way."""
 
     def forward(self, columns: torch.Tensor) -> torch.Tensor:
         return nn.functional.fold(columns, (4, 4), (2, 2))
@@ -105,7 +105,7 @@ def test_a_hostile_model_is_refused_and_nothing_else_happens(server: Serve) -> N
     example, why = torch.ones(1, 8, 9), "not on the server's list"
     with session_of(server.address, server.key_file) as good:
         until_server(good)
-        wait_for(lambda: len(children(server.process.pid)) == 1)  # those of sessions before have gone
+        wait_for(lambda: len(children(server.process.pid)) == 1)  # the workers of earlier sessions have ended
         workers = children(server.process.pid)
         options = {"server": server.address, "key_file": server.key_file, "policy": "offload"}
         with atoll.infer.Session(Folded().eval(), example, profile_seconds=0.01, **options) as hostile:
@@ -116,7 +116,7 @@ def test_a_hostile_model_is_refused_and_nothing_else_happens(server: Serve) -> N
             assert hostile.last is not None
             assert hostile.last.origin == "local"
             until_server(good)
-        assert set(workers) <= set(children(server.process.pid)), "a worker of somebody else has gone"
+        assert set(workers) <= set(children(server.process.pid)), "a worker of another client has ended"
         check(good)
 
 
@@ -126,7 +126,7 @@ def test_a_full_cache_disk_is_told_and_the_model_is_sent_later(tmp_path: Path) -
         before = resource.prlimit(server.process.pid, files)
         resource.prlimit(server.process.pid, files, (100_000, before[1]))
         with session_of(server.address, server.key_file) as session:
-            said = "File too large (errno 27): make room there"
+            said = "File too large (errno 27): free some space there"
             wait_for(lambda: said in session.report()["link"]["text"], session.report)
             for number in range(10):
                 assert check(session, number).origin == "local"
@@ -138,7 +138,7 @@ def test_a_full_cache_disk_is_told_and_the_model_is_sent_later(tmp_path: Path) -
 @pytest.mark.verify
 @pytest.mark.timeout(900)
 def test_fifty_robots_at_once(tmp_path: Path) -> None:
-    """With eight processes for models: the others are told to wait, and compute alone until it is their turn."""
+    """With eight processes for models the other robots are told to wait, and compute alone until it is their turn."""
     with Serve(tmp_path, "--models", "8") as server:
         sessions = [session_of(server.address, server.key_file) for _ in range(50)]
 

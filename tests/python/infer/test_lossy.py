@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lossy packing as users ask for it: what it does to tensors, to answers, and what is said of that."""
+"""Lossy packing at the user's request: its effect on tensors and answers, and what is reported about it."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from split_cases import READY_S
 
 
 def picture(dtype: torch.dtype = torch.uint8) -> torch.Tensor:
-    """Slopes, another one for each colour."""
+    """Returns a picture with a different slope for each colour."""
     rows, columns = torch.arange(96).reshape(1, 96, 1), torch.arange(128).reshape(1, 1, 128)
     colours = torch.arange(3).reshape(3, 1, 1)
     pixels = rows + columns + 10 * colours
@@ -64,7 +64,7 @@ class Rows(nn.Module):
 
 
 def test_jpeg_is_for_models_with_pictures() -> None:
-    with pytest.raises(ValueError, match=r"none of the model's is one \(float32 \[20, 30\], bool \[20, 30\]\)"):
+    with pytest.raises(ValueError, match=r"none of the model's inputs is one \(float32 \[20, 30\], bool \[20, 30\]\)"):
         Session(Rows().eval(), (torch.ones(20, 30), torch.ones(20, 30).bool()), lossy="jpeg", profile_seconds=0.0)
 
 
@@ -88,7 +88,7 @@ def test_pictures_go_to_the_server_as_jpeg(tmp_path: Path) -> None:
         assert report["lossy"]["codec"] == "jpeg"
         assert report["lossy"]["measured"] == 1
         assert 0 < report["lossy"]["mean_error"] < report["lossy"]["largest_error"] < 0.2
-        assert "jpeg: what went up differs by" in str(report)
+        assert "jpeg: sent values differ by" in str(report)
         for name, tensor in wanted.items():
             torch.testing.assert_close(answer[name], tensor, atol=0.05, rtol=0)
         assert not torch.equal(answer["half"], wanted["half"])

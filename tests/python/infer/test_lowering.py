@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What no server lists is written as what PyTorch computes it by, and what depends on weights alone is computed when a
-model is captured: servers admit the graph, whole and in parts it gives the module's values."""
+"""Operators that no server lists are replaced by those that PyTorch computes them with, and what depends only on
+weights is computed at capture. Servers then admit the graph, which gives the module's values as a whole and in
+parts."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +25,7 @@ REFUSED = torch.distributed.DistNetworkError
 
 
 class Calls(nn.Module):
-    """Calls a function as its forward; what is `held` are its buffers."""
+    """Calls a function in its forward; `held` become its buffers."""
 
     def __init__(self, function: Callable[..., Any], **held: torch.Tensor) -> None:
         super().__init__()
@@ -41,7 +42,7 @@ def operators(bundle: Bundle) -> list[str]:
 
 
 def check(module: nn.Module, x: torch.Tensor = X) -> Bundle:
-    """A server admits the graph, which gives the module's bits; divided it gives its values."""
+    """Checks that a server admits the graph, and that it gives the module's bits as a whole and its values in parts."""
     module.eval()
     bundle = capture(module, x)
     _C.infer_admit(to_text(bundle.graph).decode())
@@ -107,7 +108,7 @@ def test_an_einsum_that_servers_list_stays() -> None:
     assert operators(check(Calls(lambda _, x: torch.einsum("bij,bkj->bik", x, x)))) == ["einsum"]
 
 
-# What lies in memory.
+# Operators that depend on memory layout.
 
 
 @pytest.mark.parametrize(
@@ -137,9 +138,9 @@ def test_what_sees_memory_sees_the_examples(function: Callable[..., Any]) -> Non
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (lambda _, x: (x + 1)[:, :3].as_strided((2, 2), (6, 1)), "elements lie apart"),
+        (lambda _, x: (x + 1)[:, :3].as_strided((2, 2), (6, 1)), "with gaps between its elements"),
         (lambda _, x: (x + 1).expand(2, 5, 6)[0].as_strided((6, 6), (6, 1)), "outside of its tensor"),
-        (lambda _, x: torch.as_strided_scatter(x + 1, x[0, 0], (6,), (1,)), "how a tensor lies in memory"),
+        (lambda _, x: torch.as_strided_scatter(x + 1, x[0, 0], (6,), (1,)), "a tensor's memory layout"),
     ],
 )
 def test_what_cannot_be_seen_by_shape_is_refused(function: Callable[..., Any], words: str) -> None:
@@ -154,11 +155,11 @@ def test_a_graph_that_sees_memory_is_refused_by_the_runner() -> None:
     tensors = [{"dtype": "float32", "shape": shape} for shape in ([4], [3])]
     graph = {"atoll_graph": 1, "tensors": tensors, "inputs": [0], "weights": [], "nodes": [node],
              "outputs": [{"tensor": 1}]}  # fmt: skip
-    with pytest.raises(REFUSED, match=r"node 0 \(aten::as_strided in head\) sees how its operand lies in memory"):
+    with pytest.raises(REFUSED, match=r"node 0 \(aten::as_strided in head\) depends on its operand's memory layout"):
         _C.InferModel(json.dumps(graph), {})
 
 
-# What depends on weights alone.
+# Values that depend only on weights.
 
 
 def test_weight_norm_becomes_a_weight() -> None:
@@ -176,7 +177,7 @@ def test_weight_norm_becomes_a_weight() -> None:
 
 
 def test_standardized_weights_become_weights() -> None:
-    """As in BiT and NFNet."""
+    """Standardises weights as BiT and NFNet do."""
 
     class Standardized(nn.Conv2d):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -197,7 +198,7 @@ def test_a_layer_that_is_called_twice_has_one_weight() -> None:
 
 
 def test_views_and_large_results_stay_in_the_graph() -> None:
-    """A view costs nothing where it is, and a small weight makes no large file."""
+    """A view costs nothing in the graph, and a small weight must not become a large file."""
     weight = torch.linspace(1, 2, 6, dtype=torch.float64)
     bundle = check(Calls(lambda self, x: x @ self.weight.view(6, 1).transpose(0, 1).expand(6, 6), weight=weight))
     assert list(bundle.weights) == ["weight"]
@@ -228,7 +229,7 @@ def test_random_numbers_are_refused_where_they_depend_on_weights_alone() -> None
 
 
 def test_folded_values_are_not_those_of_other_numbers() -> None:
-    """1 and True, and 0.0 and -0.0, are equal in Python, and not here."""
+    """1 and True, and 0.0 and -0.0, are equal in Python but must be distinguished here."""
     weight = torch.linspace(1, 2, 6, dtype=torch.float64)
 
     def both(self: Any, x: torch.Tensor) -> torch.Tensor:

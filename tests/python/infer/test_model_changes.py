@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Modules that change after a session was made: it says so, and never computes with some old and some new weights."""
+"""Modules that change after a session was made: the session reports it, and never mixes old and new weights."""
 
 import contextlib
 import copy
@@ -69,7 +69,7 @@ CHANGES: dict[str, tuple[Callable[[Net], Any], str]] = {
     ),
     "data": (lambda n: setattr(n.first.weight, "data", torch.ones(8, 8)), "first.weight"),
     "data, turned": (lambda n: setattr(n.first.weight, "data", n.first.weight.data.t()), "first.weight"),
-    # The next two are noticed by a sample, of the parameter whose turn it is.
+    # The next two are noticed by a sample of the parameter that is checked next.
     "data in place": (lambda n: [each.data.add_(1) for each in n.parameters()], "norm.weight"),
     "swapped": (lambda n: torch.utils.swap_tensors(n.first.weight, ones()), "first.weight"),
     "another parameter": (lambda n: setattr(n.first, "weight", ones()), "the parameters of first"),
@@ -129,12 +129,12 @@ class Deep(nn.Module):
 
 
 def change_unseen(model: Deep) -> None:
-    """No version counts it, and no sample is taken there."""
+    """Changes weights without a new version, at an element that is not sampled."""
     for layer in model.layers:
         layer.weight.data[0, 1] += 100
 
 
-def test_what_cannot_be_noticed_changes_nothing() -> None:
+def test_unnoticed_changes_have_no_effect() -> None:
     torch.manual_seed(2)
     model, x = Deep().eval(), torch.randn(6, 32)
     with Session(model, x, **FAST) as session:
@@ -168,7 +168,7 @@ def test_a_session_keeps_no_module() -> None:
         torch.testing.assert_close(session(X), wanted)
 
 
-def test_training_is_no_change() -> None:
+def test_training_mode_is_not_a_change() -> None:
     model = net()
     session = atoll.infer.attach(model, X, **FAST)
     with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
@@ -202,18 +202,18 @@ def test_samples_are_of_any_layout(view: Callable[[torch.Tensor], torch.Tensor])
     watch = Watch(model, is_called=True)
     for _ in range(2):
         watch.refuse_changes()
-    # By another tensor of that memory, whose version counts for itself.
+    # Through another tensor with the same memory, which has a version of its own.
     bytes_of_it = torch.empty(0, dtype=torch.uint8).set_(model.held.untyped_storage())
     bytes_of_it.bitwise_xor_(1)
     for _ in range(4):
         with contextlib.suppress(ModelChangedError):
             watch.refuse_changes()
-    for _ in range(2):  # and it stays so
+    for _ in range(2):  # and it remains changed
         with pytest.raises(ModelChangedError, match="held"):
             watch.refuse_changes()
 
 
-def test_what_is_put_back_is_no_change() -> None:
+def test_a_change_that_is_undone_is_not_a_change() -> None:
     model = net()
     watch = Watch(model, is_called=True)
     weight = model.first.weight

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models, inputs and results on a device: a session computes where the model is, and its answers are where the model
-leaves them."""
+"""Models, inputs and results on a device: a session computes where the model is, and its answers are where the
+model's own would be."""
 
 from pathlib import Path
 
@@ -72,7 +72,7 @@ net.layers[2].to("cpu")
 try:
     session_of(net, given)
 except atoll.infer.ExportError as error:
-    assert "the model lies on cpu and sim:1: move it to one device, or say" in str(error), error
+    assert "the model is on cpu and sim:1: move it to one device, or choose" in str(error), error
 else:
     raise AssertionError("it was taken")
 """,

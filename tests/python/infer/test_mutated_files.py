@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bundles and structures that somebody changed: they are refused by their own error, or read; nothing is imported."""
+"""Manipulated bundles and structures are refused with their own error, or read; nothing is imported."""
 
 import hashlib
 import json
@@ -23,11 +23,11 @@ from split_cases import bundle
 SEED = (
     '{"dict":[["a",{"tuple":["tensor",{"constant":{"float":"nan"}}]}],["b",{"class":"m.C","fields":[["x","tensor"]]}]]}'
 )
-NEVER = "atoll_never_imported"  # a module that does not exist, and would be named by whoever tried
+NEVER = "atoll_never_imported"  # a module that does not exist; an attempt to import it would raise with its name
 
 
 def changed(text: bytes, dice: random.Random) -> bytes:
-    """With a few bytes changed, repeated or left out."""
+    """Returns the bytes with a few of them changed, repeated or left out."""
     made = bytearray(text)
     for _ in range(dice.randint(1, 3)):
         place = dice.randrange(len(made))
@@ -67,7 +67,7 @@ def test_changed_structures(read: Callable[[str], object]) -> None:
 
 @pytest.mark.parametrize("opening", ["[", '{"list": [', '{"dict": [["a", '])
 def test_depths_around_that_of_the_interpreter(opening: str) -> None:
-    """However deep: what is nested is refused as what it is, not by the interpreter's own limit."""
+    """Nesting of any depth is refused with Atoll's own error, not by the interpreter's limit."""
     closing = {"[": "]", '{"list": [': "]}", '{"dict": [["a", ': "]]}"}[opening]
     for levels in range(67, sys.getrecursionlimit() + 50):
         text = opening * levels + '"tensor"' + closing * levels
@@ -92,7 +92,7 @@ def test_classes_come_from_the_callers_list_alone(spec: object) -> None:
     structure = Structure.from_json(text)
     tensors = list(range(len(structure.paths("output"))))
     if '"class"' in text:
-        with pytest.raises(BundleError, match="which is not known here"):
+        with pytest.raises(BundleError, match="hold an unknown class"):
             structure.build(tensors)
     else:
         structure.build(tensors)
@@ -101,10 +101,10 @@ def test_classes_come_from_the_callers_list_alone(spec: object) -> None:
 
 @pytest.mark.parametrize("name", ["graph.json", "weights.safetensors"])
 def test_changed_bundles(name: str, tmp_path: Path) -> None:
-    """Under the name that fits, so that only what is inside can be wrong."""
+    """Changed bundles have matching names, so that only their contents can be wrong."""
     dice = random.Random(11)
     files = {path.name: path.read_bytes() for path in bundle().save(tmp_path).iterdir()}
-    head = 2000  # of the weights: all of the header
+    head = 2000  # of the weights: the whole header
     folder = tmp_path / "changed"
     refused = 0
     for _ in range(300):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every overload that servers admit, called with whatever its schema allows: numbers where tensors may stand, nothing,
-empty lists, tensors without dimensions and without elements. The runner gives what PyTorch gives, whole and divided, or
-there is one sentence that names the call."""
+"""Calls every overload that servers admit with anything its schema allows: numbers in place of tensors, None, empty
+lists, tensors without dimensions and without elements. The runner gives what PyTorch gives, whole and divided, or
+one sentence that names the call."""
 
 import json
 import random
@@ -26,9 +26,9 @@ from own_error import largest
 REFUSED = torch.distributed.DistNetworkError
 MODULE = "encoder.layer1"
 NUMBERS: list[Any] = [2, 0, -1, 1.5, float("inf"), True]
-# Of the largest value: parts add up in another order.
+# Of the largest value: parts are added in another order.
 CLOSE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 1e-1}
-# One call each, for what its schema is spelled like in admitted_calls.
+# One call each for overloads that admitted_calls does not have under their own names.
 MORE = [
     Call(torch.ops.aten.pow.Scalar, (2, torch.randn(3, 4))),
     Call(torch.ops.aten.pow.Scalar, (2.5, torch.randn(2, 3, 4).transpose(0, 2))),
@@ -41,7 +41,7 @@ MORE = [
 
 
 def calls(most: int) -> Iterator[Call]:
-    """At most so many of each overload, and at least one."""
+    """Returns at most `most` calls of each overload, and at least one."""
     torch.manual_seed(5)
     dice = random.Random(5)
     yield from MORE
@@ -62,7 +62,7 @@ def replaced_at(values: list[Any], place: int, value: Any) -> list[Any]:
 
 
 def others(kind: str, value: Any) -> Iterator[Any]:
-    """Other values of the schema's type, which the operator may take or not."""
+    """Returns other values of the schema's type, which the operator may or may not accept."""
     if kind.startswith("Optional") and value is not None:
         yield None
     if isinstance(value, torch.Tensor):
@@ -93,7 +93,7 @@ def variants(call: Call) -> Iterator[list[Any]]:
 
 
 def graph_of(op: Any, values: list[Any], made: list[dict[str, Any]]) -> str:
-    """The graph that the export writes for the call; `made` are its outputs' types."""
+    """Returns the graph that the export writes for the call; `made` are the types of its outputs."""
     schema = op._schema
     tensors = tensors_of(values)
     ids = iter(range(len(tensors)))
@@ -123,7 +123,7 @@ def graph_of(op: Any, values: list[Any], made: list[dict[str, Any]]) -> str:
 
 
 def check_sentence(error: BaseException, op: Any) -> None:
-    """It names the node, the operator and the module, and does not look like PyTorch's own."""
+    """Checks that the error names the node, the operator and the module, and does not look like PyTorch's own."""
     text = str(error)
     assert re.match(rf"(a part of )?node 0 \({re.escape(name_of_operator(op))} in {MODULE}\)", text), text
     assert "\n" not in text, text
@@ -138,12 +138,12 @@ def assert_alike(found: list[torch.Tensor], wanted: list[torch.Tensor], what: st
 
 
 def check(op: Any, values: list[Any]) -> int:
-    """How many divisions gave the operator's answer; -1 where it was refused."""
+    """Returns how many divisions gave the operator's answer; -1 if the call was refused."""
     what = f"{name_of_operator(op)} of {values}"
     try:
         graph = graph_of(op, values, [])
     except ExportError:
-        return -1  # the export adds operator and line
+        return -1  # the export adds the operator and the line
     try:
         made = json.loads(_C.infer_admit_node(graph, 0))
     except REFUSED as error:
@@ -154,7 +154,7 @@ def check(op: Any, values: list[Any]) -> int:
     model = _C.InferModel(graph, {})
     try:
         wanted = call_with(op, values)
-    except (RuntimeError, IndexError):  # no module calls it so, or its values are wrong
+    except (RuntimeError, IndexError):  # modules do not call it like this, or its values are wrong
         try:
             model.run(inputs)
         except ValueError as error:
@@ -172,7 +172,7 @@ def check(op: Any, values: list[Any]) -> int:
 
 @pytest.fixture(autouse=True)
 def _one_thread() -> Iterator[None]:
-    """Calls are small and many, and each division has a thread of its own."""
+    """Uses one thread: calls are small and numerous, and each division has a thread of its own."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -188,7 +188,7 @@ def check_overloads(most: int) -> None:
             for values in variants(call):
                 try:
                     done = check(call.op, values)
-                except Exception as error:  # all of them are of interest
+                except Exception as error:  # all of them are checked
                     faults.append(f"{name_of_operator(call.op)}: {type(error).__name__}: {str(error)[:2000]}")
                     continue
                 if done >= 0:

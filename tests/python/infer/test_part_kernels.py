@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts have the bits of the same rows of the whole where PyTorch would take another kernel for a part alone."""
+"""Parts have the same bits as the rows of the whole, even if PyTorch would choose another kernel for the part."""
 
 import json
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from atoll.infer import capture
 from captured import Sides
 
 SEEDS = range(12)
-# More than the 20480 elements from which on PyTorch gives a convolution to oneDNN; most parts have fewer.
+# More than the 20480 elements from which PyTorch uses oneDNN for a convolution; most parts have fewer.
 CONVOLUTIONS = {
     "conv1d": (lambda: nn.Conv1d(16, 8, 5, padding=2), (1, 16, 1300), 2),
     "conv2d": (lambda: nn.Conv2d(16, 24, 3, padding=1), (1, 16, 40, 34), 2),
@@ -24,7 +24,7 @@ CONVOLUTIONS = {
 
 
 class Padded(nn.Module):
-    """Rows beside those that are used, so that parts are views with gaps."""
+    """Pads the rows that are used, so that parts are views with gaps."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Function(nn.Module):
 
 
 def differing(module: nn.Module, shape: tuple[int, ...], dim: int) -> list[float]:
-    """The share of the answer's elements that have other bits than the whole's, by random division."""
+    """Returns, for random divisions, the share of the answer's elements whose bits differ from the whole's."""
     torch.manual_seed(7)
     module.eval()
     x = torch.randn(shape)
@@ -68,7 +68,7 @@ def test_convolutions(name: str) -> None:
 
 
 def test_batch_norm() -> None:
-    """Where vectors do not come out even, at the end of each channel, an element may be rounded otherwise."""
+    """At the end of each channel, where elements do not fill a vector, one may be rounded differently."""
     module = nn.BatchNorm2d(8)
     module.running_mean, module.running_var = torch.randn(8), torch.rand(8) + 0.5
     assert max(differing(Padded(module), (1, 8, 31, 25), 2)) < 0.06

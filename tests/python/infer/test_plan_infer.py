@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll plan infer`: what is shown of plans and replays, the page, formats, and what wrong calls are told."""
+"""`atoll plan infer`: its tables of plans and replays, the page, formats, and the errors of wrong calls."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def refusal(*arguments: str) -> str:
 
 
 def small_model() -> dict[str, Any]:
-    """2 s on the robot, 100 bytes in."""
+    """A model that takes 2 s on the robot, with an input of 100 bytes."""
     conv = {"name": "conv", "rows": 10, "bytes": 500, "robot": {"per_row": 0.1}, "server": {"per_row": 0.01},
             "operands": [{"producer": 0, "map": {"kernel": 3, "padding": 1}}]}  # fmt: skip
     head = {"name": "head", "bytes": 10, "robot": {"fixed": 1.0}, "server": {"fixed": 0.1},
@@ -162,8 +162,8 @@ def test_watts_by_model() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"atoll_operators": 7}, "has version 7, this is 1: measure the model again"),
-        ({"operators": 3}, "holds no list of operators"),
+        ({"atoll_operators": 7}, "has version 7, but this is 1: measure the model again"),
+        ({"operators": 3}, "does not hold a list of operators"),
         ({"colour": 1}, 'unknown key "colour"'),
         ({"outputs": []}, "a graph has no outputs"),
     ],
@@ -175,7 +175,7 @@ def test_what_is_wrong_with_a_model_is_named(small: str, change: dict[str, Any],
 
 def test_wrong_calls_are_told_the_way_out(small: str, tmp_path: Path) -> None:
     assert "give --rate 93M, or --trace FILE" in refusal(small)
-    assert "the rate 'fast' is not known" in refusal(small, "--rate", "fast")
+    assert "invalid rate 'fast'" in refusal(small, "--rate", "fast")
     assert 'the policy "best" is not known' in refusal(small, "--rate", "8k", "--policy", "best")
     assert "no.json cannot be read: No such file" in refusal(str(tmp_path / "no.json"), "--rate", "8k")
     assert "is a folder: --operators counts" in refusal(str(tmp_path), "--rate", "8k")
@@ -183,7 +183,7 @@ def test_wrong_calls_are_told_the_way_out(small: str, tmp_path: Path) -> None:
     assert "give COMPUTE/IDLE" in refusal(small, "--rate", "8k", "--watts", "much")
     text = tmp_path / "text"
     text.write_text("[1]")
-    assert "holds no model: give a published profile" in refusal(str(text), "--rate", "8k")
+    assert "does not hold a model: give a published profile" in refusal(str(text), "--rate", "8k")
     text.write_text("{")
     assert "is not JSON" in refusal(str(text), "--rate", "8k")
     assert "--operators takes a folder that atoll export wrote" in refusal(str(tmp_path), "--operators")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll profile BUNDLE`: what it measures, shows and writes, what `atoll plan infer` makes of it, and what wrong calls
-are told."""
+"""`atoll profile BUNDLE`: what it measures, shows and writes, how `atoll plan infer` uses it, and the errors of
+wrong calls."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _no_meter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where this machine can say what it draws, that takes seconds."""
+    """Hides this machine's power meter, whose use would take seconds."""
     monkeypatch.setattr(power, "find_meter", lambda _device: None)
 
 
@@ -49,7 +49,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def profile(bundle: Path, tmp_path: Path) -> Path:
-    """Written by the command, of this machine."""
+    """A profile of this machine, written by the command."""
     path = tmp_path / "here.json"
     shown("profile", str(bundle), "--repeat", "1", "--output", str(path))
     return path
@@ -139,10 +139,10 @@ def test_the_planner_reads_what_is_written(bundle: Path, profile: Path, tmp_path
 
 
 def costs(bundle: Path, profile: dict[str, Any]) -> list[tuple[float, float]]:
-    """Seconds of each node: of a launch, and of all its rows."""
+    """Returns the seconds of each node: for a launch, and for all its rows."""
     graph = Bundle.load(bundle).graph
     text = json.loads(_C.infer_profiled_operators(graphs.to_text(graph).decode(), json.dumps(profile)))
-    rows: dict[int, int] = {}  # of a node that makes a state first, that state's
+    rows: dict[int, int] = {}  # for a node that makes a state first, those of the state
     for node, operator in zip(text["nodes"], text["operators"], strict=True):
         rows.setdefault(node, operator["rows"])
     found = [(profile["nodes"][node][0], profile["nodes"][node][1] * rows[node]) for node in rows if node >= 0]
@@ -151,13 +151,13 @@ def costs(bundle: Path, profile: dict[str, Any]) -> list[tuple[float, float]]:
 
 
 def test_one_machine_alone_is_no_plan(profile: Path) -> None:
-    assert "has times of one machine alone" in refusal("plan", "infer", str(profile), "--rate", "93M")
+    assert "has times of only one machine" in refusal("plan", "infer", str(profile), "--rate", "93M")
 
 
-def test_a_server_is_asked(bundle: Path, tmp_path: Path) -> None:
+def test_a_server_is_measured(bundle: Path, tmp_path: Path) -> None:
     output = tmp_path / "both.json"
     with Serve(tmp_path) as server:
-        for _ in range(2):  # the second time there is nothing to upload
+        for _ in range(2):  # nothing has to be uploaded the second time
             document = document_of(
                 "profile", str(bundle), "--repeat", "1", "--server", server.address, "--key-file",
                 str(server.key_file), "--output", str(output), "--json",
@@ -218,7 +218,7 @@ def test_without_a_meter_nothing_is_measured(bundle: Path) -> None:
     assert power.measured_watts(Bundle.load(bundle), str(bundle), "cpu", lambda _text: None) is None
 
 
-def test_progress_is_told(bundle: Path) -> None:
+def test_progress_is_reported(bundle: Path) -> None:
     told: list[tuple[str, float | None]] = []
     measure(Wanted(str(bundle), repeat=3), lambda text, share: told.append((text, share)))
     assert told[0] == ("loading the model", None)
@@ -229,7 +229,7 @@ def test_progress_is_told(bundle: Path) -> None:
     assert len(shares) > 3 * len(Bundle.load(bundle).graph["nodes"])
 
 
-def test_whoever_hears_of_it_can_end_it(bundle: Path) -> None:
+def test_a_progress_callback_can_end_it(bundle: Path) -> None:
     def tell(_text: str, share: float | None) -> None:
         if share is not None and share > 0.5:
             raise KeyboardInterrupt
@@ -254,8 +254,8 @@ def test_the_group_knows_its_other_commands(bundle: Path) -> None:
         (["--device", "abacus"], "abacus"),
         (["--repeat", "0"], "--repeat"),
         (["--server", "127.0.0.1:1"], "--server needs --key-file, the file that"),
-        (["--server", "127.0.0.1:1", "--key-file", "none"], "key_file none is not there"),
-        (["--server", "127.0.0.1:1", "--server-profile", "x"], "leave one of them out"),
+        (["--server", "127.0.0.1:1", "--key-file", "none"], "key_file none does not exist"),
+        (["--server", "127.0.0.1:1", "--server-profile", "x"], "remove one of them"),
         (["--local-profile", "none.json"], "none.json cannot be read: No such file or directory: give a file that"),
         (["--watts", "much"], "give COMPUTE/IDLE"),
         (["--output", "/proc/profile.json"], "/proc/profile.json cannot be written"),
@@ -274,8 +274,8 @@ def test_files_that_do_not_fit(bundle: Path, profile: Path, tmp_path: Path) -> N
         wrong.write_text(json.dumps(change))
         return refusal("profile", str(bundle), "--local-profile", str(wrong))
 
-    assert "holds no profile: give a file that atoll profile wrote" in told([1])
-    assert "holds no profile" in told({"profiles": {}})
+    assert "does not hold a profile: give a file that atoll profile wrote" in told([1])
+    assert "does not hold a profile" in told({"profiles": {}})
     local = value["profiles"]["local"]
     assert "is of the bundle aaaaaaaaaaaaaaaa" in told({"profiles": {"local": local | {"model": "a" * 64}}})
     assert "measure this graph" in told({"profiles": {"local": local | {"nodes": local["nodes"][:-1]}}})

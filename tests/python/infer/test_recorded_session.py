@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session that is recorded: each inference, who computed what, and a page of it all."""
+"""A recorded session: each inference, which side computed what, and the page."""
 
 import gc
 from pathlib import Path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that will never answer: said at once, in words, and not by computing here without one."""
+"""Servers that will never answer are reported at once, instead of silently computing without them."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ from infer.split_cases import READY_S
 from launching import eventually
 from serving import Serve
 
-NEVER = 600.0  # seconds that nobody here waits
+NEVER = 600.0  # seconds that no test here waits
 
 
 @torch.library.custom_op("atoll_test::unlisted", mutates_args=())
@@ -57,7 +57,7 @@ def small_server(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def web_server() -> Iterator[str]:
-    """The address of one that speaks another protocol."""
+    """The address of a server that speaks another protocol."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def serve() -> None:
@@ -77,7 +77,7 @@ def web_server() -> Iterator[str]:
 
 
 def check(make: Callable[..., Session], net: nn.Module, x: torch.Tensor, text: str) -> None:
-    """Each way in which a refusal is said."""
+    """Checks each way in which a refusal is reported."""
     with make(policy="offload", hedge="never") as session:
         begin = time.monotonic()
         with pytest.raises(RefusedError, match=text):
@@ -95,7 +95,7 @@ def check(make: Callable[..., Session], net: nn.Module, x: torch.Tensor, text: s
                 torch.testing.assert_close(session(x), net(x).detach())
         (warning,) = caught
         assert text in str(warning.message)
-        assert "everything is computed here alone" in str(warning.message)
+        assert "this machine computes everything alone" in str(warning.message)
         assert warning.filename == __file__, "the line that made the call"
 
 
@@ -139,7 +139,7 @@ def test_an_attached_module_that_insists_raises(small_server: Serve, net: nn.Mod
     atoll.infer.detach(net)
 
 
-def test_what_is_not_there_may_come(net: nn.Module, key_file: Path) -> None:
+def test_a_server_that_is_not_reachable_yet_is_not_a_refusal(net: nn.Module, key_file: Path) -> None:
     x = torch.rand(1, 64)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operator with a region rule, computed in two regions that cover the output from the rows that the rule names,
-equals the whole: in float64 up to rounding, in float32 at most twice as far from float64 as the whole one is."""
+"""Every operator with a region rule, computed in two regions that cover the output from the rows that the rule
+names, equals the whole: in float64 up to rounding, in float32 at most twice as far from float64 as the whole."""
 
 import json
 import math
@@ -20,13 +20,13 @@ ROUNDS = 30
 SINGLE_ROUNDS = 10
 CLOSE = 1e-12
 EPSILON = torch.finfo(torch.float32).eps
-# Their second output says where in the whole plane a maximum was; a slice cannot know, and nobody uses it.
+# Their second output is the position of a maximum in the whole plane, which a slice cannot know, and which is unused.
 PLACES = (torch.ops.aten.max_pool2d_with_indices.default, torch.ops.aten.adaptive_max_pool2d.default)
 
 
 @dataclass
 class Whole:
-    """A call, what it makes of all rows, and how far parts may be from the truth, by output."""
+    """A call, its results for all rows, and how far parts may be from the truth, by output."""
 
     call: Call
     made: list[torch.Tensor]
@@ -68,13 +68,13 @@ class Whole:
 
 
 def largest(output: torch.Tensor) -> float:
-    """At least 1, as operands are."""
+    """Returns the largest magnitude, but at least 1, which is the size of operands."""
     finite = output.double()[output.isfinite()]
     return max(1.0, finite.abs().max().item() if finite.numel() else 1.0)
 
 
 def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
-    """The largest one. Infinities are equal, or infinitely far off; so is what is no number."""
+    """Returns the largest error. Infinities and NaN must be equal, or else are infinitely far off."""
     found, expected = found.double(), expected.double()
     errors = (found - expected).abs()[found != expected]
     worst = errors.max().item() if errors.numel() else 0.0
@@ -82,7 +82,7 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def covering(rows: int, dice: random.Random) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Two regions, beside each other or overlapping, often one of them empty."""
+    """Returns two adjacent or overlapping regions, one of which is often empty."""
     begin, end = sorted(dice.choice([0, rows, dice.randint(0, rows), dice.randint(0, rows)]) for _ in range(2))
     return (0, end), (dice.choice([begin, end]), rows)
 
@@ -93,7 +93,7 @@ def check_call(call: Call, dice: random.Random) -> None:
 
 
 def converted(value: Any, source: torch.dtype, target: torch.dtype) -> Any:
-    """An argument, or several, with the one type in place of the other."""
+    """Returns an argument, or several, with one type replaced by the other."""
     if isinstance(value, torch.Tensor):
         return value.to(target) if value.dtype == source else value
     if isinstance(value, list | tuple):
@@ -107,8 +107,8 @@ def call_in(call: Call, source: torch.dtype, target: torch.dtype) -> Call:
 
 
 def check_single_call(call: Call, dice: random.Random) -> None:
-    """What is no float must be what the whole one in float32 makes. A unit in the last place counts where that hits the
-    rounded truth by luck."""
+    """Checks float32. Values that are not floats must equal those of the whole call. One unit in the last place is
+    allowed, for a whole call that is exact by luck."""
     single = call_in(call, torch.float64, torch.float32)
     exact = call_in(single, torch.float32, torch.float64)
     made, truth = call_with(single.op, single.values()), call_with(exact.op, exact.values())

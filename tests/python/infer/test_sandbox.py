@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch computes in the sandbox of a worker: with threads that start there and code that is made there."""
+"""PyTorch computes in the sandbox of a worker, with threads that start there and code that is generated there."""
 
 import subprocess
 import sys

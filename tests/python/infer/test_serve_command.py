@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll serve`: what it prints, and what wrong calls are told."""
+"""`atoll serve`: what it prints, and the errors of wrong calls."""
 
 import contextlib
 import inspect
@@ -27,7 +27,7 @@ from split_cases import READY_S
 
 
 def refused(address: str, key: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`atoll serve` that ends by itself."""
+    """Runs an `atoll serve` that ends by itself."""
     return run_module("atoll.cli", "serve", "--listen", address, "--key-file", key, *arguments, COLUMNS="250")
 
 
@@ -105,7 +105,7 @@ def test_a_key_file_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 def test_only_this_machine_reaches_it_unless_it_is_told(tmp_path: Path) -> None:
-    """Whoever connects from elsewhere comes to another address than 127.0.0.1, as 127.0.0.2 is."""
+    """Connections from other machines come to another address than 127.0.0.1, for which 127.0.0.2 stands in."""
     assert inspect.signature(serving.serve).parameters["listen"].default.startswith("127.0.0.1:")
     assert inspect.signature(link_command.link).parameters["listen"].default.startswith("127.0.0.1:")
     key = tmp_path / "key"
@@ -120,7 +120,7 @@ def test_only_this_machine_reaches_it_unless_it_is_told(tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.2", port), timeout=60)
 
 
-def test_a_models_process_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_a_models_process_ends_on_sigterm(tmp_path: Path) -> None:
     net, x = nn.Linear(4, 4).eval(), torch.ones(1, 4)
     with Serve(tmp_path) as server:
         with atoll.infer.Session(net, x, server.address, server.key_file, profile_seconds=0.0) as session:
@@ -135,6 +135,6 @@ def test_a_models_process_ends_when_it_is_told_to(tmp_path: Path) -> None:
 def workers_of(server: int) -> list[int]:
     children: list[str] = []
     for path in Path(f"/proc/{server}/task").glob("*/children"):
-        with contextlib.suppress(OSError):  # of a thread that has just ended
+        with contextlib.suppress(OSError):  # the thread has just ended
             children += path.read_text().split()
     return [int(pid) for pid in children]

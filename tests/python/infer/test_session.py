@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions in Python: without a server here; what a server adds is tested with it."""
+"""Sessions in Python without a server; sessions with a server have tests of their own."""
 
 import copy
 import io
@@ -90,7 +90,7 @@ def test_structures_and_dtypes_come_back() -> None:
     assert torch.equal(got.second[0], value)
 
 
-def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -> None:
+def test_answers_belong_to_the_caller(session: Session, image: torch.Tensor) -> None:
     first = session(image)["logits"]
     kept = first.clone()
     first.zero_()
@@ -113,7 +113,7 @@ def test_what_comes_back_is_the_callers(session: Session, image: torch.Tensor) -
         ({"chunks": 0}, "chunks is 0: give 1 to 65536"),
     ],
 )
-def test_settings_that_are_none(settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Session(nn.ReLU().eval(), (torch.ones(2),), **{"profile_seconds": 0.01, **settings})
 
@@ -166,9 +166,9 @@ def test_what_waits_has_a_bound(session: Session, image: torch.Tensor, monkeypat
         gate.wait(60)
 
     session._queue.submit(hold)
-    assert is_held.wait(60)  # so all before it is over
+    assert is_held.wait(60)  # so all earlier ones are over
     futures = [session.submit(image) for _ in range(3)]
-    with pytest.raises(RuntimeError, match="3 inferences wait for their turn"):
+    with pytest.raises(RuntimeError, match="3 inferences are waiting"):
         session.submit(image)
     assert futures[-1].cancel()
     futures[-1] = session.submit(image)
@@ -192,7 +192,7 @@ def test_closing_ends_what_runs() -> None:
         session(torch.ones(300, 1000))
 
 
-def test_a_forked_child_is_told(session: Session, image: torch.Tensor) -> None:
+def test_a_forked_child_gets_an_error(session: Session, image: torch.Tensor) -> None:
     session.submit(image).result(60)
     child = os.fork()
     if child == 0:
@@ -240,7 +240,7 @@ def test_how_long_to_wait_is_a_number(session: Session) -> None:
     assert not session.wait_until_ready(0)
 
 
-def test_a_closed_session_says_so(net: Net, image: torch.Tensor) -> None:
+def test_a_closed_session_raises(net: Net, image: torch.Tensor) -> None:
     session = Session(net, (image,), **FAST)
     session.close()
     session.close()
@@ -250,9 +250,9 @@ def test_a_closed_session_says_so(net: Net, image: torch.Tensor) -> None:
 
 def test_keys(net: Net, image: torch.Tensor, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="key_file="):
-        Session(net.train(), (image,), server="127.0.0.1:1")  # before anything is captured
+        Session(net.train(), (image,), server="127.0.0.1:1")  # before the model is captured
     net.eval()
-    with pytest.raises(ValueError, match="not there"):
+    with pytest.raises(ValueError, match="does not exist"):
         Session(net, (image,), server="127.0.0.1:1", key_file=tmp_path / "key")
     key = tmp_path / "key"
     key.write_text("0123456789abcdef0123456789abcdef\n")
@@ -290,7 +290,7 @@ def test_attach_splits_the_module_itself(net: Net, image: torch.Tensor) -> None:
     torch.testing.assert_close(net(image)["logits"], wanted)
     assert session.report()["inferences"] == 1
     assert list(net.state_dict()) == names
-    with pytest.raises(ValueError, match="the module is attached already: detach it first"):
+    with pytest.raises(ValueError, match="the module is already attached: detach it first"):
         atoll.infer.attach(net, (image,), **FAST)
     atoll.infer.detach(net)
     assert "forward" not in net.__dict__
@@ -363,7 +363,7 @@ torch.testing.assert_close(found.cpu(), wanted)
 
 
 def test_an_attached_module_answers_on_its_device() -> None:
-    """In a process of its own: a simulated device is there for all tests of one."""
+    """Runs in a process of its own, because simulated devices stay for all tests of a process."""
     subprocess.run([sys.executable, "-c", ON_A_DEVICE], check=True, timeout=300)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a session is given: refused before anything takes long, in words."""
+"""Invalid arguments of a session are refused before anything takes long, with clear errors."""
 
 from pathlib import Path
 
@@ -26,9 +26,9 @@ def test_options_are_checked_before_the_model_is_looked_at(tmp_path: Path) -> No
         ({"lossy": "png"}, "is not known"),
         ({"deadline": "soon"}, "deadline is 'soon': give a number"),
         ({"patiense": 1}, "no setting"),
-        ({"device": "toaster"}, '"toaster" is no device'),
+        ({"device": "toaster"}, '"toaster" is not a device'),
         ({"engine": 3}, "engine is a int"),
-        ({"engine": tmp_path / "none.pt2"}, "is not there"),
+        ({"engine": tmp_path / "none.pt2"}, "does not exist"),
         ({"prometheus": "9400"}, "give a port from 0 to 65535"),
         ({"server": "http://10.0.0.2:4700", "key_file": key}, "is a URL, not an address; expected HOST:PORT"),
         ({"server": "10.0.0.2", "key_file": key}, "has no port"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""However a program with a session ends: soon, without an abort, and with nothing left behind."""
+"""A program with a session ends soon, without an abort, and leaves nothing behind, however it ends."""
 
 import signal
 import time
@@ -14,7 +14,7 @@ from infer.split_cases import session_of, until_server
 from launching import eventually
 from serving import Serve
 
-SOON = 10.0  # seconds on a machine that does other things too; without the cause everything here takes minutes
+SOON = 10.0  # seconds on a busy machine; without the cause tested here everything would take minutes
 
 INTERRUPTED = {
     "measuring": """
@@ -107,7 +107,7 @@ begun.wait()
     assert "terminate called" not in errors
 
 
-def test_who_joins_its_threads_at_the_end_is_not_held_up(tmp_path: Path) -> None:
+def test_joining_threads_at_the_end_does_not_block(tmp_path: Path) -> None:
     source = """
 import weakref
 running = []

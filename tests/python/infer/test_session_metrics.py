@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A session's figures for Prometheus and `atoll top`."""
+"""A session's metrics for Prometheus and `atoll top`."""
 
 import gc
 import os
@@ -42,7 +42,7 @@ def scraped(port: int) -> Sample:
         return parse(answer.read().decode())
 
 
-def test_what_it_has_done(session: atoll.infer.Session) -> None:
+def test_metrics_of_inferences(session: atoll.infer.Session) -> None:
     before = scraped(port_of(session))
     assert before.one("session_inferences_total") == 0
     assert "session_latency_seconds" not in before.numbers
@@ -91,7 +91,7 @@ def test_the_port_is_free_when_the_session_is_closed_or_gone(net: nn.Module) -> 
 
 
 def test_a_forked_process_ends_though_the_parent_is_read(session: atoll.infer.Session) -> None:
-    """Its exit closes what Python closes at exit; the endpoint's thread is the parent's."""
+    """The child's exit closes what Python closes at exit, but the endpoint's thread exists only in the parent."""
     child = os.fork()
     if child == 0:
         status = 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A robot and a server as users run them: `atoll serve` and sessions, over real processes and sockets."""
+"""A robot and a server as users run them: `atoll serve` and sessions, with real processes and sockets."""
 
 import copy
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ POLICIES = ["local", "offload", "stream", "cut", "energy", "tensor", "intra-dp",
 
 
 class Net(nn.Module):
-    """Blocks with a residual, strides and an odd size; a head that needs all rows; an output with a structure."""
+    """A model with residual blocks, strides and an odd size, a head that needs all rows, and a structured output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
 
 
 def session_of(net: nn.Module, server: Serve, **options: Any) -> atoll.infer.Session:
-    settings = {"profile_seconds": 0.05, "hedge": "never", "silence": 60} | options  # a busy server is no lost one
+    settings = {"profile_seconds": 0.05, "hedge": "never", "silence": 60} | options  # a busy server is not a lost one
     return atoll.infer.Session(net, (image(0),), server=server.address, key_file=server.key_file, **settings)
 
 
@@ -114,7 +114,7 @@ def test_a_killed_server_costs_no_answer(net: Net, tmp_path: Path) -> None:
         session.close()
 
 
-def test_a_drained_server_is_left(net: Net, tmp_path: Path) -> None:
+def test_sessions_leave_a_drained_server(net: Net, tmp_path: Path) -> None:
     with Serve(tmp_path) as server, session_of(net, server, policy="offload", hedge="deadline") as session:
         assert session.wait_until_ready(READY_S)
         check(net, session, 0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Operators that need sums over the split dimension: two sides that exchange states of their rows make the whole."""
+"""Operators that need sums over the split dimension: two sides exchange states of their rows and compute the whole."""
 
 import json
 import random
@@ -20,7 +20,7 @@ Share = list[int]  # the robot's rows from and to, the server's
 
 
 class Divided:
-    """One call as a model, of which the first operand is split along `dim`."""
+    """One call as a model whose first operand is split along `dim`."""
 
     def __init__(self, case: Summing) -> None:
         call, self.dim = case
@@ -32,7 +32,7 @@ class Divided:
         self.plan = json.loads(_C.plan_division(self.graph, 0, self.dim, "local"))
         shares = self.plan["shares"]
         self.has_states = len(shares) == len(self.inputs) + 2
-        # Doubles are summed in doubles; floats may be too, and states that are no smaller than few rows are not made.
+        # Doubles are summed in doubles, and floats may be, too; no states are made that are larger than the few rows.
         assert self.has_states or self.inputs[0].dtype == torch.float32, f"{self.name}: states and a result"
         self.rows, self.results = shares[-2][1], shares[-1][1]
         assert not self.has_states or self.rows == self.inputs[0].shape[self.dim], self.name
@@ -54,7 +54,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor, message: str, limit
 
 
 def any_share(dice: random.Random, rows: int) -> Share:
-    """Of a cut, at times with rows that both have; either side may have the first rows."""
+    """Returns the shares of a random cut, sometimes with rows on both sides; either side may have the first rows."""
     end = dice.choice([0, 1, rows - 1, rows, dice.randint(0, rows)])
     begin = dice.choice([end, dice.randint(0, end)])
     low, high = [0, end], [begin, rows]
@@ -98,7 +98,7 @@ def test_one_side_with_everything_calls_the_operator(family: Callable[[random.Ra
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
 def test_float32_deviates_no_more_than_twice_the_operator(family: Callable[[random.Random], Iterator[Summing]]) -> None:
-    """The worst of many calls, relative to what they make: one call alone may be right by luck."""
+    """Compares the worst of many calls, relative to their results, because a single call may be right by luck."""
     worst: dict[str, tuple[float, float]] = {}
     skipped: set[str] = set()
     for seed in range(25):
@@ -130,7 +130,7 @@ def test_float32_deviates_no_more_than_twice_the_operator(family: Callable[[rand
         assert deviation <= 2 * max(unsplit, torch.finfo(torch.float32).eps), name
 
 
-def test_whoever_stops_gets_the_answer_alone() -> None:
+def test_a_side_whose_peer_stops_gets_the_answer_alone() -> None:
     torch.manual_seed(2)
     dice = random.Random(2)
     with torch.no_grad():
@@ -164,7 +164,7 @@ class Gated(nn.Module):
 
 
 def test_a_model_of_norms_is_divided_by_its_rows() -> None:
-    """Two sides as fast as each other: the plan divides across norms, a gate and softmax."""
+    """With two equally fast sides the plan divides across norms, a gate and softmax."""
     torch.manual_seed(3)
     module = Gated().double().eval()
     x = torch.randn(1, 3, 24, 20, dtype=torch.float64)

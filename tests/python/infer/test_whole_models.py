@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whole models, divided between two sides as every policy says and in random ways, answer as the undivided ones: in
-float64 up to rounding, in float32 at most twice as far from the float64 model as the undivided one is."""
+"""Whole models, divided between two sides by every policy and in random ways, answer like the undivided ones: in
+float64 up to rounding, in float32 at most twice as far from the float64 model as the undivided one."""
 
 import gc
 import json
@@ -28,17 +28,17 @@ from export_models import CLASSES, DIMS, EXAMPLES, TRANSFORMERS
 from networks import NETWORKS
 from own_error import deviation, judged, largest
 
-# All give a plan for every model: where nothing can be divided, intra-dp and hybrid-parallel are cut. Random plans have
-# tests of their own.
+# All of these have a plan for every model: where nothing can be divided, intra-dp and hybrid-parallel equal cut. Random
+# plans have tests of their own.
 POLICIES = ("local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "hybrid-parallel", "auto")
-# With a slow robot and a fast link, so that plans divide.
+# A slow robot and a fast link, so that plans divide.
 LINK = {"up": 1e8, "down": 1e8, "latency": 1e-6, "evaluations": 100, "chunks": 3}
 PLANS = 20
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model, what it truly answers, and how far each way to run it may be off."""
+    """A model, its exact answers, and the allowed error of each way to run it."""
 
     dims: Sequence[int]
     classes: int
@@ -54,7 +54,7 @@ class Case:
             assert_alike(sides.divided(division), self.truth, limit, self.classes, division)
 
     def check_policy(self, policy: str, dim: int) -> int:
-        """How many operators both sides compute parts of."""
+        """Checks a policy; returns the number of operators that both sides compute parts of."""
         division = self.sides.division(dim, policy, **LINK)
         self.check(division)
         return both_compute(division)
@@ -75,7 +75,7 @@ def case(name: str) -> Case:
 
 
 def full_case(name: str) -> Case:
-    """As it was published, in float32."""
+    """Returns the case at its published size, in float32."""
     network = NETWORKS[name]
     module, args, kwargs = networks.example(name, full=True)
     bundle = capture(module, args, kwargs)
@@ -105,7 +105,7 @@ def test_networks_have_as_many_parameters_as_the_published_ones(name: str) -> No
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_kernels_alone_do_not_move_these_models(name: str) -> None:
-    """So that twice what the undivided model does is twice what it does by default."""
+    """The allowed error, twice that of the undivided model, is then twice its error with default kernels."""
     (sides, limit), _ = case(name).runs
     truth = case(name).truth
     unit = torch.finfo(torch.float32).eps * largest(truth)
@@ -121,7 +121,7 @@ def test_what_kernels_move_is_measured_by_the_largest() -> None:
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_what_is_compared_depends_on_the_input(name: str) -> None:
-    """An answer that is the same for any image would also be right with wrong regions."""
+    """A model with the same answer for any image would be right even with wrong regions."""
     found = case(name)
     sides = exact_sides(name)
     for dim in found.dims:
@@ -156,7 +156,7 @@ def test_many_random_plans(name: str) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_full_size(name: str) -> None:
-    """A server admits it, and each plan gives its answer."""
+    """A server admits the model, and each plan gives its answer."""
     if name in TRANSFORMERS:
         pytest.importorskip("transformers")
     found = full_case(name)

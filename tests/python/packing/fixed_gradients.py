@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model whose gradients are what the caller says, and their exact sums over ranks."""
+"""A model with gradients chosen by the caller, and their exact sums over ranks."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from support import device
 
 SIZES = (1000, 7, 333, 1, 64, 2049)
 SMALL_BUCKETS_MB = 0.001
-# Two islands of one rank, of two, of unlike sizes, with ranks in no order; three; with devices.
+# Two islands of one rank, of two, of different sizes, with interleaved ranks; three islands; islands of devices.
 LAYOUTS = ("AB", "AABB", "ABA", "AAAB", "ABC", "Ab", "abaC")
 
 
 class Fixed(nn.Module):
-    """The gradient of its output is the input. Parameters are used in another order than they are registered in, so
-    that DistributedDataParallel forms its buckets anew."""
+    """A model for which the gradient of the output is the input. Parameters are used in another order than they are
+    registered in, so that DistributedDataParallel rebuilds its buckets."""
 
     def __init__(self, sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ def wrapped(sizes: Sequence[int] = SIZES, dtype: torch.dtype = torch.float32) ->
 
 
 def contribution(step: int, rank: int, sizes: Sequence[int] = SIZES) -> list[torch.Tensor]:
-    """Magnitudes differ within and between parameters."""
+    """Returns a rank's gradients, whose magnitudes differ within and between parameters."""
     chance = torch.Generator().manual_seed(100 * step + rank)
     return [
         torch.randn(size, generator=chance) * 10.0 ** torch.randint(-3, 3, (size,), generator=chance) for size in sizes
@@ -46,7 +46,7 @@ def contribution(step: int, rank: int, sizes: Sequence[int] = SIZES) -> list[tor
 
 
 def take_step(model: DistributedDataParallel, gradients: Sequence[torch.Tensor]) -> torch.Tensor:
-    """What the backward pass made of them, one after the other, on the CPU."""
+    """Runs a step; returns the resulting gradients, one after the other, on the CPU."""
     model.zero_grad()
     parameters = list(model.parameters())
     given = [each.to(where) for each, where in zip(gradients, parameters, strict=True)]
@@ -59,14 +59,14 @@ def flat(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def mean_over_ranks(values: torch.Tensor) -> torch.Tensor:
-    """In float64, exactly enough for a reference."""
+    """Returns the mean in float64, which is exact enough for a reference."""
     total = values.clone()
     dist.all_reduce(total)
     return total / dist.get_world_size()
 
 
 def residual_of(compressed: CompressedGradients, sizes: Sequence[int] = SIZES) -> torch.Tensor:
-    """Of all ranks together, as parts of the mean gradient."""
+    """Returns the residual of all ranks together, as part of the mean gradient."""
     found = [torch.zeros(size, dtype=torch.float64) for size in sizes]
     for piece in compressed.state_dict()["pieces"]:
         index, begin, values = int(piece["name"].split(".")[1]), piece["begin"], piece["values"].cpu().double()
@@ -77,7 +77,7 @@ def residual_of(compressed: CompressedGradients, sizes: Sequence[int] = SIZES) -
 
 
 def check_equal_everywhere(values: torch.Tensor) -> None:
-    """NaN equals NaN."""
+    """Checks that all ranks hold the same bits; NaN equals NaN."""
     others = [torch.empty_like(values) for _ in range(dist.get_world_size())]
     dist.all_gather(others, values)
     for rank, other in enumerate(others):

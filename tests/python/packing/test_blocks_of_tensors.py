@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PyTorch's operators and Atoll's library make the same bytes of the same values, and the same values of the same
-bytes."""
+"""PyTorch's operators and Atoll's library encode the same values to the same bytes, and decode them to the same
+values."""
 
 import pytest
 import torch

@@ -13,12 +13,12 @@ from client_ranks import on_layouts
 from support import device
 
 WIDTH, SAMPLES, LENGTH, MICROBATCHES, STEPS = 48, 12, 5, 6, 3
-MOST_LOST = {"int8": 1 / 127, "fp8_e4m3": 1 / 16, "fp8_e5m2": 1 / 8}
+MAX_LOST = {"int8": 1 / 127, "fp8_e4m3": 1 / 16, "fp8_e5m2": 1 / 8}
 LAYOUTS = ("AB", "ABA", "ab", "Ab")
 
 
 class Copied(torch.autograd.Function):
-    """What a boundary does to values and gradients, in one process."""
+    """Does to values and gradients what a boundary does, in one process."""
 
     @staticmethod
     def forward(ctx: object, values: torch.Tensor, codec: BoundaryCodec) -> torch.Tensor:
@@ -43,7 +43,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def alone(count: int, codec: BoundaryCodec | None) -> tuple[list[nn.Module], list[torch.Tensor]]:
-    """Modules with their gradients, and losses of the micro-batches."""
+    """Returns modules with their gradients, and the losses of the micro-batches."""
     modules = blocks(count)
     inputs, targets = batch()
     losses = []
@@ -89,7 +89,7 @@ def check_pipeline(kind: type, rank: int, size: int, format: str, per_rank: int 
             for mine, theirs, true in of:
                 torch.testing.assert_close(mine.grad.cpu(), theirs.grad)
                 far = (theirs.grad - true.grad).abs().max().item()
-                assert 0 < far <= 4 * count * MOST_LOST[format] * true.grad.abs().max().item() or index == count - 1
+                assert 0 < far <= 4 * count * MAX_LOST[format] * true.grad.abs().max().item() or index == count - 1
 
 
 @on_layouts(*LAYOUTS)
@@ -124,7 +124,7 @@ def test_values_and_gradients_are_packed_alike(format: str, dtype: torch.dtype) 
         decoded.backward(gradient)
         assert values.grad is not None
         for found, true in ((decoded, values), (values.grad, gradient)):
-            bound = MOST_LOST[format] * true.abs().amax(-1, keepdim=True) if true.numel() else true
+            bound = MAX_LOST[format] * true.abs().amax(-1, keepdim=True) if true.numel() else true
             assert (found - true).abs().le(bound).all()
             assert torch.equal(found, codec.unpacked(codec.packed(true)))
 

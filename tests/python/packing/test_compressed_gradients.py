@@ -25,12 +25,12 @@ from support import device
 from training import check_close, check_equal_bits, network, train_alone, train_together
 
 STEPS = 12
-MOST_LOST = {"int8": 1 / 127, "fp8_e4m3": 1 / 16, "fp8_e5m2": 1 / 8}  # of a block's largest magnitude, by one packing
+MAX_LOST = {"int8": 1 / 127, "fp8_e4m3": 1 / 16, "fp8_e5m2": 1 / 8}  # of a block's largest magnitude, by one packing
 
 
 @on_layouts(*LAYOUTS)
 def test_equal_bits_and_nothing_lost_for_good(rank: int, size: int) -> None:
-    """Over all steps the results and what is still held add up to the gradients, also when buckets were formed anew."""
+    """Over all steps the results and the residuals add up to the gradients, also after buckets were rebuilt."""
     for format in FORMATS:
         model = wrapped()
         compressed = atoll.compress_gradients(model, format)
@@ -46,16 +46,16 @@ def test_equal_bits_and_nothing_lost_for_good(rank: int, size: int) -> None:
         residual = residual_of(compressed)
         mean = mean_over_ranks(given)
         assert (mean - got - residual).abs().max().item() <= 1e-5 * largest
-        # What is held is what few packings lose, however many steps there were.
+        # The residual is what a few packings lose, however many steps there were.
         everywhere = torch.tensor([largest])
         dist.all_reduce(everywhere, dist.ReduceOp.MAX)
-        assert 0 < residual.abs().max().item() <= 4 * MOST_LOST[format] * size * everywhere.item()
+        assert 0 < residual.abs().max().item() <= 4 * MAX_LOST[format] * size * everywhere.item()
         compressed.close()
 
 
 @on_layouts("AB", "AABB", "Ab")
 def test_small_gradients_arrive_in_time(rank: int, size: int) -> None:
-    """Beside a large one in their block they are rounded to nothing, step after step, but with error feedback."""
+    """Next to a large one in their block they would be rounded to zero in every step; error feedback prevents that."""
     gradients = [torch.full((64,), 0.25)]
     gradients[0][::32] = 1000.0
     for feeds_back in (True, False):
@@ -79,7 +79,7 @@ def test_each_step_is_near_the_mean(rank: int, size: int) -> None:
         bound = torch.tensor([flat(gradients).abs().max().item()])
         dist.all_reduce(bound)
         error = (take_step(model, gradients) - mean).abs().max().item()
-        assert error <= 2 * MOST_LOST[format] * bound.item()
+        assert error <= 2 * MAX_LOST[format] * bound.item()
         compressed.close()
 
 
@@ -96,7 +96,7 @@ def test_the_same_run_has_the_same_bits(rank: int, size: int) -> None:
 
 @on_layouts("AB", "AABB", "ABC", "ABA")
 def test_bytes_on_the_bridge(rank: int, size: int) -> None:
-    """Counted by the groups, of one gradient of a million elements: 0.55 of what bfloat16 takes, and less."""
+    """Groups count at most 0.55 of bfloat16's bytes for one gradient of a million elements."""
     count = 1 << 20
     model = DistributedDataParallel(nn.Linear(1024, count // 1024, bias=False), bucket_cap_mb=100)
     compressed = atoll.compress_gradients(model)

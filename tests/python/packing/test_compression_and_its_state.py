@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed gradients in checkpoints, and where something is wrong."""
+"""Compressed gradients in checkpoints, and their errors."""
 
 import io
 import logging
@@ -29,7 +29,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(rank: int, size: int) -> None:
             torch.save(state, file)
             compressed.close()
             model = wrapped()
-            # As after the first steps of the model before.
+            # As after the first steps of the previous model.
             compressed = atoll.compress_gradients(model)
             for step in range(3):
                 take_step(model, contribution(step, rank))
@@ -44,7 +44,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(rank: int, size: int) -> None:
 
 @on_layouts("AAAB", "ABC")
 def test_residuals_of_other_ranks_are_not_lost(rank: int, size: int) -> None:
-    """Whoever gets a state: it is in the sum of all ranks' gradients."""
+    """Whichever rank gets a state, it is in the sum of all ranks' gradients."""
     model = wrapped()
     compressed = atoll.compress_gradients(model, "fp8_e5m2")
     given, got = torch.zeros(sum(SIZES), dtype=torch.float64), torch.zeros(sum(SIZES), dtype=torch.float64)
@@ -77,7 +77,7 @@ def test_errors_keep_their_type_and_stay(rank: int, size: int) -> None:
     compressed._exchange.mean = whole  # type: ignore[method-assign]
     with raises(RuntimeError):
         take_step(model, contribution(2, rank))
-    compressed._pending = [compressed._worker.submit(fail)]  # as of a backward pass that broke off
+    compressed._pending = [compressed._worker.submit(fail)]  # as after a backward pass that was aborted
     with raises(dist.DistBackendError, "the bridge is gone"):
         compressed.close()
     with raises(RuntimeError, "after shutdown"):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small language models with random weights, batches for them, and what one process makes of both; and layers between
-which nothing has a gradient."""
+"""Small language models with random weights, batches for them, and their training in one process; also layers
+between which nothing has a gradient."""
 
 from collections.abc import Callable
 from typing import Any
@@ -22,14 +22,14 @@ def llama(blocks: int = 4, **more: Any) -> nn.Module:
 
 
 def qwen2(blocks: int = 4, **more: Any) -> nn.Module:
-    """With one weight for embedding and head."""
+    """Qwen2 with one weight for embedding and head."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     return Qwen2ForCausalLM(Qwen2Config(**_sizes(blocks), tie_word_embeddings=True, **more)).double()
 
 
 def gpt2(blocks: int = 4, **more: Any) -> nn.Module:
-    """Likewise."""
+    """GPT-2, also with one weight for embedding and head."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(GPT2Config(
@@ -50,7 +50,7 @@ def _sizes(blocks: int) -> dict[str, Any]:
 
 
 def batch(samples: int, step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs, and labels of which some do not count, a different number in each sample."""
+    """Returns inputs and labels, some of which do not count; their number differs between samples."""
     random = torch.Generator().manual_seed(100 + step)
     inputs = torch.randint(VOCABULARY, (samples, TOKENS), generator=random)
     labels = inputs.clone()
@@ -60,7 +60,7 @@ def batch(samples: int, step: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def mean_loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
-    """Over all tokens that count."""
+    """The mean loss over all tokens that count."""
     return next_token_sum(model(inputs, use_cache=False, **given).logits, labels) / next_tokens(labels)
 
 
@@ -72,7 +72,7 @@ def train_alone(
     model: nn.Module, steps: int, samples: int, clip: float | None = None, first: int = 0,
     update: torch.optim.Optimizer | None = None,
 ) -> tuple[list[float], list[float]]:  # fmt: skip
-    """The losses and norms of steps with the whole batch."""
+    """Trains with the whole batch in one process; returns the losses and norms of the steps."""
     update = update or adam(model.parameters())
     losses, norms = [], []
     for step in range(first, first + steps):
@@ -87,12 +87,12 @@ def train_alone(
 
 
 def alone(make: Make) -> nn.Module:
-    """The whole model, as pipelines begin with it."""
+    """Returns the whole model as pipelines initialise it."""
     return atoll.pipeline.initialise(make(), SEED)
 
 
 def my_rows(pipe: Any, *tensors: torch.Tensor) -> list[torch.Tensor]:
-    """This pipeline's part of a batch."""
+    """Returns this pipeline's part of a batch."""
     shares = pipe.plan.shares
     size = len(tensors[0]) // sum(shares)
     first = sum(shares[: pipe.place]) * size
@@ -103,7 +103,7 @@ def train_together(
     pipe: Any, steps: int, samples: int, clip: float | None = None, first: int = 0,
     update: torch.optim.Optimizer | None = None,
 ) -> tuple[list[float], list[float]]:  # fmt: skip
-    """The same as `train_alone`, on all ranks."""
+    """Trains like `train_alone`, on all ranks."""
     update = update or adam(pipe.parameters())
     losses, norms = [], []
     for step in range(first, first + steps):
@@ -115,7 +115,7 @@ def train_together(
 
 
 def check_same(pipe: Any, model: nn.Module, relative: float = 1e-10) -> None:
-    """This rank's parameters are those of the whole model, within `relative` of the largest."""
+    """Checks that this rank's parameters are those of the whole model, within `relative` of the largest."""
     expected = dict(model.named_parameters())
     largest = max(float(parameter.abs().max()) for parameter in expected.values())
     for name, parameter in pipe.named_parameters():
@@ -130,7 +130,7 @@ def check_close(own: list[float], expected: list[float], relative: float = 1e-10
 
 
 class Tokens(nn.Module):
-    """Gives what has no gradient, as do its parameters then."""
+    """Returns values without a gradient, so that its parameters have none either."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Tokens(nn.Module):
 
 
 class Weighs(nn.Module):
-    """Takes what Tokens gives."""
+    """Takes the output of Tokens."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, what the planner is asked, and what its answer becomes."""
+"""What is measured, the request to the planner, and how its answer is used."""
 
 import os
 from collections.abc import Callable
@@ -67,7 +67,7 @@ def test_costs(name: str) -> None:
     assert head.kept_bytes >= 4 * VOCABULARY * (TOKENS - 1) * 8, "the loss keeps its scores"
 
 
-def test_a_measurement_is_used_again() -> None:
+def test_a_measurement_is_reused() -> None:
     mine = measuring("llama")
     name = mine.fingerprint([2], 1)
     assert name == measuring("llama").fingerprint([2], 1)
@@ -157,7 +157,7 @@ def test_an_answer_that_leaves_stages_open() -> None:
 
 
 def test_shares_that_the_schedule_cannot_have() -> None:
-    """Of two pipelines of two stages, one has one micro-batch."""
+    """One of two pipelines with two stages would have a single micro-batch."""
     ranks = [rank("a", 0, 1.0), rank("a", 0, 1.0), rank("b", 0, 3.0, 1 << 30), rank("b", 0, 3.0, 1 << 30)]
     asked = request(ranks, replicas=2, micro_batches=2)
     names = [device["name"] for device in asked["devices"]]
@@ -223,7 +223,7 @@ def test_a_plan_of_two_ranks(ranks: Ranks, schedule: str) -> None:
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 def test_sizes_that_the_schedule_cannot_have_are_left_out(ranks: Ranks) -> None:
-    """Of 16 samples in one micro-batch, 1f1b has too few for two stages."""
+    """With 16 samples in one micro-batch, 1f1b has too few micro-batches for two stages."""
     ranks.run(auto_body, "1f1b", 1, {"settings": atoll.pipeline.Settings(sizes=[4, 16])})
 
 
@@ -247,7 +247,7 @@ def refusal(make: Callable[[], object]) -> str:
 
 
 def as_said(text: str) -> Plan:
-    """The plan that the text calls the nearest one; which it is, is up to the measured times."""
+    """Returns the plan that the text names as the nearest one, which depends on the measured times."""
     names = parts_of(without_data(MODELS["gpt2"])[0], None).names
     stages = []
     for line in text.split("nearest that fits: ")[1].split(";")[0].split(", then "):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages that pass on what has no gradient: masks, or numbers of tokens."""
+"""Stages that pass on values without a gradient: masks, or numbers of tokens."""
 
 import pytest
 import torch
@@ -52,7 +52,7 @@ def test_boundaries_without_gradients(ranks: Ranks, dtype: torch.dtype, schedule
 
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64])
-def test_items_behind_them_are_measured(dtype: torch.dtype) -> None:
+def test_items_after_them_are_measured(dtype: torch.dtype) -> None:
     model = nn.Sequential(Tokens(dtype).double(), Weighs())
     whole, source = without_data(model)
     example = Example(torch.randn(4, 3).double(), torch.randn(4, 2).double())

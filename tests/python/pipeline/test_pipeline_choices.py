@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What plan="auto" chooses and says: how many pipelines, devices of one kind alone, chunks; and the profile that it
-leaves."""
+"""The choices and messages of plan="auto": the number of pipelines, devices of one kind alone, chunks; and the
+profile that it writes."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ from test_pipeline_asking import rank, request
 
 
 def test_two_pipelines_where_they_are_faster() -> None:
-    """Of two equal devices a pipeline fills and drains, and two side by side do not."""
+    """With two equal devices one pipeline has to fill and drain, and two pipelines side by side do not."""
     asked = request([rank("a", 0, 1.0)] * 2, replicas=[1, 2], micro_batches=None)
     assert asked["replicas"] == [1, 2]
     plan = best_plan(asked, KINDS["1f1b"])
@@ -37,7 +37,7 @@ def test_two_pipelines_where_they_are_faster() -> None:
 
 
 def test_numbers_of_pipelines_that_the_schedule_cannot_have() -> None:
-    """A slow pipeline of two stages would have one of four micro-batches, and 1f1b needs two."""
+    """A slow pipeline of two stages would get one of four micro-batches, and 1f1b needs two."""
     ranks = [rank("a", 0, 1.0)] * 2 + [rank("b", 0, 3.0)] * 2
     asked = request(ranks, replicas=[1, 2], micro_batches=None)
     for kind in (KINDS["1f1b"], KINDS["gpipe"]):
@@ -98,7 +98,7 @@ def test_chunks_are_named_or_fewer() -> None:
 
 
 def open_body(rank: int, schedule: str, **more: Any) -> None:
-    """The user leaves open how many pipelines there are."""
+    """The user does not give the number of pipelines."""
     pipe = atoll.pipeline.Pipeline(
         MODELS["gpt2"], batch(16)[0], schedule=schedule, replicas="auto", seed=SEED,
         settings=atoll.pipeline.Settings(sizes=[2, 4]), **more,
@@ -124,7 +124,7 @@ def test_an_open_number_of_pipelines(ranks: Ranks, schedule: str) -> None:
 
 
 def drawing_body(rank: int) -> None:
-    """Dropout draws while it is measured, which an earlier profile would spare."""
+    """Dropout draws random numbers while it is measured, so no earlier profile is used."""
     torch.manual_seed(rank)
     before = torch.get_rng_state()
     settings = atoll.pipeline.Settings(sizes=[2], reuse=False)
@@ -197,7 +197,7 @@ def test_a_profile_prices_plans_that_are_made_by_hand(ranks: Ranks, tmp_path: Pa
 
 
 def published(slower: float, latency: float, blocks: int = 28) -> dict[str, Any]:
-    """A block takes 3 s of a micro-batch on the fast device, norm and head as much as 2.32 blocks."""
+    """A block takes 3 s per micro-batch on the fast device, norm and head take as long as 2.32 blocks."""
     weights = [0.01, *[1.0] * blocks, 2.32]
 
     def item(place: int, weight: float) -> dict[str, Any]:
@@ -215,8 +215,8 @@ def published(slower: float, latency: float, blocks: int = 28) -> dict[str, Any]
 
 
 def test_a_schedule_hides_transfers_that_the_formula_counts() -> None:
-    """The AMD and NVIDIA paper's Qwen2-7B: the fast device first, with 16 blocks. By the formula its stage also waits
-    for two transfers of each micro-batch, and the slow device first seems to be faster."""
+    """The AMD and NVIDIA paper's Qwen2-7B, with the fast device first and 16 blocks on it. By the formula its stage
+    also waits for two transfers per micro-batch, so that the slow device first seems to be faster."""
     asked = published(1.083, 0.9)
     (formula,) = plan_of(ask(asked)).pipes
     assert formula.ranks == [1, 0]

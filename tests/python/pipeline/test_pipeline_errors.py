@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What cannot work says so, on every rank, with what would."""
+"""Impossible requests are errors on every rank, which name what would work."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def views() -> nn.Module:
 
 
 class Ruled(nn.Sequential):
-    """With a rule of its own for what is in several items."""
+    """A module with an initialisation rule of its own for parameters in several items."""
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(3, 3), nn.Linear(3, 3))
@@ -157,7 +157,7 @@ def test_no_group() -> None:
 
 
 def own_items_body(rank: int) -> None:
-    """A model of the user's: modules in turn, a loss that is a sum over samples."""
+    """A model of the user's: consecutive modules, and a loss that is a sum over samples."""
     torch.manual_seed(4)
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 2)).double()
     inputs, labels = torch.randn(6, 3).double(), torch.randn(6, 2).double()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latencies of links while both ends compute."""
+"""The latency of links while both ends compute."""
 
 import itertools
 
@@ -22,7 +22,7 @@ def test_one_pair_of_each_two_classes() -> None:
 
 
 def loaded_body(rank: int, seconds_per_byte: float) -> list[float]:
-    """Ranks 0 and 1 are of one class, 2 and 3 of another; of 0 and 3 nothing is known."""
+    """Ranks 0 and 1 are of one class, 2 and 3 of another; nothing is known of 0 and 3."""
     ranks = [measured("a", 0, 1.0), measured("a", 0, 1.0), measured("b", 1, 1.0), measured("b", 1, 1.0)]
     pairs = [pair for pair in itertools.combinations(range(4), 2) if pair != (0, 3)]
     links = [Link(a, b, NOTHING, seconds_per_byte) for a, b in pairs]
@@ -43,5 +43,5 @@ def test_latencies_are_those_of_classes(ranks: Ranks) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
-def test_what_bytes_take_is_no_latency(ranks: Ranks) -> None:
+def test_transfer_time_is_not_latency(ranks: Ranks) -> None:
     assert ranks.run(loaded_body, 10.0)[0] == [NOTHING] * 5

@@ -16,7 +16,7 @@ from support import Ranks, device, raises
 
 STEPS, SAMPLES = 6, 8
 LOSS_TOLERANCE = 0.01  # as bench/fewer_bytes.py states it
-MOST_LOST = 0.05
+MAX_LOST = 0.05
 
 
 def made(model: str = "llama", **more: Any) -> Any:
@@ -29,7 +29,7 @@ def gradients(pipe: Any) -> dict[str, torch.Tensor]:
 
 
 def trained(pipe: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Losses of one batch again and again, and the gradients of the first step."""
+    """Trains repeatedly on one batch; returns the losses, and the gradients of the first step."""
     update, losses, first = adam(pipe.parameters()), [], {}
     rows = my_rows(pipe, *batch(SAMPLES))
     for _ in range(STEPS):
@@ -40,7 +40,7 @@ def trained(pipe: Any) -> tuple[list[float], dict[str, torch.Tensor]]:
 
 
 def difference(own: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """Of all gradients of this rank, beside their norm."""
+    """Returns the difference of all gradients of this rank, and their norm."""
     both = [torch.cat([each[name].double().reshape(-1) for name in expected]) for each in (own, expected)]
     return float((both[0] - both[1]).norm() / both[1].norm())
 
@@ -53,11 +53,11 @@ def learns_alike_body(rank: int, packed: dict[str, Any], more: dict[str, Any]) -
     for step, (mine, other) in enumerate(zip(own, exact, strict=True)):
         assert abs(mine / other - 1) < LOSS_TOLERANCE, f"step {step}: {mine} instead of {other}"
     assert own[-1] < 0.9 * own[0]
-    if own_gradients.keys() != exact_gradients.keys():  # plan="auto" may have cut elsewhere
+    if own_gradients.keys() != exact_gradients.keys():  # plan="auto" may have chosen another cut
         assert more["plan"] == "auto"
         return
     lost = difference(own_gradients, exact_gradients)
-    assert 0 < lost < MOST_LOST, lost
+    assert 0 < lost < MAX_LOST, lost
 
 
 @pytest.mark.parametrize("ranks", ["AB"], indirect=True)
@@ -83,7 +83,7 @@ def test_packed_gradients_learn_alike(ranks: Ranks, boundaries: str | None) -> N
 
 @pytest.mark.parametrize("ranks", ["AB"], indirect=True)
 def test_packed_gradients_of_a_shared_weight(ranks: Ranks) -> None:
-    """Embedding and head are one, on two ranks."""
+    """Embedding and head share a weight, on two ranks."""
     ranks.run(learns_alike_body, {"gradients": "int8"}, {"model": "qwen2"})
 
 
@@ -104,7 +104,7 @@ def lost_for_good_body(rank: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["ABBA"], indirect=True)
-def test_what_gradients_lose_comes_with_the_next_step(ranks: Ranks) -> None:
+def test_rounding_errors_are_added_to_the_next_step(ranks: Ranks) -> None:
     ranks.run(lost_for_good_body)
 
 
@@ -129,7 +129,7 @@ def unused_body(rank: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["ABBA"], indirect=True)
-def test_what_nobody_used_has_no_gradient(ranks: Ranks) -> None:
+def test_unused_parameters_have_no_gradient(ranks: Ranks) -> None:
     ranks.run(unused_body)
 
 
@@ -141,7 +141,7 @@ def errors_body(rank: int) -> None:
     with raises(TypeError, "boundaries='int8'", "item '0'", "torch.bool", "(samples, 4)", "cut elsewhere"):
         small(torch.bool, boundaries="int8")
     made(boundaries="int8")
-    made().step(*batch(SAMPLES))  # nothing hangs after errors
+    made().step(*batch(SAMPLES))  # no rank hangs after errors
 
 
 @pytest.mark.parametrize("ranks", ["AB"], indirect=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of the user's: what they mean, and what is wrong with those that mean nothing."""
+"""Plans given by the user: their meaning, and the errors of invalid ones."""
 
 import itertools
 import json
@@ -73,7 +73,7 @@ def test_counts_that_do_not_fit(counts: list[int], text: str) -> None:
 
 
 @given(some.lists(some.integers(0, 40), min_size=1, max_size=6), some.integers(6, 40))
-def test_the_nearest_plan_is_one(counts: list[int], blocks: int) -> None:
+def test_the_nearest_plan_is_valid(counts: list[int], blocks: int) -> None:
     near = _nearest(counts, model(blocks))
     assert sum(near) == blocks
     assert min(near) >= 1
@@ -102,7 +102,7 @@ def test_where_stages_go_back() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_micro_batches_as_pytorch_takes_them(name: str) -> None:
-    """What is allowed here can be scheduled there, and the numbers that errors name are allowed."""
+    """PyTorch can schedule every number that is allowed here, and the numbers that errors suggest are allowed."""
     kind = schedule_of(name)
     for positions, chunks in itertools.product(range(1, 5), [kind.chunks] if kind.chunks else [1, 2]):
         for count in range(12):
@@ -154,7 +154,7 @@ def broken(**changes: object) -> Plan:
         (broken(stages=(Stage(0, 3, 0, True), Stage(3, 7, 1))), "zero-bubble", 2, "compute a block again for each"),
     ],
 )
-def test_plans_that_cannot_be(plan: Plan, schedule: str, ranks: int, text: str) -> None:
+def test_impossible_plans(plan: Plan, schedule: str, ranks: int, text: str) -> None:
     check_plan(GOOD, model(4), KINDS["gpipe"], 2)
     with pytest.raises(ValueError, match=text):
         check_plan(plan, model(4), KINDS[schedule], ranks)
@@ -163,8 +163,8 @@ def test_plans_that_cannot_be(plan: Plan, schedule: str, ranks: int, text: str) 
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("positions", [3, 4, 6])
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_the_nearest_plan_for_fewer_ranks_is_one(name: str, positions: int, replicas: int) -> None:
-    """Whatever is missing of a plan, what the error gives instead is a plan for the ranks that are there."""
+def test_the_nearest_plan_for_fewer_ranks_is_valid(name: str, positions: int, replicas: int) -> None:
+    """Whatever is wrong with a plan, the error suggests a valid one for the ranks of the job."""
     kind = KINDS[name]
     chunks = kind.chunks or 2
     lines = ranks_in_lines(positions * replicas, replicas)
@@ -195,7 +195,7 @@ def side_by_side(shares: list[int], lengths: list[int]) -> Plan:
 
 
 @given(some.sampled_from(sorted(KINDS)), some.lists(some.tuples(some.integers(1, 30), some.integers(1, 5)), min_size=1))
-def test_the_nearest_shares_can_be(name: str, pipes: list[tuple[int, int]]) -> None:
+def test_the_nearest_shares_are_possible(name: str, pipes: list[tuple[int, int]]) -> None:
     kind = schedule_of(name)
     shares, lengths = [share for share, _ in pipes], [length for _, length in pipes]
     near = nearest_shares(side_by_side(shares, lengths), kind)

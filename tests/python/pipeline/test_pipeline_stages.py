@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Items compute what the stock model computes, bit for bit; parameters begin alike however the model is cut."""
+"""Items compute what the stock model computes, bit for bit; initial parameters do not depend on the cut."""
 
 import copy
 import itertools
@@ -128,7 +128,7 @@ def test_a_model_with_data_keeps_its_values() -> None:
 
 
 def test_gpt2_draws_projections_smaller() -> None:
-    """Rules of a module about modules inside it come last."""
+    """A module's rules about modules inside it are applied last."""
     model = initialise(MODELS["gpt2"](8), SEED)
     inner, outer = model.transformer.h[0].mlp.c_fc.weight.std(), model.transformer.h[0].mlp.c_proj.weight.std()
     assert outer < 0.5 * inner
@@ -161,7 +161,7 @@ def test_stages_of_frozen_parameters_send_something_to_differentiate() -> None:
 
 
 class Bare(nn.Module):
-    """Parameters, and nothing that says how they begin."""
+    """A module with parameters, but without a way to initialise them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class Bare(nn.Module):
         self.inner.weight = nn.Parameter(torch.zeros(3))
 
 
-def test_what_nobody_initialises() -> None:
+def test_parameters_without_initialisation() -> None:
     with pytest.raises(ValueError, match=r"how inner \(Module\) is initialised.*initial="):
         initialise(Bare(), SEED)
 
@@ -181,7 +181,7 @@ def test_what_nobody_initialises() -> None:
 
 
 class Scaled(nn.Module):
-    """With a rule for what is inside it."""
+    """A module with an initialisation rule for the modules inside it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ def test_items_that_are_not_the_model(items: list[str], text: str) -> None:
         check_parts(network(), in_turn(network(), items))
 
 
-def test_models_that_nobody_knows() -> None:
+def test_unknown_models() -> None:
     with pytest.raises(ValueError, match=r"Sequential has no blocks .*GPT2LMHeadModel.*items="):
         parts_of(network(), None)
 

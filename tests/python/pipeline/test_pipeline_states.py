@@ -69,7 +69,7 @@ def moving_body(rank: int, folder: str, model: str, before: Arguments, after: Ar
     ],
 )  # fmt: skip
 def test_another_plan(ranks: Ranks, tmp_path: Path, model: str, before: Arguments, after: Arguments) -> None:
-    after = {**after, "seed": SEED + 1}  # what is loaded counts
+    after = {**after, "seed": SEED + 1}  # the loaded values count
     ranks.run(moving_body, str(tmp_path / "state"), model, before, after)
 
 
@@ -144,7 +144,7 @@ def test_optimizers_without_state_and_with_names(ranks: Ranks, tmp_path: Path) -
 
 
 class Sentences(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Each with its number."""
+    """Sentences with their numbers."""
 
     def __init__(self, count: int) -> None:
         random = torch.Generator().manual_seed(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pipelines learn what one process learns, whatever the schedule and the cuts."""
+"""Pipelines give the training of one process, whatever the schedule and the cuts."""
 
 import functools
 from dataclasses import replace
@@ -128,7 +128,7 @@ def test_blocks_that_are_computed_twice(ranks: Ranks, schedule: str) -> None:
 
 
 def count_forwards(rank: int, schedule: str) -> None:
-    """Of a block, with recomputation on the second stage alone."""
+    """Counts the forward passes of a block, with recomputation on the second stage only."""
     calls = []
     pipe = atoll.pipeline.Pipeline(
         MODELS["llama"], batch(4)[0], micro_batches=2, plan=[2, 2], schedule=schedule, recompute=[False, True]
@@ -236,7 +236,7 @@ def shapes_body(rank: int) -> None:
     for tokens in (*range(2, 22), 3):
         inputs = torch.arange(4 * tokens).reshape(4, tokens) % 29
         check_close([pipe.step(inputs, inputs).item()], [mean_loss(reference, inputs, inputs).item()])
-    assert len(pipe._runner._made) == SHAPES, "the oldest are let go"
+    assert len(pipe._runner._made) == SHAPES, "the oldest are released"
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
@@ -297,7 +297,7 @@ def norm_body(rank: int) -> None:
 
 
 class Sometimes(torch.nn.Module):
-    """Uses its second layer for large inputs alone, and its third one never."""
+    """Uses its second layer only for large inputs, and its third one never."""
 
     def __init__(self) -> None:
         super().__init__()

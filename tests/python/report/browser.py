@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real browser without a window, which opens pages as a person would see them. It is spoken to through pipes, in the
-protocol of its developer tools."""
+"""A real browser without a window, which renders pages as a user would see them. It is controlled through pipes,
+with the protocol of its developer tools."""
 
 import base64
 import fcntl
@@ -23,7 +23,7 @@ def program() -> str | None:
 
 
 def _moved(descriptor: int) -> int:
-    """Away from the numbers that the browser uses."""
+    """Moves a descriptor away from the numbers that the browser uses."""
     moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(descriptor)
     return moved
@@ -97,7 +97,7 @@ class Browser:
         return message
 
     def open(self, path: Path, width: int, is_dark: bool = False, height: int = 800) -> None:
-        """The page at that width, when it is loaded. What it says from then on is in `problems`."""
+        """Opens the page at that width; returns when it is loaded. Its errors from then on are in `problems`."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
                   mobile=width < 600)  # fmt: skip
         scheme = {"name": "prefers-color-scheme", "value": "dark" if is_dark else "light"}
@@ -115,7 +115,7 @@ class Browser:
         return answer["result"].get("value")
 
     def problems(self) -> list[str]:
-        """Errors and warnings of the console, exceptions, and requests to anywhere else."""
+        """Returns errors and warnings of the console, exceptions, and requests to other hosts."""
         found = []
         for event in self._events:
             method, told = event.get("method"), event.get("params", {})
@@ -130,7 +130,7 @@ class Browser:
         return found
 
     def screenshot(self, path: Path) -> None:
-        """Of the whole page."""
+        """Takes a screenshot of the whole page."""
         size = self.call("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         taken = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip)

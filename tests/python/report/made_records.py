@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as trainings and sessions leave them, made without either."""
+"""Records like those of trainings and sessions, made without either."""
 
 import math
 import random
@@ -22,7 +22,7 @@ WINDOW = WindowRecord(
 
 
 def windows(count: int, seed: int = 1) -> list[WindowRecord]:
-    """Of a training whose rank 2 waits, and whose loss falls."""
+    """Returns windows of a training whose rank 2 waits and whose loss falls."""
     chance = random.Random(seed)
     made = []
     for place in range(1, count + 1):

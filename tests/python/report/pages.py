@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page as a test reads it."""
+"""Reads pages for tests."""
 
 from html.parser import HTMLParser
 
@@ -7,7 +7,7 @@ _VOID = {"meta", "link", "br", "path", "rect", "input"}
 
 
 class Page(HTMLParser):
-    """What is in a page, and whether each element is closed where it belongs."""
+    """The contents of a page; checks that each element is closed in the right place."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages in a real browser: on a phone and a desk, light and dark."""
+"""Pages in a real browser: with the widths of a phone and a desktop, light and dark."""
 
 import os
 import sys
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.verify
 MADE = ("training", "inference")
 RECORDED = ("recorded training", "recorded inference")
 PAGES = (*MADE, *RECORDED, "doctor")
-# Of the smallest text that is read, against what is behind it, as WCAG 2 defines it.
+# The lowest contrast of any text with its background, as WCAG 2 defines it.
 CONTRAST = """(() => {
   const channel = (value) => { value /= 255;
     return value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4; };
@@ -71,7 +71,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def record_training(folder: Path) -> None:
-    """That of the guide, on two islands of one rank."""
+    """Records the training of the guide, on two islands of one rank."""
     (script,) = (step.text for step in steps_of("get-started.md") if (step.kind, step.what) == ("file", "train.py"))
     folder.mkdir()
     status, said = shell(
@@ -89,7 +89,7 @@ def script_in(folder: Path, script: str) -> Path:
 
 
 def record_inferences(folder: Path, keys: Path) -> None:
-    """Of a network that two processes share."""
+    """Records inferences of a network that two processes share."""
     layers = [nn.Conv2d(3, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 1, 1), nn.ReLU(), nn.Conv2d(16, 4, 3, 1, 1)]
     net, image = nn.Sequential(*layers).eval(), torch.randn(1, 3, 64, 64)
     options = {"policy": "random", "seed": 1, "hedge": "never", "profile_seconds": 0.02, "record": folder}
@@ -131,7 +131,7 @@ def test_a_page_is_readable(browser: Browser, pages: dict[str, Path], name: str,
     assert smallest >= 12
 
 
-def test_charts_tell_their_numbers(browser: Browser, pages: dict[str, Path]) -> None:
+def test_charts_show_their_numbers(browser: Browser, pages: dict[str, Path]) -> None:
     browser.open(pages["training"], 1280)
     told = "document.querySelectorAll('figure.chart output')[4].textContent"
     picture = "document.querySelectorAll('figure.chart svg[role]')[4]"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll report`: what its pages say and hold, and what it says where there is nothing to show."""
+"""`atoll report`: the contents of its pages, and its errors without anything to show."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def test_a_page_of_a_training(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_page_needs_nothing_from_elsewhere_and_everybody_can_read_it(tmp_path: Path) -> None:
+def test_a_page_is_self_contained_and_accessible(tmp_path: Path) -> None:
     training(tmp_path)
     inferences(tmp_path, [0.04 + 0.0001 * place for place in range(200)])
     page, text = page_of(tmp_path)

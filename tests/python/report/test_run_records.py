@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records of runs: what is written is read back, whatever has happened to the file meanwhile."""
+"""Records of runs: what was written is read back, whatever has happened to the file in between."""
 
 import json
 import os
@@ -116,7 +116,7 @@ def test_events_alone_do_not_fill_the_disk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", [1, 7, 100])
-def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path, cut: int) -> None:
+def test_a_torn_last_line_is_left_out_and_reported(tmp_path: Path, cut: int) -> None:
     training(tmp_path, count=3, is_closed=False)
     path = only(tmp_path)
     path.write_bytes(path.read_bytes()[:-cut])
@@ -125,7 +125,7 @@ def test_a_torn_last_line_is_left_out_and_told(tmp_path: Path, cut: int) -> None
     assert record.notes == [f"the last line of {path.name} was cut off in the middle: it is left out"]
 
 
-def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
+def test_damaged_lines_are_left_out_and_reported(tmp_path: Path) -> None:
     training(tmp_path, count=3)
     path = only(tmp_path)
     lines = path.read_text().splitlines()
@@ -215,5 +215,5 @@ def test_a_record_that_fails_ends_alone(tmp_path: Path, caplog: pytest.LogCaptur
     record.close(dict)
     assert not record.wants_picture
     assert [each.getMessage().partition(":")[0] for each in caplog.records] == [
-        "the record of the session ends, the session goes on"
+        "the record of the session ends, the session continues"
     ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll top`: what it reads and shows, and that it goes on when an endpoint is gone."""
+"""`atoll top`: what it reads and shows, and that it continues when an endpoint is gone."""
 
 import contextlib
 import io
@@ -99,7 +99,7 @@ def test_no_answer_at_all() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "host:port", "file:///etc/passwd"])
-def test_what_is_no_endpoint(url: str) -> None:
+def test_invalid_endpoints(url: str) -> None:
     status, text = run("--once", url)
     assert status == 2
     assert "is no endpoint: give" in " ".join(text.replace("│", " ").split())
@@ -151,7 +151,7 @@ def test_an_endpoint_that_goes_and_comes_back() -> None:
     assert drawn(endpoint)[1] == "  server: 3 clients, 0 models, 2 inferences wait, 30 done, 5 per second"
 
 
-def test_what_is_not_of_prometheus() -> None:
+def test_answers_that_are_not_prometheus() -> None:
     endpoint = Endpoint("http://a/metrics", lambda _: "<html>no</html>")
     endpoint.ask()
     assert "does not answer as Prometheus expects" in drawn(endpoint)[1]
@@ -219,7 +219,7 @@ def test_samples_are_read_by_labels() -> None:
 
 
 def test_an_endpoint_that_trickles_is_given_up() -> None:
-    """Each byte comes in time, the answer never does."""
+    """Each byte comes in time, but the answer never ends."""
 
     def trickle() -> None:
         connection, _ = server.accept()
@@ -254,14 +254,14 @@ class Counting(BaseHTTPRequestHandler):
         pass
 
 
-def test_ctrl_c_ends_it_without_a_word() -> None:
+def test_ctrl_c_ends_it_silently() -> None:
     server = HTTPServer(("127.0.0.1", 0), Counting)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     command = [sys.executable, "-m", "atoll.cli", "top", f"127.0.0.1:{server.server_port}", "--interval", "0.1"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "80"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a job in the background has ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it otherwise
     )  # fmt: skip
     try:
         for _ in range(3):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every operation of torch.distributed with tensors of one kind in one of its arguments, and what one process
-computes."""
+"""Every operation of torch.distributed with tensors of one kind in one of its arguments, and the results of one
+process."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def pattern(rank: int, rows: int, dtype: torch.dtype) -> torch.Tensor:
-    """Small whole numbers that differ by rank and position: sums of a few are exact."""
+    """Returns small whole numbers that differ by rank and position, so that sums of a few are exact."""
     index = torch.arange(rows * 3).view(rows, 3)
     real = ((index * (rank + 2) + index // 4 + rank) % 5).to(torch.float32)
     return torch.complex(real, real.flip(0) - 2) if dtype.is_complex else real
@@ -22,7 +22,7 @@ def pattern(rank: int, rows: int, dtype: torch.dtype) -> torch.Tensor:
 
 @dataclass
 class Setting:
-    """One case: the kind takes the place of the inputs or of the outputs, on all ranks or on the last one."""
+    """One case: tensors of the kind are the inputs or the outputs, on all ranks or on the last one."""
 
     rank: int
     size: int
@@ -46,23 +46,23 @@ class Setting:
         return self.everywhere or rank == self.last
 
     def values(self, rank: int, rows: int = 2) -> torch.Tensor:
-        """What the rank puts in."""
+        """Returns the rank's input values."""
         made = pattern(rank, rows, self.kind.dtype)
         return self.kind.fit(made) if self.role != "output" and self.is_odd(rank) else made
 
     def whole(self, rank: int) -> torch.Tensor:
-        """The same with two rows for each rank."""
+        """Returns the rank's input values with two rows for each rank."""
         return self.values(rank, 2 * self.size)
 
     def part(self, rank: int, number: int) -> torch.Tensor:
         return self.whole(rank)[2 * number : 2 * number + 2]
 
     def given(self, values: torch.Tensor) -> torch.Tensor:
-        """What this rank puts in, as a tensor."""
+        """Returns this rank's input as a tensor."""
         return self._make(values, self.role != "output")
 
     def room(self, rows: int = 2) -> torch.Tensor:
-        """A tensor for results, of other values still."""
+        """Returns a tensor for results, which has other values so far."""
         return self._make(torch.full((rows, 3), 7, dtype=self.kind.dtype), self.role == "output")
 
     def _make(self, values: torch.Tensor, is_meant: bool) -> torch.Tensor:
@@ -200,7 +200,7 @@ def ring(s: Setting) -> Pairs:
 
 
 def messages(s: Setting) -> Pairs:
-    """From each rank to the one after it, one after the other."""
+    """Sends messages from each rank to the next, one after the other."""
     output = s.room()
     for sender in s.ranks:
         receiver = (sender + 1) % s.size
@@ -211,7 +211,7 @@ def messages(s: Setting) -> Pairs:
     return [(output, s.values((s.rank - 1) % s.size))]
 
 
-def everybody(rank: int, size: int) -> bool:
+def all_ranks(rank: int, size: int) -> bool:
     return True
 
 
@@ -236,29 +236,29 @@ Ranks = Callable[[int, int], bool]
 
 @dataclass(frozen=True)
 class Operation:
-    """One way of calling one. `reads` and `writes` say which ranks do that with its arguments."""
+    """One form of an operation. `reads` and `writes` tell which ranks read or write its arguments."""
 
     name: str
     run: Callable[[Setting], Pairs]
     roles: tuple[str, ...] = ("both",)
-    reads: Ranks = everybody
-    writes: Ranks = everybody
+    reads: Ranks = all_ranks
+    writes: Ranks = all_ranks
     waits: bool = False
-    """For the rank before, which may refuse its tensor."""
+    """Whether a rank waits for the previous rank, which may refuse its tensor."""
     leaves_messages: bool = False
-    """Where a tensor is refused, messages may be under way that nobody receives."""
+    """Whether messages that no rank receives may be in flight after a tensor is refused."""
     looks_at_pairs: bool = False
     """torch.distributed views complex tensors as pairs of real numbers."""
     smallest: int = 1
-    """So many ranks it takes."""
+    """The smallest number of ranks that it needs."""
     lists_of_lists: str = ""
-    """The role of the tensors that PyTorch's operator takes in such, and does not look at."""
+    """The role of the tensors that PyTorch's operator takes in lists of lists, which it does not look into."""
 
 
 def rooted(
     name: str, run: Callable[[Setting, int], Pairs], *places: tuple[str, Ranks, Ranks], **more: Any
 ) -> list[Operation]:
-    """One for each root, the first rank or the last, with the ranks that then read and write."""
+    """Returns an operation for each root, the first rank or the last, with the ranks that then read and write."""
 
     def rooted_at(words: str) -> Callable[[Setting], Pairs]:
         return lambda s: run(s, 0 if "first" in words else s.last)
@@ -276,23 +276,23 @@ OPERATIONS = [
     *rooted(
         "broadcast", broadcast, ("from first", first, but_first), ("from last", last, but_last), looks_at_pairs=True
     ),
-    *rooted("reduce", reduce, ("to first", everybody, first), ("to last", everybody, last)),
+    *rooted("reduce", reduce, ("to first", all_ranks, first), ("to last", all_ranks, last)),
     Operation("all_gather", all_gather, IN_OUT, looks_at_pairs=True, lists_of_lists="output"),
     Operation("all_gather_into_tensor", all_gather_into_tensor, IN_OUT, looks_at_pairs=True),
     Operation("coalescing all_gather", coalescing_all_gather, IN_OUT, looks_at_pairs=True),
     *rooted(
         "gather",
         gather,
-        ("to first", everybody, first),
-        ("to last", everybody, last),
+        ("to first", all_ranks, first),
+        ("to last", all_ranks, last),
         roles=IN_OUT,
         lists_of_lists="output",
     ),
     *rooted(
         "scatter",
         scatter,
-        ("from first", first, everybody),
-        ("from last", last, everybody),
+        ("from first", first, all_ranks),
+        ("from last", last, all_ranks),
         roles=IN_OUT,
         looks_at_pairs=True,
         lists_of_lists="input",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of every kind: whose memory is not their value, who share memory, who have none."""
+"""Tensors of every kind: with memory that is not their value, with shared memory, without memory."""
 
 import mmap
 import tempfile
@@ -23,15 +23,15 @@ def itself(values: torch.Tensor) -> torch.Tensor:
 
 
 def read_back(tensor: torch.Tensor) -> torch.Tensor:
-    """The values of a dense tensor, on the CPU."""
+    """Returns the values of a dense tensor, on the CPU."""
     with torch.no_grad():
         return tensor.detach().resolve_conj().resolve_neg().cpu().clone(memory_format=torch.contiguous_format)
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind. `make` gives a tensor on a device that holds `fit` of the values. As an input or an output it is either
-    taken, or refused with an error of that pattern."""
+    """One kind of tensor. `make` returns a tensor on a device that holds `fit` of the values. As an input or an
+    output it is either accepted, or refused with an error of the given pattern."""
 
     name: str
     make: Callable[[torch.Tensor, str], torch.Tensor]
@@ -42,11 +42,11 @@ class Kind:
     dtype: torch.dtype = REAL
     devices: tuple[str, ...] = ("cpu", "sim")
     views_as_real: bool = False
-    """torch.distributed itself refuses it wherever it looks at complex numbers as pairs."""
+    """Whether torch.distributed itself refuses it wherever it views complex numbers as pairs."""
     is_unwrapped: bool = False
-    """PyTorch gives Atoll what it stands for, but not where operators take lists of lists: there it is refused."""
+    """Whether PyTorch unwraps it for Atoll, except in operators that take lists of lists, where it is refused."""
     but: tuple[tuple[str, str], ...] = ()
-    """What is said instead, "" for nothing, by operations of such a name."""
+    """Other errors, by patterns of operations' names; "" for none."""
 
     def said(self, operation: str) -> str | None:
         return next((said for name, said in self.but if fnmatchcase(operation, name)), None)
@@ -57,7 +57,7 @@ def plain(values: torch.Tensor, device: str) -> torch.Tensor:
 
 
 def negated(values: torch.Tensor, device: str) -> torch.Tensor:
-    """The imaginary part of a conjugate: lazily negated, and every other element of its storage."""
+    """Returns the imaginary part of a conjugate: lazily negated, with every other element of its storage."""
     tensor = torch.complex(torch.zeros_like(values), -values).to(device).conj().imag
     assert tensor.is_neg()
     return tensor
@@ -102,12 +102,12 @@ def diagonals_alike(values: torch.Tensor) -> torch.Tensor:
 
 
 def windows(values: torch.Tensor, device: str) -> torch.Tensor:
-    """Rows that begin one element after each other."""
+    """Returns overlapping rows, each of which starts one element after the previous one."""
     return plain(torch.cat([values[0], values[1:, -1]]), device).as_strided(values.shape, (1, 1))
 
 
 def woven(values: torch.Tensor, device: str) -> torch.Tensor:
-    """Strides that step over each other, and yet no two elements in one place."""
+    """Returns a tensor with interleaved strides but no two elements in one place."""
     assert values.shape[1] == 3
     rows = values.shape[0]
     base = torch.zeros(2 * 3 + 3 * 2 * rows, dtype=values.dtype, device=device)
@@ -152,7 +152,7 @@ def named(values: torch.Tensor, device: str) -> torch.Tensor:
 
 
 class Wrapper(torch.Tensor):
-    """Stands for another tensor, and has no memory."""
+    """A subclass that stands for another tensor and has no memory."""
 
     inner: torch.Tensor
 
@@ -222,7 +222,7 @@ def unbound_values(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def of_layout(name: str, make: Callable[[torch.Tensor], torch.Tensor]) -> Kind:
-    """Sparse tensors can be pickled, and all_reduce takes one kind of them."""
+    """Makes a kind for a sparse layout; sparse tensors can be pickled, and all_reduce accepts one layout."""
     summed = tuple((operation, "") for operation in ("all_reduce", "all_reduce async", "group.allreduce"))
     return Kind(name, lambda values, device: make(values), ANY, ANY, read=dense_values, devices=("cpu",),
                 but=(("*object*", "Cannot access storage") if name == "mkldnn" else OBJECTS,
@@ -274,7 +274,7 @@ KINDS = [
             ("*object*", "invalid python storage"),
         ),
     ),
-    # PyTorch itself ends the process that copies one, as some functional operators do.
+    # PyTorch itself aborts a process that copies one, as some functional operators do.
     Kind(
         "resized away",
         resized_away,
@@ -283,7 +283,7 @@ KINDS = [
         but=(("functional all_reduce", SKIPPED), ("functional reduce_scatter", SKIPPED), ("*object*", SKIPPED)),
     ),
     Kind("mapped for reading", mapped_for_reading, "", "mapped for reading only", devices=("cpu",)),
-    # Functional operators return meta tensors, which programs use to learn shapes, and take part in nothing.
+    # Functional operators return meta tensors, from which programs learn shapes, without communication.
     Kind(
         "meta",
         lambda values, device: values.to("meta"),

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""More ways to the same operations: by the group itself, by functional operators, and for objects."""
+"""More forms of the same operations: of the group itself, functional operators, and operations on objects."""
 
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from tensor_calls import IN_OUT, Operation, Pairs, Setting, but_first, but_last, everybody, first, last, rooted
+from tensor_calls import IN_OUT, Operation, Pairs, Setting, but_first, but_last, all_ranks, first, last, rooted
 from tensor_kinds import read_back
 
 
@@ -56,7 +56,7 @@ def group_all_to_all_base(s: Setting) -> Pairs:
 
 
 def group_ring(s: Setting) -> Pairs:
-    """Both messages, though one may be refused: or its rank would leave the others waiting for the second one."""
+    """Sends both messages even if one is refused, because the other ranks wait for the second one."""
     output, before, after = s.room(), (s.rank - 1) % s.size, (s.rank + 1) % s.size
     given = s.given(s.values(s.rank))
     works, errors = [], []
@@ -135,7 +135,7 @@ OPERATIONS = [
     *rooted("group.broadcast", group_broadcast, ("from first", first, but_first), ("from last", last, but_last)),
     Operation("group.allgather", group_all_gather, IN_OUT, lists_of_lists="output"),
     Operation("group._allgather_base", group_all_gather_base, IN_OUT),
-    *rooted("group.scatter", group_scatter, ("from last", last, everybody), roles=IN_OUT, lists_of_lists="input"),
+    *rooted("group.scatter", group_scatter, ("from last", last, all_ranks), roles=IN_OUT, lists_of_lists="input"),
     Operation("group.alltoall", group_all_to_all, IN_OUT),
     Operation("group.alltoall_base", group_all_to_all_base, IN_OUT),
     Operation("group.send and recv", group_ring, IN_OUT, smallest=2, leaves_messages=True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that share memory: the values of separate ones, or an error where there is no place for them."""
+"""Arguments that share memory give the values of separate ones, or an error if outputs overlap."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -30,16 +30,16 @@ def numbers(rank: int, count: int) -> torch.Tensor:
     return pattern(rank, -(-count // 3), torch.float32).flatten()[:count].clone()
 
 
-def everybodys(count: int) -> list[torch.Tensor]:
+def numbers_of_all(count: int) -> list[torch.Tensor]:
     return [numbers(rank, count) for rank in range(SIZE)]
 
 
 class Shared:
-    """Memory of this rank with its numbers in it, and what all ranks have there."""
+    """Memory of this rank with its numbers in it, and the numbers of all ranks."""
 
     def __init__(self, rank: int, count: int, device: str) -> None:
         self.rank = rank
-        self.all = everybodys(count)
+        self.all = numbers_of_all(count)
         self.memory = self.all[rank].clone().to(device)
         self.device = device
 
@@ -59,7 +59,7 @@ def slices(whole: torch.Tensor, part: int) -> list[torch.Tensor]:
 
 
 def reduce_scatter_of_a_list(rank: int, part: int, device: str) -> None:
-    """The output is each input in turn, and lies across two of them."""
+    """The output is each input in turn, and then overlaps two of them."""
     for begin in [0, part, 2 * part, 1, part + 1, 2 * part - 1, 2 * part + 3]:
         s = Shared(rank, SIZE * part + 4, device)
         output = s.memory[begin : begin + part]
@@ -78,7 +78,7 @@ def reduce_scatter_tensor(rank: int, part: int, device: str) -> None:
 
 
 def coalesced_reduce_scatter(rank: int, part: int, device: str) -> None:
-    """Each output lies in the input of the other."""
+    """Each output is inside the input of the other operation."""
     s = Shared(rank, 2 * SIZE * part, device)
     inputs = s.memory.split(SIZE * part)
     outputs = [inputs[1][1 : part + 1], inputs[0][part : 2 * part]]
@@ -90,7 +90,7 @@ def coalesced_reduce_scatter(rank: int, part: int, device: str) -> None:
 
 
 def all_gather_of_a_list(rank: int, part: int, device: str) -> None:
-    """The input is this rank's output, another one, or lies across two."""
+    """The input is this rank's output, another one, or overlaps two."""
     for shift in (0, 1, part, 2 * part, 2 * part + 3):
         s = Shared(rank, SIZE * part + 4, device)
         outputs = slices(s.memory, part)
@@ -142,7 +142,7 @@ def all_to_all_in_place(rank: int, part: int, device: str) -> None:
 
 
 def columns_of_one_matrix(rank: int, part: int, device: str) -> None:
-    """Interleaved, with nothing in common."""
+    """The columns are interleaved but do not overlap."""
     s = Shared(rank, part, device)
     matrix = torch.full((part, SIZE + 1), 7.0, device=device)
     dist.all_gather(list(matrix.t()[:SIZE]), s.memory)
@@ -199,7 +199,7 @@ def random_view(base: torch.Tensor, draw: random.Random) -> torch.Tensor:
 
 
 def random_views(rank: int, part: int, device: str) -> None:
-    """Two outputs are refused when two of their elements are in one place, and only then. Each rank by itself."""
+    """Two outputs are refused exactly if two of their elements are in one place. Each rank checks this by itself."""
     groups = [dist.new_group([other]) for other in range(SIZE)]
     draw, found = random.Random(part + rank), [0, 0]
     places, base = torch.arange(160), torch.zeros(160, device=device)

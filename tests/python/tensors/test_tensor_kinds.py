@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A tensor of any kind, in any argument of any operation, on one rank or all: the right values, or an error on every
-rank at once and a group that goes on."""
+"""Tensors of every kind, in each argument of each operation, on one rank or all, give the right values, or an error
+on every rank at once and a group that goes on."""
 
 import re
 import time
@@ -38,11 +38,11 @@ def members(request: pytest.FixtureRequest) -> Iterator[Ranks]:
 
 
 def refusal(kind: Kind, operation: Operation, role: str, rank: int, size: int) -> str:
-    """What the rank must say to a tensor of the kind in that role; "": it takes it."""
+    """Returns the error that the rank must raise for a tensor of the kind in that role, "" for none."""
     reads = role in ("input", "both") and operation.reads(rank, size)
     writes = role in ("output", "both") and operation.writes(rank, size)
     if role != "both" and not (reads or writes):
-        return ""  # it has none
+        return ""  # the rank has no such tensor
     instead = kind.said(operation.name)
     if instead is not None:
         return instead
@@ -56,15 +56,15 @@ def refusal(kind: Kind, operation: Operation, role: str, rank: int, size: int) -
 
 
 def cases(kind: Kind, size: int, told: bool) -> Iterator[tuple[str, Operation, str, bool, list[str]]]:
-    """By name, the same on all ranks: an operation, the arguments that are of the kind, whether they are on every rank
-    or the last, and what each rank must say. With `told` those in which ranks learn of a refusal from others, else the
-    rest."""
+    """Yields cases, the same on all ranks: name, operation, the arguments that are of the kind, whether they are on
+    every rank or only on the last, and each rank's error. With `told` only cases in which ranks learn of a refusal
+    from others, otherwise the rest."""
     for operation in OPERATIONS:
         if size < operation.smallest or kind.said(operation.name) == SKIPPED:
             continue
         for role in operation.roles:
             for everywhere in (True, False)[: 2 if size > 1 else 1]:
-                # A sparse sum with a dense one is a disagreement of the ranks, which ends their group.
+                # A sparse and a dense tensor in one sum are a disagreement of the ranks, which ends their group.
                 if kind.name == "COO" and kind.said(operation.name) == "" and role == "both" and not everywhere:
                     continue
                 odd = [everywhere or rank == size - 1 for rank in range(size)]
@@ -107,7 +107,7 @@ def run_cases(rank: int, size: int, number: int, told: bool) -> Outcomes:
         outcomes[name] = time.monotonic() - begin, wrong
         then = sum_of_ones(group)
         outcomes[f"{name}, then"] = 0.0, then
-        # A device's library may have begun what a rank has refused; not all know yet that this has ended the group.
+        # A device's library may have started what a rank has refused; not all ranks know yet that the group has ended.
         if then or (any(said) and (operation.leaves_messages or device == "sim")):
             dist.destroy_process_group(group)
             group = dist.new_group(timeout=LIMIT)
@@ -121,12 +121,12 @@ def problems(kind: Kind, outcomes: list[Outcomes], told: bool) -> Iterator[str]:
             seconds, said = outcome[name]
             wanted = words[rank]
             is_right = re.search(wanted, said) and " instead of " not in said if wanted else not said
-            if any(words) and not wanted:  # it is told in some words, unless it has done its part before, as a root may
+            if any(words) and not wanted:  # it gets some error, unless it has done its part before, as a root may
                 is_right = " instead of " not in said
             if not is_right or seconds > AT_ONCE_S:
                 yield f"{name}, rank {rank}, {seconds:.1f} s: {said[:300] or 'nothing'}; expected {wanted!r}"
             then = outcome[f"{name}, then"][1]
-            # What the library of an island of devices has begun cannot be taken back, and ends the group.
+            # An operation that the library of an island of devices has started cannot be withdrawn, and ends the group.
             if then and not (any(words) and "library" in then):
                 yield f"{name}, then, rank {rank}: {then[:200]}"
 
@@ -155,5 +155,5 @@ def test_right_or_refused_by_all(members: Ranks, kind: Kind) -> None:
 
 
 @on_places(told=True)
-def test_refused_by_some_and_all_are_told(members: Ranks, kind: Kind) -> None:
+def test_refused_by_some_is_an_error_on_all(members: Ranks, kind: Kind) -> None:
     check(members, kind, told=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that keep something of each pass, and the ways to wrap them."""
+"""Models that keep something of each pass, and ways to wrap them."""
 
 import functools
 import random
@@ -27,7 +27,7 @@ seen: list[int] = []  # by a hook
 
 
 class Net(nn.Module):
-    """Two layers, and whatever a kind adds between them."""
+    """Two layers, with an addition of each kind between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Net(nn.Module):
         return rows
 
     def kept(self) -> Any:
-        """Besides parameters and buffers, what it has kept of its passes."""
+        """Returns what the model has kept of its passes, besides parameters and buffers."""
         return None
 
 
@@ -75,7 +75,7 @@ class WeightNormed(Net):
 
 
 class Recurrent(Net):
-    """Whose weights are in a list besides, and whose state goes from step to step."""
+    """A recurrent model, whose weights are also in a list, and whose state carries over from step to step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Tied(Net):
 
 
 class Counting(Net):
-    """Whose result depends on how often it ran, counted in each place that Python has."""
+    """A model whose result depends on the number of passes, which is counted in various places of the object."""
 
     of_class = 0
 
@@ -128,7 +128,7 @@ class Counting(Net):
 
 
 class Drawing(Net):
-    """From generators of its own and of others."""
+    """Draws random numbers from its own generators and others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Drawing(Net):
 
 
 class Writing(Net):
-    """Into parameters, buffers and other tensors, in place and anew."""
+    """Writes to parameters, buffers and other tensors, in place and by replacing them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,7 +181,7 @@ class Checkpointed(Net):
 
 
 class Hooked(Net):
-    """With an average in a hook that closes over it, and hooks on modules, parameters and their gradients."""
+    """A model with an average in a hook's closure, and hooks on modules, parameters and their gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 class InBackward:
-    """Steps each parameter as soon as its gradient is there; nothing is left for `step`."""
+    """Updates each parameter as soon as its gradient is there, so that `step` has nothing to do."""
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         for parameter in parameters:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings in several lives: each ends after some steps, by itself or killed, and the next goes on from what is saved,
-with other ranks, plans and workers. Which samples count is written down, and what of it was kept is added up."""
+"""Trainings in several lives: each ends after some steps, normally or killed, and the next continues from the saved
+state with other ranks, plans and workers. The samples of each step are recorded, and those that count are added up."""
 
 import json
 import os
@@ -14,7 +14,7 @@ from test_following import Paced
 from uneven_training import workers
 
 EPOCHS, SAMPLES, BATCH, SEED = 2, 301, 16, 4
-LONGEST = 11  # steps of a life that does not end with the training: three of them are less than it
+LONGEST = 11  # the most steps of a life that ends early: three such lives are shorter than the training
 POINTS = ("before", "forward", "backward", "step")
 
 
@@ -25,12 +25,12 @@ class Life:
     ranks: int
     workers: int
     is_replayed: bool
-    """Whether its plans are given, or follow random times."""
+    """Whether its plans are given, instead of following random times."""
     seed: int
     ends: str
-    """stop, kill, or done: with the training."""
+    """How it ends: "stop", "kill", or "done" with the training."""
     after: int = 0
-    """Of its own steps."""
+    """The number of its own steps after which it ends."""
     victim: int = 0
     point: str = POINTS[0]
     save_every: int = 1
@@ -51,19 +51,19 @@ def random_lives(seed: int) -> list[Life]:
 
 
 def random_batches(ranks: int, total: int, chance: random.Random) -> list[int]:
-    """They add up to the total; some may be 0."""
+    """Returns batches that add up to the total; some may be 0."""
     cuts = sorted(chance.randint(0, total) for _ in range(ranks - 1))
     return [end - begin for begin, end in zip([0, *cuts], [*cuts, total], strict=True)]
 
 
 def random_plans(ranks: int, total: int, steps: int, chance: random.Random) -> list[dict[str, Any]]:
-    """For Settings(replay=...)."""
+    """Returns plans for Settings(replay=...)."""
     changes = [0, *sorted(chance.sample(range(1, steps), steps // 3))]
     return [{"step": step, "batches": random_batches(ranks, total, chance)} for step in changes]
 
 
 def random_pace(seed: int) -> Any:
-    """For Paced: a rank's speed changes every third step."""
+    """Returns a pace for Paced: a rank's speed changes every third step."""
     return lambda rank, step: 1e-3 * random.Random(f"{seed} {rank} {step // 3}").choice([1, 2, 5])
 
 
@@ -81,11 +81,11 @@ def make_loader(life: Life, rank: int, dataset: Any, model: Any) -> atoll.DataLo
 
 
 class Record:
-    """What one rank of one life took. Lines are in the file before their step is computed, so that a kill loses
-    none."""
+    """Records the samples of one rank in one life. Lines are in the file before their step is computed, so that no
+    line is lost if the process is killed."""
 
     def __init__(self, folder: Path, life: int, rank: int) -> None:
-        self._file = open(folder / f"{life}-{rank}.seen", "a", buffering=1)  # noqa: SIM115 - as long as the process
+        self._file = open(folder / f"{life}-{rank}.seen", "a", buffering=1)  # noqa: SIM115 - open as long as the process
 
     def take(self, loader: atoll.DataLoader, numbers: list[int]) -> None:
         state = loader.state_dict()
@@ -95,8 +95,8 @@ class Record:
 
 
 def kept(folder: Path, starts: list[int]) -> dict[int, list[int]]:
-    """The numbers of all samples, by epoch, whose step lies before the state from which the next life began.
-    `starts`: steps done when each life began."""
+    """Returns the numbers of all samples, by epoch, whose step precedes the state from which the next life started.
+    `starts`: the steps done when each life started."""
     found: dict[int, list[int]] = {}
     for life, first in enumerate(starts):
         last = starts[life + 1] if life + 1 < len(starts) else None
@@ -109,7 +109,7 @@ def kept(folder: Path, starts: list[int]) -> dict[int, list[int]]:
 
 
 def plans_of(folder: Path, life: int, ranks: int) -> set[tuple[int, ...]]:
-    """How the ranks of a life cut its steps."""
+    """Returns how the ranks of a life divided its steps."""
     sizes: dict[int, list[int]] = {}
     for rank in range(ranks):
         for line in (folder / f"{life}-{rank}.seen").read_text().splitlines():

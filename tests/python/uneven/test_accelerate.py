@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""atoll.adapters.accelerate: accelerate's own loop is that of one process with the whole batch."""
+"""atoll.adapters.accelerate: accelerate's own loop gives the training of one process with the whole batch."""
 
 import os
 import tempfile
@@ -25,14 +25,14 @@ def fresh_accelerator(**options: Any) -> Any:
     from accelerate import Accelerator
     from accelerate.state import AcceleratorState, GradientState
 
-    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]  # as launchers say
+    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]  # as set by launchers
     AcceleratorState._reset_state(reset_partial_state=True)
     GradientState._reset_state()
     return Accelerator(cpu=True, **options)
 
 
 def train(accelerator: Any, loader: DataLoader, model: nn.Module, optimizer: Any, scheduler: Any) -> int:
-    """The rest of an epoch, in the words of accelerate. Returns its batches."""
+    """Trains the rest of an epoch with accelerate's methods. Returns its batches."""
     batches = 0
     for inputs, targets, _numbers in loader:
         accelerator.backward(nn.functional.cross_entropy(model(inputs), targets))
@@ -53,7 +53,7 @@ def prepared(accelerator: Any, **options: Any) -> tuple[DataLoader, nn.Module, A
 
 @on_layouts("AA")
 def test_trains_as_one_process(rank: int, size: int) -> None:
-    """The optimizer and a scheduler are called after each batch, parts of a step among them."""
+    """The optimizer and a scheduler are called after each batch, including the parts of a step."""
     reference = train_alone(EPOCHS, SEED)
     for options in (UNEVEN, UNEVEN | {"micro_batch": 2 + rank}, {"seed": SEED}):
         accelerator = fresh_accelerator()
@@ -69,7 +69,7 @@ def test_trains_as_one_process(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_goes_on_from_a_checkpoint(rank: int, size: int) -> None:
-    """Of the middle of an epoch; accelerate keeps the loader's state with its own."""
+    """The checkpoint is from the middle of an epoch; accelerate saves the loader's state with its own."""
     folder = [tempfile.mkdtemp()]
     dist.broadcast_object_list(folder)
     accelerator = fresh_accelerator()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What atoll.DataLoader cannot work with is an error on every rank, which says what would do."""
+"""Input that atoll.DataLoader cannot work with is an error on every rank, which says what to give instead."""
 
 import ast
 import inspect
@@ -35,7 +35,7 @@ def replay(*batches: int) -> Options:
     return {"settings": atoll.Settings(measure=False, replay=[{"step": 0, "batches": list(batches)}])}
 
 
-# On two ranks: the arguments of all, the error, and what it says.
+# On two ranks: the arguments of both, the error, and its text.
 ALIKE: list[tuple[Options, type[Exception], str]] = [
     (fixed(1), ValueError, "1 shares for 2 ranks: give one for each"),
     (fixed(1, 2, 3), ValueError, "3 shares for 2 ranks: give one for each"),
@@ -73,7 +73,7 @@ ALIKE: list[tuple[Options, type[Exception], str]] = [
     ({"num_workers": -1}, ValueError, "num_workers"),
 ]  # fmt: skip
 
-# What rank 0 gives, what rank 1 gives, and what all ranks say.
+# The arguments of rank 0, those of rank 1, and the error of all ranks.
 UNLIKE: list[tuple[Options, Options, str]] = [
     ({}, {"global_batch": 25}, "global_batch differs: 24 on rank 0; 25 on rank 1. Give all ranks the same arguments"),
     ({}, {"dataset": dataset(SAMPLES + 1)}, "dataset differs: 157 on rank 0; 158 on rank 1. Give all ranks the same"),
@@ -88,7 +88,7 @@ UNLIKE: list[tuple[Options, Options, str]] = [
     ({"sampler": range(9)}, {"sampler": range(8)}, "samples differs: 9 on rank 0; 8 on rank 1"),
 ]
 
-# What rank 1 gives, and what it says of it; rank 0 names rank 1 and says the same.
+# The arguments of rank 1 and its error; rank 0's error names rank 1 and has the same text.
 OF_ONE: list[tuple[Options, str]] = [
     ({"dataset": []}, "the dataset is empty"),
     ({"micro_batch": -3}, "micro_batch=-3: give at least 1 sample"),
@@ -105,14 +105,14 @@ def make(options: Options) -> atoll.DataLoader:
 
 
 @on_layouts("AA")
-def test_what_no_rank_can_use(rank: int, size: int) -> None:
+def test_input_that_no_rank_can_use(rank: int, size: int) -> None:
     for options, kind, said in ALIKE:
         with pytest.raises(kind, match=said):
             make(options)
 
 
 @on_layouts("AA")
-def test_what_ranks_do_not_have_alike(rank: int, size: int) -> None:
+def test_input_that_differs_between_ranks(rank: int, size: int) -> None:
     for *options, said in UNLIKE:
         with pytest.raises(ValueError, match=said):
             make(options[rank])
@@ -122,7 +122,7 @@ def test_what_ranks_do_not_have_alike(rank: int, size: int) -> None:
             make({})
 
 
-# What rank 0 gives, and what rank 1 does.
+# The settings of rank 0, and those of rank 1.
 MAY_DIFFER: dict[str, tuple[Any, Any]] = {
     "optimizer_bytes": (1 << 20, None),
     "watts": ((300.0, 60.0), None),
@@ -131,7 +131,7 @@ MAY_DIFFER: dict[str, tuple[Any, Any]] = {
 
 
 def said_to_differ() -> set[str]:
-    """Settings of whose documentation this is part."""
+    """Returns the settings whose documentation contains this sentence."""
     (made,) = ast.parse(inspect.getsource(atoll.Settings)).body
     assert isinstance(made, ast.ClassDef)
     return {
@@ -149,9 +149,9 @@ def test_settings_that_may_differ(rank: int, size: int) -> None:
 
 
 @on_layouts("AA")
-def test_what_one_rank_cannot_use(rank: int, size: int) -> None:
+def test_input_that_one_rank_cannot_use(rank: int, size: int) -> None:
     for options, said in OF_ONE:
-        model = wrapped()  # on both: it waits for the other rank
+        model = wrapped()  # with a timeout on both, because it waits for the other rank
         with pytest.raises((ValueError, TypeError), match=said if rank == 1 else f"rank 1 has a .*Error: .*{said}"):
             make({"model": model} | (options if rank == 1 else {}))
 
@@ -165,7 +165,7 @@ def test_caps_without_weights(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_a_last_step_without_weights(rank: int, size: int) -> None:
-    """A rank that gets none of its samples is said to train on one; means are exact."""
+    """A rank without samples in it would train on one anyway; means are exact."""
     with warnings_of_plans() as said:
         loader = make({"model": None, "policy": "equal", "dataset": dataset(BATCH + 1)})
         found = [(loader.weight, loader.mean(numbers.double().mean()).item()) for _, _, numbers in loader]
@@ -179,7 +179,7 @@ def test_a_last_step_without_weights(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_scores_of_a_batch_sampler(rank: int, size: int) -> None:
-    """One score too many would leave its rank's samples out."""
+    """One score too many would leave out the samples of its rank."""
     for options, said in (
         ({"scores": [1, 1, 1]}, "3 scores for 2 ranks: give one for each"),
         ({"scores": [1, 1], "rank": 2}, "rank=2, and 2 scores are for ranks 0 to 1"),
@@ -198,7 +198,7 @@ def test_another_order(rank: int, size: int) -> None:
 
 
 def middle(**options: Any) -> tuple[atoll.DataLoader, dict[str, Any]]:
-    """A loader, and its state after two steps of the first epoch."""
+    """Returns a loader, and its state after two steps of the first epoch."""
     loader = make(options)
     for _ in loader:
         if loader.state_dict()["steps"] == 2:
@@ -231,7 +231,7 @@ def test_states_that_cannot_be_used(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_states_of_another_order(rank: int, size: int) -> None:
-    """What is done would not be what lies before the position."""
+    """The samples that are done would not be those before the position."""
     _, state = middle()
     others: list[Options] = [{"shuffle": False}, {"sampler": range(SAMPLES)}, {"weights": [1.0] * SAMPLES}]
     for options in others:
@@ -248,7 +248,7 @@ def test_states_of_another_order(rank: int, size: int) -> None:
 
 
 @on_layouts("AA")
-def test_a_sampler_that_draws_anew_each_time(rank: int, size: int) -> None:
+def test_a_sampler_that_draws_again_each_time(rank: int, size: int) -> None:
     drawn = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(3))
     loader, _ = middle(sampler=drawn)
     with pytest.raises(ValueError, match=r"in another order: .* such as RandomSampler with a generator, cannot go on"):
@@ -271,7 +271,7 @@ def test_ranks_with_unlike_states(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_a_step_begins_anywhere(rank: int, size: int) -> None:
-    """A state's position need not be a multiple of the global batch, which may have been another one before."""
+    """A state's position need not be a multiple of the global batch, which may have changed."""
     _, state = middle()
     model = wrapped()
     loader = make({"model": model, "global_batch": 31, "seed": 0})

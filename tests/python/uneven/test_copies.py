@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models that loaders know can be copied and saved; copies have no part in steps."""
+"""Models of loaders can be copied and saved; copies take no part in steps."""
 
 import copy
 import io
@@ -59,7 +59,7 @@ def test_a_net_is_copied_and_saved(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_a_wrapped_model_is_copied_and_saved(rank: int, size: int) -> None:
-    """A copy is DistributedDataParallel's own, until a loader is made for it."""
+    """A copy is plain DistributedDataParallel until a loader is made for it."""
     for micro_batch in (None, 4):
         model, loader = trained(micro_batch)
         for made in (copy.deepcopy, saved_and_loaded):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets that are divided among ranks or workers already: seen, and trained on where the user says so."""
+"""Datasets that are already divided among ranks or workers are detected, and used for training if the user says so."""
 
 import itertools
 import random
@@ -23,7 +23,7 @@ OWN = {"policy": "equal", "divided": True}
 
 
 class Stream(IterableDataset[Any]):
-    """Of one dataset, from `begin` on every `step`-th sample, as the process that reads it has them."""
+    """Every `step`-th sample of a dataset from `begin` on, as given by the process that reads it."""
 
     def __init__(self, samples: int = SAMPLES) -> None:
         self._data = dataset(samples)
@@ -57,7 +57,7 @@ class ByBoth(ByRank):
 
 
 class Augmented(Stream):
-    """By random numbers of each kind, some of which are other ones on each rank."""
+    """Changes samples by random numbers of each kind, some of which differ between ranks."""
 
     def __iter__(self) -> Iterator[Any]:
         self._own = random.Random()
@@ -85,7 +85,7 @@ def make(data: Any, number: int = 0, **options: Any) -> atoll.DataLoader:
 
 
 @on_layouts("AAA")
-def test_what_divides_itself_is_refused(rank: int, size: int) -> None:
+def test_datasets_that_divide_themselves_are_refused(rank: int, size: int) -> None:
     own = Subset(dataset(SAMPLES), range(rank, SAMPLES, size))
     ranks = "ranks do not read the same samples: sample 0 is another one on rank 1 than on rank 0.*divided=True"
     cases: list[tuple[Any, int, str]] = [
@@ -104,7 +104,7 @@ def test_what_divides_itself_is_refused(rank: int, size: int) -> None:
 
 
 @on_layouts("AA")
-def test_random_changes_are_no_division(rank: int, size: int) -> None:
+def test_random_changes_are_not_a_division(rank: int, size: int) -> None:
     for number in (0, 2):
         for data in (Augmented(), AugmentedPairs(), ByWorker()):
             if isinstance(data, Augmented | AugmentedPairs) or number == 0:
@@ -113,7 +113,7 @@ def test_random_changes_are_no_division(rank: int, size: int) -> None:
 
 def train_alone(lengths: list[int], shares: list[int], epochs: int, begin: int = 0, model: nn.Module | None = None
                 ) -> nn.Module:  # fmt: skip
-    """One process with the samples of all ranks: of each its share, while they last."""
+    """Trains one process with the samples of all ranks: the share of each, as long as its samples last."""
     model, data, size = model or network(), dataset(sum(lengths)), len(lengths)
     own = [list(range(rank, sum(lengths), size))[: lengths[rank]] for rank in range(size)]
     update = sgd(model.parameters())
@@ -137,7 +137,7 @@ def part_of(rank: int, size: int, lengths: list[int]) -> Subset[Any]:
 
 @on_layouts("AAA", "ABA")
 def test_parts_are_trained_on_exactly_once(rank: int, size: int) -> None:
-    """Of equal and of unequal lengths, in several batches, with workers."""
+    """The parts have equal or unequal lengths, several batches, and workers."""
     lengths = [SAMPLES // size] * size
     for data, number in ((ByRank(), 0), (ByRank(), 2), (part_of(rank, size, lengths), 0)):
         for options in ({}, {"micro_batch": 3 + rank}):
@@ -170,7 +170,7 @@ def test_parts_of_unequal_lengths(rank: int, size: int) -> None:
 
 
 class Own(IterableDataset[Any]):
-    """Ranks' samples one after another."""
+    """Yields the ranks' samples one after another."""
 
     def __init__(self, rank: int, lengths: list[int]) -> None:
         self._data, begin = dataset(sum(lengths)), sum(lengths[:rank])

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real trainings that stop, are killed, change their plans and go on with other ranks: what they keep of each epoch is
-each sample once, and the model is that of one process."""
+"""Real trainings that stop, are killed, change their plans and go on with other ranks: each sample counts exactly
+once per epoch, and the model is that of one process."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ DEATH_S = 5.0
 
 
 class Training:
-    """This rank's model, optimizer and loader, from what an earlier life has saved."""
+    """This rank's model, optimizer and loader, restored from what an earlier life saved."""
 
     def __init__(self, me: Me, life: Life, folder: Path) -> None:
         self.net = network()
@@ -39,7 +39,7 @@ class Training:
             self.loader.load_state_dict(state["loader"])
 
     def save(self) -> None:
-        """By rank 0, whole or not at all."""
+        """Saves the state on rank 0, whole or not at all."""
         if self._rank == 0:
             state = {"net": self.net.state_dict(), "update": self.update.state_dict(),
                      "loader": self.loader.state_dict()}  # fmt: skip
@@ -88,7 +88,7 @@ def saved(folder: Path) -> Any:
 
 
 def play(folder: Path, lives: list[Life]) -> list[int]:
-    """All lives, one after another. Returns how many steps were done when each began."""
+    """Runs all lives, one after another. Returns the number of steps that were done when each started."""
     starts = []
     for number, life in enumerate(lives):
         state = saved(folder)

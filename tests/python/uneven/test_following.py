@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans follow the training's times, change at the same step on all ranks, and lose or repeat nothing."""
+"""Plans follow the training's times, change at the same step on all ranks, and lose or repeat no sample."""
 
 import gc
 import json
@@ -26,7 +26,7 @@ from uneven_training import workers
 
 
 class Paced:
-    """StepTimes of a device whose samples take as long as a test says: `pace(step)` seconds each."""
+    """StepTimes of a device whose samples take the time that a test chooses: `pace(step)` seconds each."""
 
     def __init__(self, rank: int, paces: Any) -> None:
         self._rank, self._paces, self._step = rank, paces, 0
@@ -44,7 +44,7 @@ class Paced:
 
 
 def slow_later(rank: int, step: int) -> float:
-    """Rank 0 is twice as slow as the others at first, from step 8 on as fast."""
+    """Returns the pace: rank 0 is twice as slow as the others before step 8, and as fast afterwards."""
     return 2e-3 if rank == 0 and step < 8 else 1e-3
 
 
@@ -102,8 +102,8 @@ def train_until_frozen(model: nn.Module, loader: atoll.DataLoader, freezes_at: i
 
 
 @on_layouts("AA")
-def test_plans_that_are_not_alike_are_refused(rank: int, size: int) -> None:
-    """One rank would keep a plan that others change, or has begun anew."""
+def test_plans_that_differ_are_refused(rank: int, size: int) -> None:
+    """Otherwise a rank would keep a plan that others change, or has started again."""
     settings = atoll.Settings(measure=False, update_interval=2, patience=1)
     for freezes_at in (0, 3):
         model = wrapped()
@@ -162,7 +162,7 @@ def watched(rank: int, size: int, folder: str) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["AAA"], indirect=True)
-def test_what_is_told(ranks: Ranks, folder: Path) -> None:
+def test_reported_events(ranks: Ranks, folder: Path) -> None:
     ranks.run(watched, ranks.size, str(folder))
 
 
@@ -196,7 +196,7 @@ def test_a_model_with_a_hook_of_the_user_is_measured(rank: int, size: int) -> No
 
 
 @on_layouts("AA")
-def test_what_is_no_hook_is_refused(rank: int, size: int) -> None:
+def test_invalid_hooks_are_refused(rank: int, size: int) -> None:
     model = wrapped()
     atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
     with pytest.raises(TypeError, match="a communication hook must be callable, got int"):
@@ -207,17 +207,17 @@ def test_what_is_no_hook_is_refused(rank: int, size: int) -> None:
 
 
 def sum_loss(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Depends on the size of the batch."""
+    """A loss that depends on the size of the batch."""
     return nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum")
 
 
 def unlike_losses(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A mean over samples whose losses are very unlike."""
+    """A mean over samples with very different losses."""
     return (batch[2].double() ** 4 * nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="none")).mean()
 
 
 @on_layouts("AA")
-def test_what_weights_cannot_make_exact_is_said(rank: int, size: int) -> None:
+def test_a_warning_if_weights_cannot_make_a_loss_exact(rank: int, size: int) -> None:
     norm = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
     for net, settings, said in (
         (norm, atoll.Settings(measure=False), "BatchNorm layers normalise"),
@@ -233,14 +233,14 @@ def test_what_weights_cannot_make_exact_is_said(rank: int, size: int) -> None:
 
 
 def with_penalty(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Needs gradients, and is no mean over samples."""
+    """A loss that needs gradients, and is not a mean over samples."""
     loss = nn.functional.cross_entropy(model(batch[0]), batch[1])
     gradients = torch.autograd.grad(loss, list(model.parameters()), create_graph=True)
     return loss + sum(gradient.square().sum() for gradient in gradients)
 
 
 def of_all_ranks(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Needs the others."""
+    """A loss that communicates with other ranks."""
     everyone = torch.tensor(float(len(batch[0])))
     dist.all_reduce(everyone)
     return nn.functional.cross_entropy(model(batch[0]), batch[1]) * everyone / everyone
@@ -264,7 +264,7 @@ def test_asking_what_a_loss_is_ends_no_training(rank: int, size: int) -> None:
 
 
 class Restless(Numbers):
-    """Draws something for each sample."""
+    """A dataset that draws random numbers for each sample."""
 
     def __getitem__(self, index: int) -> Any:
         draw()
@@ -291,7 +291,7 @@ def test_measuring_moves_no_random_numbers_on(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_a_port_is_free_again_with_its_loader(rank: int, size: int) -> None:
-    """At once: no cycle keeps the loader."""
+    """The port is free at once, because no reference cycle keeps the loader."""
     model, port = wrapped(), 0
     gc.disable()
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torch.amp.GradScaler with uneven shares: all ranks skip the same steps as one process does, and learn the same."""
+"""torch.amp.GradScaler with uneven shares: all ranks skip the same steps as one process, and learn the same."""
 
 import torch
 from torch import nn
@@ -14,7 +14,7 @@ from training import check_close, check_equal_bits, network
 from uneven_training import BATCH, Shares, batch, mean_loss, random_shares, sgd
 
 STEPS, EXACT = 30, 1e-12
-BROKEN = {4: 0, 5: 11, 17: BATCH - 1}  # step: the sample that is infinite; first ones are what empty ranks compute too
+BROKEN = {4: 0, 5: 11, 17: BATCH - 1}  # step: the infinite sample; empty ranks compute the first one, too
 LAYOUTS = ("AAA", "ab", "aCb")
 
 
@@ -28,7 +28,7 @@ def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 def train(
     model: nn.Module, weights: Weights | None, rank: int, shares: list[Shares], half: bool = False
 ) -> list[float]:
-    """The scales after each step; `half`: in float16, as autocast does it."""
+    """Trains; returns the scales after each step. `half`: in float16, as with autocast."""
     where = next(model.parameters())
     update = sgd(model.parameters())
     scaler = torch.amp.GradScaler(where.device.type, init_scale=2.0**6, growth_interval=5)
@@ -61,7 +61,7 @@ def alone(dtype: torch.dtype = torch.float64, half: bool = False) -> tuple[nn.Mo
 
 @on_layouts(*LAYOUTS)
 def test_ddp(rank: int, size: int) -> None:
-    """With empty ranks, and with parts that accumulate."""
+    """Trains with empty ranks, and with parts that accumulate."""
     reference, scales = alone()
     for most_parts in (1, 4):
         shares = random_shares(size, STEPS, most_parts=most_parts)
@@ -75,7 +75,7 @@ def test_ddp(rank: int, size: int) -> None:
 
 @on_layouts("AAA", "ab")
 def test_half_precision(rank: int, size: int) -> None:
-    """Ranks round other sums than one process does, and no worse."""
+    """Ranks round different sums than one process, but with no larger error."""
     reference, scales = alone(torch.float32, half=True)
     model = DistributedDataParallel(network(torch.float32, device()))
     assert train(model, weights_of(model), rank, random_shares(size, STEPS, most_parts=2), half=True) == scales
@@ -85,7 +85,7 @@ def test_half_precision(rank: int, size: int) -> None:
 
 @on_layouts(*LAYOUTS)
 def test_fsdp(rank: int, size: int) -> None:
-    """Each rank sees its own shard alone, and all skip the step that one of them must."""
+    """Each rank sees only its own shard, and all skip a step that one of them must skip."""
     reference, scales = alone()
     model = network(place=device())
     for layer in model:

@@ -26,7 +26,7 @@ STEPS = EPOCHS * -(-SAMPLES // BATCH)
 
 
 def train_alone() -> nn.Module:
-    """The optimizer goes on after every third global batch, with the sum of their gradients."""
+    """Trains in one process; the optimizer steps after every third global batch, with the sum of their gradients."""
     model, data, steps = network(), sentences(), 0
     update = sgd(model.parameters())
     for epoch in range(EPOCHS):
@@ -58,7 +58,7 @@ def train(model: DistributedDataParallel, loader: atoll.DataLoader, without_sync
 
 
 def loader_of(model: nn.Module, size: int, micro_batch: int | None) -> atoll.DataLoader:
-    """Whose plan changes again and again; some shares are empty."""
+    """Returns a loader whose plan changes repeatedly; some shares are empty."""
     plans = random_plans(size, BATCH, STEPS, random.Random(5))
     settings = atoll.Settings(measure=False, replay=plans, update_interval=1, watch=atoll.Watch(live=False))
     return atoll.DataLoader(sentences(), BATCH, model=model, seed=SEED, micro_batch=micro_batch, settings=settings,
@@ -67,7 +67,8 @@ def loader_of(model: nn.Module, size: int, micro_batch: int | None) -> atoll.Dat
 
 @on_layouts("AA", "AAA", "aCb")
 def test_steps_add_up(rank: int, size: int) -> None:
-    """As many parts as each rank needs, one rank alone with several among them; reduced after each step, or not."""
+    """Each rank has as many parts as it needs, sometimes only one rank has several; gradients are reduced after each
+    step, or not."""
     reference = train_alone()
     for micro_batch in (None, 2 + rank, 3 if rank == 1 else None):
         for without_sync in (False, True):
@@ -78,7 +79,7 @@ def test_steps_add_up(rank: int, size: int) -> None:
 
 @on_layouts("AAA")
 def test_with_a_hook_of_the_user(rank: int, size: int) -> None:
-    """Registered before or after the loader is made."""
+    """The hook is registered before or after the loader is made."""
     reference = train_alone()
     for before in (True, False):
         for micro_batch in (None, 2 + rank):

@@ -26,7 +26,7 @@ UNEVEN: dict[str, Any] = {"policy": "fixed", "shares": [1, 4], "settings": UNMEA
 
 
 class Tagger(nn.Module):
-    """The loss is the mean over valid labels, or what transformers' models make of `num_items_in_batch`."""
+    """A tagger whose loss is the mean over valid labels, or uses `num_items_in_batch` as transformers' models do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def stack(samples: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
 def settings(**options: Any) -> Any:
     from transformers import TrainingArguments
 
-    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]  # as launchers say
+    os.environ["LOCAL_WORLD_SIZE"] = os.environ["WORLD_SIZE"]  # as set by launchers
     given = {"output_dir": tempfile.mkdtemp(), "use_cpu": True, "num_train_epochs": EPOCHS, "learning_rate": 0.05,
              "lr_scheduler_type": "constant", "max_grad_norm": 0.0, "seed": SEED, "logging_steps": 1, "report_to": [],
              "save_strategy": "no", "disable_tqdm": True}  # fmt: skip
@@ -71,7 +71,7 @@ def steps_of(samples: int) -> list[list[int]]:
 
 
 def train_alone(model: nn.Module, data: Any, *, items: bool = False) -> list[float]:
-    """`items`: with the number of valid labels as the model's `num_items_in_batch`."""
+    """Trains in one process. `items`: with the number of valid labels as the model's `num_items_in_batch`."""
     update = sgd(model.parameters())
     losses = []
     for chosen in steps_of(len(data)):
@@ -87,8 +87,8 @@ def train_alone(model: nn.Module, data: Any, *, items: bool = False) -> list[flo
 
 @on_layouts("AA", "AAA")
 def test_trains_as_one_process(rank: int, size: int) -> None:
-    """With the Trainer's counting of labels for all ranks and without it, with parts and without them; of three ranks
-    one has no share."""
+    """With and without the Trainer's counting of labels for all ranks, and with and without parts; one of three
+    ranks has no share."""
     shares = [1, 4] if size == 2 else [0, 3, 1]
     alone = Tagger()
     losses = train_alone(alone, tagged())
@@ -108,7 +108,7 @@ def test_trains_as_one_process(rank: int, size: int) -> None:
 
 
 def sentences_of(vocabulary: int) -> list[dict[str, torch.Tensor]]:
-    """Of unlike lengths; the rest of the labels is masked."""
+    """Returns sentences of different lengths; the rest of the labels is masked."""
     chance = torch.Generator().manual_seed(1)
     tokens = torch.randint(vocabulary, (SAMPLES, LENGTH), generator=chance)
     labels = tokens.clone()
@@ -133,8 +133,8 @@ def language_model(kind: str) -> nn.Module:
 
 @on_layouts("AA")
 def test_language_models(rank: int, size: int) -> None:
-    """Labels are shifted by one, and transformers computes the loss in single precision. Of GPT-2 the Trainer does not
-    know that it shifts, and divides by more labels than its loss has: in one process too."""
+    """Labels are shifted by one, and transformers computes the loss in single precision. The Trainer does not know
+    that GPT-2 shifts them, and divides by more labels than its loss has, also in one process."""
     data = sentences_of(VOCABULARY)
     for kind, items in (("llama", False), ("gpt2", True)):
         alone, model = language_model(kind), language_model(kind)
@@ -150,7 +150,7 @@ def test_what_contradicts_is_refused(rank: int, size: int) -> None:
     with pytest.raises(ValueError, match="include_num_input_tokens_seen"):
         trainer(Tagger(), tagged(), UNEVEN, include_num_input_tokens_seen="all")
     with pytest.raises(
-        ValueError, match=r"'group_by_length' is not supported .*: one of \['random', 'sequential'\], or "
+        ValueError, match=r"'group_by_length' is not supported .*: use one of \['random', 'sequential'\], or "
     ):
         trainer(Tagger(), tagged(), UNEVEN, train_sampling_strategy="group_by_length")
     with pytest.raises(ValueError, match="Trainer: training requires a train_dataset"):
@@ -159,7 +159,7 @@ def test_what_contradicts_is_refused(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_resumes(rank: int, size: int) -> None:
-    """At the beginning of an epoch and in its middle, with other shares."""
+    """Resumes at the beginning of an epoch and in its middle, with other shares."""
     alone = Tagger()
     train_alone(alone, tagged())
     folder = [tempfile.mkdtemp()]
@@ -179,7 +179,7 @@ def test_resumes(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_measured_shares(rank: int, size: int) -> None:
-    """As without `uneven`: every rank runs the model first, which leaves no trace."""
+    """Without `uneven`, every rank first runs the model to measure it, which leaves no trace."""
     alone, model = Tagger(), Tagger()
     train_alone(alone, tagged())
     run = trainer(model, tagged(), {})
@@ -190,7 +190,7 @@ def test_measured_shares(rank: int, size: int) -> None:
 
 @pytest.mark.parametrize("library", ["accelerate", "transformers", "lightning"])
 def test_libraries_are_left_alone(library: str) -> None:
-    """`import atoll` and its loader import none of them; adapters say what is missing."""
+    """`import atoll` and its loader import none of them; adapters name what is missing."""
     program = f"import sys, atoll; atoll.DataLoader; assert {library!r} not in sys.modules"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring leaves nothing behind: a training is, bit for bit, the one whose devices are not measured."""
+"""Measuring leaves nothing behind: a training is, bit for bit, the same as without it."""
 
 import itertools
 import random
@@ -21,12 +21,12 @@ from test_loader import dataset
 from training import CLASSES, FEATURES, check_equal_bits, network
 
 BATCH, STEPS = 24, 4
-NOT_SHARDED = ("Writing", "Hooked")  # these look at whole parameters in a pass
+NOT_SHARDED = ("Writing", "Hooked")  # these models use whole parameters in a pass
 NOT_COMPILED = ("Recurrent", "Drawing", "Writing", "Hooked", "Spectral", "WeightNormed", "Counting", "Checkpointed")
 
 
 def plain(value: Any) -> Any:
-    """As `==` can compare it, bit for bit."""
+    """Converts a state so that `==` compares it bit for bit."""
     if isinstance(value, torch.Tensor):
         value = value.to_local() if hasattr(value, "to_local") else value
         return [tuple(value.shape), value.detach().contiguous().reshape(-1).view(torch.uint8).tolist()]
@@ -36,7 +36,7 @@ def plain(value: Any) -> Any:
 
 
 def trained(kind: type[Net], wrap: Callable[[nn.Module], nn.Module], measure: bool, optimizer: Any = adamw) -> Any:
-    """A short training's state, and how each step went."""
+    """Returns the state of a short training, and the result of each step."""
     for seed in (torch.manual_seed, random.seed, numpy.random.seed):
         seed(7)
     isolated_models.passes = Counting.of_class = 0
@@ -113,8 +113,8 @@ def measured(model: nn.Module, **settings: Any) -> atoll.DataLoader:
 
 
 @on_layouts("AA")
-def test_what_is_compiled_is_the_trainings(rank: int, size: int) -> None:
-    """Graphs of other sizes, and of the bare model, would be the ones that training gets."""
+def test_graphs_are_compiled_for_the_training(rank: int, size: int) -> None:
+    """Otherwise training would use graphs compiled for other sizes or for the bare model."""
     compiled: list[bool] = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -143,8 +143,8 @@ def test_autocast_keeps_no_weight_of_the_measurement(rank: int, size: int) -> No
 
 
 @on_layouts("AA", "ab")
-def test_parameters_are_themselves_again(rank: int, size: int) -> None:
-    """With their gradients, flags and hooks, also where a measurement fails; TorchScript's too."""
+def test_parameters_are_restored(rank: int, size: int) -> None:
+    """Including gradients, flags and hooks, also if a measurement fails, and for TorchScript modules."""
 
     def forward(net: nn.Module, batch: Any) -> torch.Tensor:
         if calls is not None:
@@ -180,7 +180,7 @@ def test_parameters_are_themselves_again(rank: int, size: int) -> None:
 
 
 class Clipping(nn.Module):
-    """Its third and later passes write into a parameter."""
+    """A model whose third and later passes write to a parameter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -194,6 +194,6 @@ class Clipping(nn.Module):
 
 
 @on_layouts("AA")
-def test_what_cannot_be_put_back_is_an_error(rank: int, size: int) -> None:
+def test_changes_that_cannot_be_undone_are_an_error(rank: int, size: int) -> None:
     with pytest.raises(RuntimeError, match=r"measuring changed parameters of the model.*Settings\(measure=False\)"):
         measured(DistributedDataParallel(Clipping().double()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""atoll.adapters.lightning: a fit is the training of one process with the whole batch."""
+"""atoll.adapters.lightning: fit() gives the training of one process with the whole batch."""
 
 import tempfile
 from pathlib import Path
@@ -71,7 +71,7 @@ def test_trains_as_one_process(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_goes_on_from_a_checkpoint(rank: int, size: int) -> None:
-    """Of the middle of an epoch, saved with the loader's state."""
+    """The checkpoint is from the middle of an epoch, with the loader's state."""
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     folder = [tempfile.mkdtemp()]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every policy that follows the training's times: changes come where its rule says so, each rank makes the plans for
+"""Every policy that follows the training's times: plans change where its rule says so, each rank makes the plans by
 itself, and the training is that of one process with the same global batches."""
 
 import contextlib
@@ -32,7 +32,7 @@ PROFILE = DeviceProfile(
     "made up", [Measured(size, 1e-3 * size) for size in (4, 8, 16)], operations=1e9, memory_used=1 << 20, latency=1e-4
 )  # of every rank
 EQUAL = [8, 8, 8]
-# Rank 0 turns out four times as slow: a ninth of all operations per second, the others have four ninths each.
+# Rank 0 turns out to be four times as slow: it has a ninth of all operations per second, the others four ninths each.
 SLOW = {
     ("balancenet-eq5", "literal"): [14, 16, 16],
     ("balancenet-eq5", "normalised"): [7, 9, 8],
@@ -46,13 +46,13 @@ CASES = [*SLOW, ("energy", "normalised"), ("random", "normalised")]
 
 
 def four_times_as_slow(rank: int, step: int) -> float:
-    """Seconds for a sample."""
+    """Returns the seconds per sample."""
     return 4e-3 if rank == 0 and step < SLOW_UNTIL else 1e-3
 
 
 @contextlib.contextmanager
 def made_up() -> Iterator[None]:
-    """Devices are what PROFILE says, and no rank sends its plan to others."""
+    """Replaces profiles by PROFILE, and checks that no rank sends its plan to others."""
     refused = mock.Mock(side_effect=AssertionError("one rank tells the others"))
     with contextlib.ExitStack() as stack:
         stack.enter_context(mock.patch.object(planner, "measure", return_value=PROFILE))
@@ -63,7 +63,7 @@ def made_up() -> Iterator[None]:
 
 
 def alone(history: list[dict[str, Any]]) -> nn.Module:
-    """One process with the global batches of these plans."""
+    """Trains one process with the global batches of these plans."""
     model, data, step = network(), dataset(), 0
     update = sgd(model.parameters())
     for epoch in range(EPOCHS):
@@ -80,7 +80,7 @@ def alone(history: list[dict[str, Any]]) -> nn.Module:
 
 
 def run_live(rank: int, policy: str, form: str, lines: str) -> list[dict[str, Any]]:
-    """Trains, and returns the plans."""
+    """Trains; returns the plans."""
     settings = atoll.Settings(form=form, update_interval=EVERY, check_replicas=0, watts=WATTS[rank],
                               watch=Watch(live=False, json_lines=lines))  # fmt: skip
     model = wrapped()
@@ -113,7 +113,7 @@ def test_changes_come_where_the_rule_says_so(ranks: Ranks, policy: str, form: st
         return
     first = LITERAL[policy] if form == "literal" else EQUAL
     assert history[0] == {"step": 0, "batches": first}
-    if policy.startswith("balancenet"):  # each new division at once, also back
+    if policy.startswith("balancenet"):  # each new division at once, and also back
         assert history == [history[0], {"step": EVERY, "batches": SLOW[policy, form]},
                            {"step": SLOW_UNTIL, "batches": first}]  # fmt: skip
         return
@@ -122,7 +122,7 @@ def test_changes_come_where_the_rule_says_so(ranks: Ranks, policy: str, form: st
 
 
 def by_energy() -> list[int]:
-    """A sample costs 0.4 J on rank 0 while it is slow, 0.3 J on the others."""
+    """Returns settings with which a sample costs 0.4 J on rank 0 while it is slow, and 0.3 J on the others."""
     ranks = [{"cost": {"shape": "affine", "fixed": 0, "per_sample": seconds}, "busy_watts": busy, "idle_watts": idle}
              for seconds, (busy, idle) in zip((4e-3, 1e-3, 1e-3), WATTS, strict=True)]  # fmt: skip
     batches: list[int] = _C.plan_batches({"ranks": ranks, "batch": BATCH, "policy": "energy"})["batches"]
@@ -131,7 +131,7 @@ def by_energy() -> list[int]:
 
 
 def check_random(history: list[dict[str, Any]]) -> None:
-    """Thrown anew in every window, faster or not."""
+    """Checks that shares are drawn again in every window, whether faster or not."""
     ranks = [{"cost": {"shape": "affine", "fixed": 0, "per_sample": 1}}] * 3
     request = {"ranks": ranks, "batch": BATCH, "policy": "random", "seed": SEED}
     expected: list[dict[str, Any]] = []
@@ -159,5 +159,5 @@ def without_power(rank: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["ABA"], indirect=True)
-def test_energy_asks_for_the_power_that_nothing_measures(ranks: Ranks) -> None:
+def test_energy_requires_power_that_is_not_measured(ranks: Ranks) -> None:
     ranks.run(without_power)

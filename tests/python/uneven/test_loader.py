@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""atoll.DataLoader: every sample once, gradients of one process, whatever plan, workers and restarts."""
+"""atoll.DataLoader: every sample once, and the gradients of one process, whatever the plan, workers and restarts."""
 
 import itertools
 from typing import Any
@@ -46,7 +46,7 @@ def train_alone(epochs: int, seed: int, samples: int = SAMPLES, batch: int = BAT
 
 
 def train(model: nn.Module, loader: atoll.DataLoader, epochs: int) -> list[list[int]]:
-    """The numbers of the samples that counted, by epoch."""
+    """Trains; returns the numbers of the samples that counted, by epoch."""
     update = sgd(model.parameters())
     seen = []
     for _ in range(epochs):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Elements that are not samples, layers that talk in forward passes, restarts on other ranks."""
+"""Elements that are not samples, layers that communicate in forward passes, restarts on other ranks."""
 
 import itertools
 from typing import Any
@@ -23,7 +23,7 @@ TOKENS, IGNORED = 6, -100
 
 
 def sentences() -> TensorDataset:
-    """Labels of most tokens are masked, of some samples all."""
+    """Returns sentences in which the labels of most tokens are masked, and in some samples all."""
     chance = torch.Generator().manual_seed(12)
     inputs = torch.randn(SAMPLES, TOKENS, FEATURES, generator=chance, dtype=torch.float64)
     labels = torch.randint(CLASSES, (SAMPLES, TOKENS), generator=chance)
@@ -32,7 +32,7 @@ def sentences() -> TensorDataset:
 
 
 def token_loss(model: nn.Module, inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The mean over valid tokens: not a number where there is none."""
+    """The mean over valid tokens, which is NaN without any."""
     return nn.functional.cross_entropy(model(inputs).flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
 
 
@@ -72,7 +72,7 @@ def test_weights_by_valid_tokens(rank: int, size: int) -> None:
 
 @on_layouts("AA", "ab")
 def test_a_step_without_any_element(rank: int, size: int) -> None:
-    """The optimizer would go on with gradients of zero: the error comes before."""
+    """The error comes before the optimizer would step with zero gradients."""
     data = sentences()
     data.tensors[1][atoll._C.permutation(SAMPLES, 0, 0)[BATCH : 2 * BATCH]] = IGNORED
 
@@ -132,7 +132,7 @@ def test_batch_norm_over_uneven_and_empty_shares(rank: int, size: int) -> None:
 
 @on_layouts("AAA")
 def test_resumes_on_other_ranks(rank: int, size: int) -> None:
-    """Two ranks stop in the middle of the second epoch, three go on, then one."""
+    """Two ranks stop in the middle of the second epoch, three continue, then one."""
     seen: list[int] = []
     state: dict[str, Any] = {}
     for members, steps in (([0, 1], 9), ([0, 1, 2], 3), ([1], 100)):
@@ -150,7 +150,7 @@ def test_resumes_on_other_ranks(rank: int, size: int) -> None:
 
 
 def _some_steps(group: Any, members: list[int], state: dict[str, Any], steps: int) -> list[int]:
-    """Trains from `state` on, at most `steps` steps and not beyond the second epoch; `state` is updated."""
+    """Trains from `state` for at most `steps` steps, and not beyond the second epoch; `state` is updated."""
     net = network()
     model = DistributedDataParallel(net, process_group=group)
     update = sgd(model.parameters())

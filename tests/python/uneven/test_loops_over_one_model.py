@@ -41,7 +41,7 @@ def again(loader: atoll.DataLoader) -> Iterator[Any]:
 
 
 def ways_to_evaluate(model: DistributedDataParallel, loader: atoll.DataLoader) -> list[Evaluate]:
-    """All of it, its first step, one batch, and one batch after another of a loop that stays open."""
+    """Ways to evaluate: all batches, the first step, one batch, and successive batches of a loop that stays open."""
     opened = again(loader)
 
     def first_step() -> None:
@@ -58,8 +58,9 @@ def ways_to_evaluate(model: DistributedDataParallel, loader: atoll.DataLoader) -
 
 @on_layouts("AA")
 def test_evaluation_inside_a_step(rank: int, size: int) -> None:
-    """After the backward pass, and between the parts of a step; before it too where the loop is not left open, which
-    has the last word. Ranks have as many parts in a step as the others, because evaluations are collective."""
+    """Evaluates after the backward pass and between the parts of a step, and also before it unless the loop stays
+    open, which would then determine the weights. All ranks have the same number of parts in a step, because
+    evaluations are collective."""
     reference = train_alone(1, SEED)
     for micro_batch in (None, 2 if rank == 0 else 6):
         for way in range(4):
@@ -83,12 +84,12 @@ def test_evaluation_inside_a_step(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_an_open_loop_ends_inside_a_later_step(rank: int, size: int) -> None:
-    """Before that step's backward pass, which has the step's own weights then."""
+    """The loop ends before that step's backward pass, which then has the step's own weights."""
     model = wrapped()
     loader, rest = loader_of(model, seed=SEED), iter(loader_of(model, shares=[2, 1]))
     update = sgd(model.parameters())
     for step, batch in enumerate(loader):
-        if step == 6:  # the last one: its samples are fewer than those of others
+        if step == 6:  # the last step, which has fewer samples than others
             evaluate(model, rest)
         loss_of(model, batch).backward()
         if step < 6:
@@ -100,7 +101,7 @@ def test_an_open_loop_ends_inside_a_later_step(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_losses_of_two_loaders_in_one_backward_pass(rank: int, size: int) -> None:
-    """One loader's batch would have the other's weight."""
+    """Otherwise one loader's batch would have the other's weight."""
 
     def together(model: nn.Module, loaders: Any, done: list[Any]) -> None:
         for batches in zip(*loaders, strict=True):
@@ -118,7 +119,7 @@ def test_losses_of_two_loaders_in_one_backward_pass(rank: int, size: int) -> Non
 
 @on_layouts("AA")
 def test_losses_of_two_loaders_one_after_another(rank: int, size: int) -> None:
-    """Each before the next loader is asked: then the step is that of one process with both batches."""
+    """Each backward pass runs before the next loader is used, so the step is that of one process with both batches."""
     model, alone = wrapped(), wrapped().module
     first, second = loader_of(model, seed=SEED), again(loader_of(model, shares=[3, 1], seed=SEED + 1))
     update, update_alone = sgd(model.parameters()), sgd(alone.parameters())
@@ -136,7 +137,7 @@ def test_losses_of_two_loaders_one_after_another(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_times_are_those_of_the_loader_that_trains(rank: int, size: int) -> None:
-    """Also where another one was made after it, or trains in between."""
+    """Also if another loader was made after it, or trains in between."""
     model = wrapped()
     settings = atoll.Settings(measure=False, update_interval=2, watch=atoll.Watch(live=False))
     loaders = [loader_of(model, policy="minmax", shares=None, settings=settings) for _ in range(2)]

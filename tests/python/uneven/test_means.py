@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""loader.mean: what one process would have as the mean over the whole step."""
+"""loader.mean: the mean over the whole step, as one process would have it."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def per_sample(inputs: torch.Tensor, _labels: torch.Tensor) -> torch.Tensor:
 
 
 def expected(model: nn.Module, masked: bool) -> list[tuple[float, float]]:
-    """Of each step in one process: the loss, and the mean of another value."""
+    """Returns, for each step of one process, the loss and the mean of another value."""
     data = sentences()
     order = atoll._C.permutation(SAMPLES, 0, 0)
     found = []
@@ -39,7 +39,7 @@ def as_rows(values: list[tuple[float, ...]]) -> torch.Tensor:
 
 @on_layouts("AA", "AAA", "aCb")
 def test_means_of_unequal_masked_and_empty_batches(rank: int, size: int) -> None:
-    """With as many batches per step on each rank as it needs. The second rank's share is often empty."""
+    """Each rank has as many batches per step as it needs. The second rank's share is often empty."""
     net = network()
     for masked in (False, True):
         for limit in (None, 2 + rank):
@@ -76,7 +76,7 @@ def test_a_step_without_all_of_its_batches_is_refused(rank: int, size: int) -> N
 
 @on_layouts("AA")
 def test_there_is_no_mean_outside_the_loop(rank: int, size: int) -> None:
-    """On any rank, so that nobody waits for others."""
+    """It is an error on every rank, so that none waits for others."""
     for options in ({"model": wrapped(), "settings": UNMEASURED}, {"policy": "equal"}):
         loader = atoll.DataLoader(sentences(), BATCH, **options)
         for _ in range(2):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a training would be faster without: decided by made-up numbers, and measured."""
+"""Advice to leave ranks out of a training, for made-up numbers and for measured ones."""
 
 import json
 import time
@@ -36,7 +36,8 @@ SLOW_BRIDGE, FAST_BRIDGE, INSIDE = 0.112, 0.002, 0.010
 
 
 class Training:
-    """Ranks whose samples take so long, and what a step of theirs does not hide. `inside`: spent within islands."""
+    """Ranks with these seconds per sample, and the communication that a step exposes. `inside`: the part within
+    islands."""
 
     def __init__(
         self, seconds: Sequence[float], islands: list[list[int]], exposed: float, *, inside: float = INSIDE,
@@ -65,12 +66,12 @@ class Training:
         return self.membership.observe(seen or self.seen(), [1.0] * len(self.costs), self.plan)
 
     def windows(self, count: int) -> list[Advice]:
-        """What was told in so many."""
+        """Returns the advice after this number of windows."""
         told = [self.window() for _ in range(count)]
         return [advice for advice in told if advice is not None]
 
 
-def test_two_and_one_behind_a_slow_bridge_are_slower_than_the_two() -> None:
+def test_a_third_rank_over_a_slow_bridge_makes_two_slower() -> None:
     training = Training(KAITIAN, ISLANDS, SLOW_BRIDGE)
     assert training.window() is None, "one window may be chance"
     advice = training.window()
@@ -82,7 +83,7 @@ def test_two_and_one_behind_a_slow_bridge_are_slower_than_the_two() -> None:
     assert training.windows(3 * PAUSE) == [], "the same is not told again"
 
 
-def test_everyone_helps_behind_a_fast_bridge() -> None:
+def test_all_ranks_help_over_a_fast_bridge() -> None:
     assert Training(KAITIAN, ISLANDS, FAST_BRIDGE).windows(3 * PAUSE) == []
 
 
@@ -98,13 +99,13 @@ def test_islands_that_are_not_known_are_not_taken_for_fast() -> None:
     assert Training(KAITIAN, [], SLOW_BRIDGE).windows(5) == []
 
 
-def test_a_small_gain_is_not_worth_a_word() -> None:
+def test_a_small_gain_is_not_reported() -> None:
     """0.256 s alone against 0.128 and what is exposed."""
     assert Training([GPU, GPU], [[0], [1]], 0.135).windows(5) == []
     assert len(Training([GPU, GPU], [[0], [1]], 0.145).windows(5)) == 1
 
 
-def test_what_no_rank_saves_counts_in_the_step_alone() -> None:
+def test_time_that_no_rank_saves_counts_only_in_the_step() -> None:
     training = Training(KAITIAN, ISLANDS, SLOW_BRIDGE)
     training.rest = 1.0
     (advice,) = training.windows(2)
@@ -112,14 +113,14 @@ def test_what_no_rank_saves_counts_in_the_step_alone() -> None:
     assert advice.gain == pytest.approx(0.088 / 1.226)
 
 
-def test_waits_for_data_count() -> None:
+def test_waiting_for_data_counts() -> None:
     for loads, expected in ((0.0, []), (0.2, [(1,)])):
         training = Training([GPU, GPU], [[0], [1]], 0.1)
         training.loads[1] = loads
         assert [advice.left_out for advice in training.windows(5)] == expected
 
 
-def test_what_is_not_measured_gives_no_advice() -> None:
+def test_no_advice_without_measurements() -> None:
     training = Training(KAITIAN, ISLANDS, SLOW_BRIDGE)
     seen = training.seen()
     for _ in range(5):
@@ -136,7 +137,7 @@ def test_a_rank_without_samples_is_no_hindrance() -> None:
     assert advice.left_out == (2,)
 
 
-def test_chance_is_not_told() -> None:
+def test_chance_is_not_advice() -> None:
     training = Training(KAITIAN, ISLANDS, SLOW_BRIDGE)
     for _ in range(10):
         for exposed in (SLOW_BRIDGE, FAST_BRIDGE):
@@ -145,7 +146,7 @@ def test_chance_is_not_told() -> None:
 
 
 def test_equal_ranks_alone_are_equally_good() -> None:
-    """Chance says which of them is faster in a window; the first one that was found is told, once."""
+    """Which of them is faster in a window is chance; the first one that was found is reported, once."""
     training = Training([GPU, GPU], [[0], [1]], 0.3)
     told = []
     for window in range(40):
@@ -156,7 +157,7 @@ def test_equal_ranks_alone_are_equally_good() -> None:
     assert told[1] is not None
 
 
-def test_much_better_advice_replaces_what_was_told() -> None:
+def test_much_better_advice_replaces_the_last_one() -> None:
     training = Training([GPU, GPU], [[0], [1]], 0.3)
     training.loads[1] = 0.1
     assert [advice.left_out for advice in training.windows(2)] == [(1,)]
@@ -178,7 +179,7 @@ def test_advice_is_given_again_when_it_changes() -> None:
 def test_advice_holds_while_it_gains_anything() -> None:
     training = Training([GPU, GPU], [[0], [1]], 0.2)
     assert len(training.windows(2)) == 1
-    training.exposed = 0.129  # 1 ms more than what the second rank saves
+    training.exposed = 0.129  # 1 ms more than the second rank saves
     assert training.windows(PAUSE + 2) == []
     training.exposed = 0.127
     assert training.windows(PAUSE + 2) == [Advice()]
@@ -187,12 +188,12 @@ def test_advice_holds_while_it_gains_anything() -> None:
 def test_the_batch_must_fit() -> None:
     assert Training([GPU, GPU], [[0], [1]], 0.2, most=200).windows(5) == []
     training = Training([GPU, GPU], [[0], [1]], 0.2, most=200)
-    training.plan = Plan(1, 0, (300, 300))  # a literal plan, which keeps to no caps
+    training.plan = Plan(1, 0, (300, 300))  # a literal plan, which ignores caps
     assert training.windows(5) == []
 
 
 def test_an_island_among_many_ranks() -> None:
-    """Four fast ranks of twenty."""
+    """Four of twenty ranks are fast."""
     island = [3, 7, 11, 15]
     seconds = [GPU if rank in island else 30 * GPU for rank in range(20)]
     others = [rank for rank in range(20) if rank not in island]
@@ -201,7 +202,7 @@ def test_an_island_among_many_ranks() -> None:
 
 
 class Heavy(nn.Module):
-    """Gradients of 16 MB that take hardly any computing."""
+    """A model with 16 MB of gradients and hardly any computation."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -212,7 +213,7 @@ class Heavy(nn.Module):
 
 
 class Light(nn.Module):
-    """Small gradients of samples that take 2 ms each, however busy the machine is."""
+    """A model with small gradients whose samples take 2 ms each, however busy the machine is."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,12 +227,12 @@ class Light(nn.Module):
 def advised(
     rank: int, model: nn.Module, folder: str, *, batch: int, with_file: bool = True, windows: int = 3
 ) -> list[dict[str, Any]]:
-    """What rank 0 tells in some windows of a training."""
+    """Returns the advice of rank 0 in some windows of a training."""
     watch = atoll.Watch(live=False, json_lines=f"{folder}/lines-{len(list(Path(folder).iterdir()))}")
     settings = atoll.Settings(update_interval=4, reuse=False, watch=watch if with_file else atoll.Watch(live=False))
     samples = 4 * windows * batch
     data = TensorDataset(torch.ones(samples, 8), torch.zeros(samples, dtype=torch.int64))
-    dist.barrier()  # the file is named before it is made
+    dist.barrier()  # the file is named before it is created
     loader = atoll.DataLoader(data, batch, model=model, settings=settings)
     for inputs, targets in loader:
         nn.functional.cross_entropy(model(inputs.to(device())), targets.to(device())).backward()
@@ -258,14 +259,14 @@ def on_a_bridge(rank: int, folder: str, count: int) -> list[dict[str, Any]]:
     return advised(rank, DistributedDataParallel(Heavy(count).to(device())), folder, batch=8)
 
 
-# A profile that other processes on the machine cannot spoil: one sample takes as long as all.
+# A profile that a busy machine cannot disturb: one sample takes as long as all.
 FLAT = DeviceProfile("flat", [Measured(size, 1e-3) for size in (1, 2, 4, 8)])
 
 
 def on_memory(rank: int, folder: str, **options: Any) -> list[dict[str, Any]]:
-    """Islands on one host."""
+    """The environments of islands on one host."""
     with mock.patch.object(planner, "measure", return_value=FLAT):
-        # More windows than advice needs: where one is disturbed, or the plan changes, its count begins anew.
+        # More windows than advice needs, because counting restarts when one is disturbed or the plan changes.
         return advised(rank, DistributedDataParallel(Heavy(4 << 20)), folder, batch=8, windows=8, **options)
 
 
@@ -275,7 +276,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def check_told(events: list[dict[str, Any]], size: int) -> None:
-    """One alone is much faster, and who it is does not matter."""
+    """Checks that one rank alone is reported as much faster; which one does not matter."""
     (event,) = events
     assert len(event["ranks"]) == size - 1
     assert event["value"] > 0.05
@@ -292,14 +293,14 @@ def test_large_gradients_make_one_alone_faster(ranks: Ranks, folder: Path) -> No
 
 @pytest.fixture(scope="module")
 def slow_copies() -> Iterator[Ranks]:
-    """Two islands of a simulated device each, between which 20 MB/s pass."""
+    """Two islands of one simulated device each, with 20 MB/s between them."""
     ranks = Ranks(2, "AB", {"ATOLL_SIM_BANDWIDTH": "20M"}, ["sim", "sim"])
     yield ranks
     ranks.stop()
 
 
 def test_a_throttled_bridge_makes_one_alone_faster(slow_copies: Ranks, folder: Path) -> None:
-    """A gradient of 1 MB takes 50 ms to the host, and as long back."""
+    """A gradient of 1 MB takes 50 ms to the host, and the same time back."""
     told, _ = slow_copies.run(on_a_bridge, str(folder), 1 << 18)
     check_told(told, 2)
     assert told[0]["seconds"] > 0.02
@@ -308,7 +309,7 @@ def test_a_throttled_bridge_makes_one_alone_faster(slow_copies: Ranks, folder: P
 
 @pytest.fixture(scope="module")
 def with_library(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    """An island of two simulated devices with their library, and one of another."""
+    """An island of two simulated devices with their library, and one with another device."""
     ranks = Ranks(3, "AAB", {"ATOLL_SIM_BANDWIDTH": "20M", **request.param}, ["sim"] * 3)
     yield ranks
     ranks.stop()
@@ -318,7 +319,7 @@ STEEP = DeviceProfile("steep", [Measured(size, 10e-3 * size) for size in (1, 2, 
 
 
 def with_pace(rank: int, folder: str) -> list[dict[str, Any]]:
-    """Computes as long as STEEP says, by its own account."""
+    """Makes a rank report the computing times of STEEP."""
     model = DistributedDataParallel(Heavy(1 << 18).to(device()))
 
     def take(times: StepTimes) -> Any:
@@ -333,9 +334,9 @@ def with_pace(rank: int, folder: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("with_library", "left_out"), [({}, [2]), ({"ATOLL_SIM_LINK": "10M"}, [])], indirect=["with_library"]
 )
-def test_a_library_is_asked_how_long_it_takes(with_library: Ranks, left_out: list[int], folder: Path) -> None:
-    """1 MB takes 0.1 s over the bridge. Two ranks compute for 40 ms, one alone for 80 ms, which is better all the same
-    where the library takes 0.1 s."""
+def test_the_time_of_a_library_counts(with_library: Ranks, left_out: list[int], folder: Path) -> None:
+    """1 MB takes 0.1 s over the bridge. Two ranks compute for 40 ms, one alone for 80 ms, which is still better if
+    the library takes 0.1 s."""
     (event,), *_ = with_library.run(with_pace, str(folder))
     assert event["ranks"] == left_out if left_out else len(event["ranks"]) == 2
 
@@ -347,12 +348,12 @@ def helping(rank: int, folder: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("ranks", ["A", "AB"], indirect=True)
-def test_nothing_is_told_where_all_help(ranks: Ranks, folder: Path) -> None:
+def test_no_advice_if_all_ranks_help(ranks: Ranks, folder: Path) -> None:
     assert not any(ranks.run(helping, str(folder)))
 
 
 @on_layouts("AB")
-def test_it_is_a_warning_where_nobody_watches(rank: int, size: int) -> None:
+def test_advice_is_a_warning_without_watchers(rank: int, size: int) -> None:
     with warnings_of_plans() as caught:
         on_memory(rank, "/", with_file=False)
     told = [text for text in caught if "leave rank" in text]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever a rank does, the others make progress or get an error in time, and no process stays behind."""
+"""Whatever a rank does, the others make progress or get an error in time, and no process is left."""
 
 import itertools
 import multiprocessing
@@ -45,7 +45,7 @@ EMPTY = atoll.Settings(measure=False, least=0)
 
 @on_layouts("AAA", "ABAA", "ab")
 def test_tiny_datasets_and_empty_shares(rank: int, size: int) -> None:
-    """Fewer samples than ranks, and ranks without any."""
+    """There are fewer samples than ranks, and ranks without any."""
     only_last = [0.0] * (size - 1) + [1.0]
     for samples, shares in itertools.product((1, 2, BATCH + 1), (None, only_last)):
         model = wrapped()
@@ -70,7 +70,7 @@ def test_very_unequal_numbers_of_parts(rank: int, size: int) -> None:
 
 
 class Blocking(Numbers):
-    """After some samples the workers of one rank do not answer any more, as if a disk were gone."""
+    """A dataset whose workers on one rank stop answering after some samples, as if a disk were gone."""
 
     def __init__(self, blocks: bool) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Blocking(Numbers):
 
 
 class Victim:
-    """Kills this process at a point, when that is reached for the n-th time."""
+    """Kills this process when it reaches a point for the n-th time."""
 
     def __init__(self, me: Me, rank: int, point: str, times: int) -> None:
         self._me, self._is_me, self._point, self._left = me, me.rank == rank, point, times
@@ -155,7 +155,7 @@ def test_a_killed_rank(tmp_path: Path, layout: str, rank: int, point: str, times
 
 
 class Sleeping(nn.Module):
-    """Takes `pace` seconds for each sample, in measurements too."""
+    """A model that takes `pace` seconds per sample, also in measurements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -222,7 +222,7 @@ def break_early(me: Me, then: str) -> None:
 
 @pytest.mark.parametrize("then", ["waits", "goes on"])
 def test_one_rank_leaves_the_loop(tmp_path: Path, then: str) -> None:
-    """And does nothing more, or begins the next epoch."""
+    """It does nothing more, or starts the next epoch."""
     with Job(tmp_path, break_early, arguments=(then,)) as job:
         left = job.wait_for("leaves", [1])[1].at
         stuck = [0, 2] if then == "waits" else [0, 1, 2]
@@ -256,7 +256,7 @@ def test_all_ranks_leave_the_loop(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_ranks_leave_the_loop_after_unlike_steps(rank: int, size: int) -> None:
-    """Rank 1 in the middle of its first one."""
+    """Rank 1 leaves it in the middle of its first step."""
     loader = atoll.DataLoader(dataset(), BATCH, model=wrapped(), micro_batch=[None, 4][rank], settings=UNMEASURED)
     for _ in loader:
         break
@@ -266,7 +266,7 @@ def test_ranks_leave_the_loop_after_unlike_steps(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_an_older_iteration_cannot_go_on(rank: int, size: int) -> None:
-    """It would take the samples of the newer one."""
+    """Otherwise it would take the samples of the newer one."""
     loader = atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=UNMEASURED)
     older = iter(loader)
     next(older)

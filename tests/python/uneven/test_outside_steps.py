@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backward passes that belong to no step are errors, and what does not know the loader goes on as if it were none."""
+"""Backward passes that belong to no step are errors, and code that does not use the loader works as if it did not
+exist."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +26,7 @@ def loss_of(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
 
 
 def ahead(loader: atoll.DataLoader) -> Iterator[Any]:
-    """As prefetchers do: the next batch is fetched before this one is given."""
+    """Fetches the next batch before it yields the current one, as prefetchers do."""
     batches = iter(loader)
     held = next(batches)
     for batch in batches:
@@ -44,7 +45,7 @@ def sharded() -> nn.Module:
 
 @on_layouts("AA")
 def test_batches_that_are_fetched_ahead(rank: int, size: int) -> None:
-    """All steps would have the weights of the ones behind them."""
+    """All steps would have the weights of the next ones."""
 
     def epoch(model: nn.Module, loader: atoll.DataLoader, done: list[Any]) -> None:
         for batch in ahead(loader):
@@ -76,7 +77,7 @@ def check_plain(model: DistributedDataParallel, rank: int) -> None:
 
 @on_layouts("AA")
 def test_training_goes_on_without_the_loader(rank: int, size: int) -> None:
-    """In the same wrapper it is an error, in another one it is DistributedDataParallel's own; also after a loop that
+    """With the same wrapper it is an error, with another one plain DistributedDataParallel; also after a loop that
     was left in the middle of a step."""
     for micro_batch in (None, 5):
         options: dict[str, Any] = {"policy": "fixed", "shares": [1, 3], "settings": UNMEASURED}
@@ -110,14 +111,14 @@ def test_a_loop_that_is_left_inside_a_step(rank: int, size: int) -> None:
     batches = iter(loader)
     next(batches)
     del older
-    assert not model.require_backward_grad_sync, "the newer loop's part is no last one"
+    assert not model.require_backward_grad_sync, "the newer loop's part is not the last one"
     batches.close()
     assert model.require_backward_grad_sync
 
 
 @on_layouts("AA")
 def test_one_batch_again_and_again(rank: int, size: int) -> None:
-    """As to see whether a model learns at all."""
+    """A common check of whether a model learns at all."""
     model, alone = wrapped(), network()
     loader = atoll.DataLoader(dataset(), BATCH, model=model, policy="fixed", shares=[1, 3], seed=SEED,
                               settings=UNMEASURED)  # fmt: skip
@@ -135,7 +136,7 @@ def test_one_batch_again_and_again(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_a_place_set_inside_a_loop(rank: int, size: int) -> None:
-    """The loop under way would go on at its own place, and write it over what was set."""
+    """The running loop would continue at its own place, and overwrite the one that was set."""
     model = wrapped()
     loader = atoll.DataLoader(dataset(), BATCH, model=model, seed=SEED, settings=UNMEASURED)
     begun: list[int] = []

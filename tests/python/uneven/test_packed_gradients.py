@@ -15,7 +15,7 @@ STEPS = 40
 
 @on_layouts("AB", "AABB", "aCb")
 def test_uneven_batches_are_weighed(rank: int, size: int) -> None:
-    """Compressed before or after the weights are made, with parts that accumulate."""
+    """Compression is set up before or after the weights, with parts that accumulate."""
     alone = network()
     train_alone(alone, STEPS)
     for first in (True, False):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples to measure with are read aside: what a dataset opens, counts and draws then is none of the training's."""
+"""Samples for measurements are read separately: files, counters and random numbers of the training's dataset are not
+affected."""
 
 import itertools
 import multiprocessing
@@ -34,7 +35,7 @@ def sample(number: int) -> tuple[torch.Tensor, int]:
 
 
 class Kept(Dataset[Any]):
-    """Opens what it reads with its first sample."""
+    """A dataset that opens its file with the first sample."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self.held = folder / type(self).__name__, None
@@ -64,7 +65,7 @@ class Kept(Dataset[Any]):
 
 
 class Unbuffered(Kept):
-    """Whose workers would share the place in one open file."""
+    """A dataset whose workers would share the position of one open file."""
 
     def open(self) -> Any:
         return os.open(self.path, os.O_RDONLY)
@@ -99,7 +100,7 @@ class Database(Kept):
 
 
 class Counting(Kept):
-    """What comes depends on how many came before."""
+    """A dataset whose samples depend on the number of earlier ones."""
 
     def __init__(self, folder: Path) -> None:
         self.generator, self.python = numpy.random.default_rng(5), random.Random(6)
@@ -124,7 +125,7 @@ def seen(data: Kept, measure: bool, number: int) -> list[Any]:
     settings = atoll.Settings(measure=measure, reuse=False, replay=[{"step": 0, "batches": [30, 18]}])
     loader = atoll.DataLoader(data, BATCH, model=wrapped(), settings=settings, **workers(number))
     assert repr(data.state()) == before
-    # A new group's socket at most; pipes of the process that has read are closed by a thread, soon.
+    # At most a new group's socket; a thread soon closes the pipes of the process that has read.
     eventually(lambda: len(os.listdir("/proc/self/fd")) <= files + 1, "what was opened is closed again")
     assert not multiprocessing.active_children()
     return [(inputs.tolist(), numbers.tolist()) for inputs, numbers in loader]
@@ -148,7 +149,7 @@ def test_datasets_are_as_they_were(ranks: Ranks, tmp_path: Path, number: int) ->
 
 
 class OnlyHere(Counting):
-    """As one whose samples are on an accelerator, or whose handles another process cannot use."""
+    """A dataset whose samples are on an accelerator, or whose handles another process cannot use."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -197,7 +198,7 @@ def test_a_sample_that_cannot_be_read_is_the_datasets_error(ranks: Ranks, tmp_pa
 
 
 class Once(IterableDataset[Any]):
-    """Can be iterated over a single time."""
+    """A stream that can be iterated over only once."""
 
     def __init__(self) -> None:
         self._left = iter(range(RECORDS))
@@ -215,7 +216,7 @@ def test_a_stream_that_can_be_read_once_is_not_read_here(rank: int, size: int) -
 
 
 class Initialised(Kept):
-    """Which a worker_init_fn gets ready."""
+    """A dataset that a worker_init_fn prepares."""
 
     def __getitem__(self, index: int) -> Any:
         assert self.held is not None
@@ -250,7 +251,7 @@ def test_tensors_are_read_without_a_process(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_a_sampler_is_asked_once_for_each_epoch(rank: int, size: int) -> None:
-    """As far as it can tell: it draws the first epoch's order again."""
+    """As far as the sampler can tell: it draws the first epoch's order again."""
     drawn = RandomSampler(range(RECORDS), generator=torch.Generator().manual_seed(3))
     loader = atoll.DataLoader(dataset(RECORDS), BATCH, model=wrapped(), policy="equal", sampler=drawn)
     own = RandomSampler(range(RECORDS), generator=torch.Generator().manual_seed(3))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training that is recorded: what all ranks measure and note is in the record, and makes a page."""
+"""A recorded training: the measurements and notes of all ranks are in the record, and on the page."""
 
 import logging
 from pathlib import Path
@@ -57,7 +57,7 @@ def test_what_is_recorded(ranks: Ranks, tmp_path: Path) -> None:
 
 
 @on_layouts("AA")
-def test_ranks_that_note_unlike_names_are_told_and_go_on(rank: int, size: int) -> None:
+def test_ranks_that_note_different_names_get_a_warning(rank: int, size: int) -> None:
     model = wrapped()
     watch = Watch(live=False, prometheus=0) if rank == 0 else Watch(live=False)
     settings = atoll.Settings(measure=False, update_interval=1, watch=watch)
@@ -81,7 +81,7 @@ def test_notes_are_weighted_means() -> None:
     ranks[0].add(0.75, {"b": torch.tensor([[2.0]], requires_grad=True), "a": 1})
     ranks[0].add(0.75, {"b": 4.0, "a": 1})
     ranks[1].add(0.25, {"b": 10.0, "a": 3})
-    ranks[1].add(0.0, {"b": float("nan"), "a": float("inf")})  # a batch that counts nothing
+    ranks[1].add(0.0, {"b": float("nan"), "a": float("inf")})  # a batch without weight
     ranks[1].add(0.25, {"b": torch.tensor(10.0), "a": 3})
     names = ranks[0].names()
     rows = [each.take() for each in ranks]

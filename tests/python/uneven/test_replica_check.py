@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks whose parameters come to differ are told in time: by a warning where that is rounding, else by an error."""
+"""Ranks whose parameters diverge learn of it in time: by a warning if it is rounding, otherwise by an error."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from training import network
 
 
 def train(model: nn.Module, changes: dict[int, Any], settings: atoll.Settings = UNMEASURED, **options: Any) -> int:
-    """Six steps, with what happens in them; those that were done."""
+    """Trains for six steps with these changes in them; returns the steps that were done."""
     update = adamw(model.parameters())
     loader = atoll.DataLoader(dataset(6 * BATCH), BATCH, model=model, policy="equal", settings=settings, **options)
     for step, (inputs, targets, _) in enumerate(loader, start=1):
@@ -93,8 +93,8 @@ def test_replicas_of_shards(rank: int, size: int) -> None:
 
 @on_layouts("AAA")
 def test_what_measuring_once_did_would_be_found(rank: int, size: int) -> None:
-    """With static_graph DistributedDataParallel counts the passes over each parameter in its first step; those that
-    measure, over the parameters themselves, made it reduce too early."""
+    """With static_graph DistributedDataParallel counts the passes over each parameter in its first step; measuring
+    passes over the parameters themselves made it reduce too early."""
     model = DistributedDataParallel(network(), static_graph=True)
     for batch in range(profiling.WARM_UP + profiling.STEPS + rank):
         nn.functional.cross_entropy(model.module(dataset()[batch : batch + 1][0]), torch.zeros(1).long()).backward()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that no longer hold the same model are seen, and can be aligned."""
+"""Ranks that no longer hold the same model are detected, and can be aligned."""
 
 import math
 

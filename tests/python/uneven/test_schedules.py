@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each sample comes once over many random schedules of the whole loader, whose ranks are threads here: policies, plans
-that change, parts, breaks, states, restarts on other ranks with other global batches."""
+"""Each sample comes once over many random schedules of the whole loader, whose ranks are threads here: with
+policies, changing plans, parts, breaks, states, and restarts on other ranks with other global batches."""
 
 import json
 import random
@@ -20,7 +20,7 @@ POLICIES = ("minmax", "equal", "random", "fixed", "kaitian", "kaitian-iterative"
 
 
 class Run:
-    """One life of a training: what its ranks have in common, drawn at random."""
+    """One life of a training: the settings of all its ranks, drawn at random."""
 
     def __init__(self, chance: random.Random, samples: int, seed: int) -> None:
         self.samples, self.order_seed, self.seed = samples, seed, chance.randrange(10**6)
@@ -56,7 +56,7 @@ Seen = list[tuple[int, int, int]]  # epoch, step, sample
 
 
 def live(run: Run, seat: Seat, state: Any) -> tuple[Seen, list[Any]]:
-    """What one rank took, and its states, one for each step that was done."""
+    """Returns the samples that one rank took, and its states, one for each step that was done."""
     loader = run.loader(seat)
     if state is not None:
         loader.load_state_dict(state)
@@ -77,7 +77,7 @@ def live(run: Run, seat: Seat, state: Any) -> tuple[Seen, list[Any]]:
 
 
 def train(chance: random.Random, samples: int, seed: int) -> dict[int, list[int]]:
-    """Lives until all epochs are done: what was kept of each."""
+    """Runs lives until all epochs are done; returns the samples that count of each."""
     found: dict[int, list[int]] = {epoch: [] for epoch in range(EPOCHS)}
     state: Any = None
     while state is None or state["epoch"] < EPOCHS:
@@ -109,15 +109,15 @@ SLOW_FAST, FAST_SLOW = (2e-3, 1e-3), (1e-3, 2e-3)
 
 
 def paced_loader(seat: Seat, *windows: tuple[float, ...]) -> atoll.DataLoader:
-    """Of two ranks, whose seconds per sample are given for each step, which is a window."""
+    """Returns a loader of two ranks, with their seconds per sample for each step, which is a window."""
     options = atoll.Settings(measure=False, update_interval=1, patience=1, watch=atoll.Watch(live=False))
     made = atoll.DataLoader(list(range(100)), 30, model=Model(seat.meeting), group=seat, settings=options)
     Paced(seat.rank, lambda rank, step: windows[step - 1][rank]).put_into(made)
     return made
 
 
-def change_behind_many_parts(seat: Seat) -> list[int]:
-    """Workers were handed the first part of step 3, of many: the next two windows end before the others."""
+def change_after_many_parts(seat: Seat) -> list[int]:
+    """Workers have only the first of many parts of step 3: the next two windows end before they get the others."""
     loader = paced_loader(seat, SLOW_FAST, FAST_SLOW, SLOW_FAST)
     for steps in (1, 2, 3):
         loader._steps = steps
@@ -126,7 +126,7 @@ def change_behind_many_parts(seat: Seat) -> list[int]:
 
 
 def tail_of_a_resumed_loader(seat: Seat) -> list[list[int]]:
-    """Of two ranks, of which the first has planned the last step already."""
+    """Runs a loader of two ranks, the first of which has already planned the last step."""
     loader = paced_loader(seat, SLOW_FAST)
     loader._steps = 1
     loader.planner.step_ended(1, 0, 1)
@@ -137,7 +137,7 @@ def tail_of_a_resumed_loader(seat: Seat) -> list[list[int]]:
 
 def test_plans_of_several_windows_wait_for_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     seat_loaders(monkeypatch)
-    for steps in on_threads(Meeting(2, False), change_behind_many_parts):
+    for steps in on_threads(Meeting(2, False), change_after_many_parts):
         assert steps == [0, 4, 5, 6]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""fully_shard over other meshes than one line of ranks: replicas of shards, and shards of one rank."""
+"""fully_shard over meshes other than a single dimension of all ranks: replicas of shards, and shards of one rank."""
 
 import torch
 from torch import nn

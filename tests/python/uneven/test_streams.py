@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Iterable datasets: who reads them, with an iterator of whose own, and how it passes over others' samples."""
+"""Iterable datasets: the processes that read them, their iterators, and how they skip the samples of others."""
 
 import itertools
 import pickle
@@ -19,12 +19,12 @@ from support import Ranks
 from test_loader import on_all_ranks, wrapped
 from training import FEATURES
 
-LINES = 6000  # many times what a file's reader takes at once
+LINES = 6000  # many times what a file's buffer holds
 BATCH = 240
 
 
 class Lines(IterableDataset[Any]):
-    """Of a file: a sample and its number each."""
+    """The lines of a file, each a sample and its number."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -59,7 +59,7 @@ def test_workers_do_not_go_on_with_what_measured(ranks: Ranks, file: Path) -> No
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
-def test_workers_that_are_started_anew(ranks: Ranks, file: Path) -> None:
+def test_workers_that_are_started_again(ranks: Ranks, file: Path) -> None:
     ranks.run(each_line_once, str(file), "spawn", 1, ["fresh"])
 
 
@@ -76,7 +76,7 @@ class Counted(IterableDataset[int]):
         yield from range(9)
 
 
-def test_a_copy_reads_anew() -> None:
+def test_a_copy_reads_from_the_start() -> None:
     stream = Stream(Counted(), 9)
     assert stream[0, 3] == 3
     copy = pickle.loads(pickle.dumps(stream))
@@ -84,7 +84,7 @@ def test_a_copy_reads_anew() -> None:
 
 
 class Skips(Counted):
-    """As Hugging Face's datasets have it."""
+    """Has the skip() of Hugging Face's datasets."""
 
     def skip(self, n: int) -> "Skips":
         raise AssertionError(f"gives another dataset, without {n} samples")

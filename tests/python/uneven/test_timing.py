@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step's time is made of: computing, waiting for data, and what is left of the communication."""
+"""The parts of a step's time: computing, waiting for data, and exposed communication."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_steps_that_a_device_has_not_done_come_with_the_next_window(monkeypatch:
     assert (second.compute, second.exposed, second.inside) == (2.0, 3.0, pytest.approx(0.1))
 
 
-def test_what_was_not_begun_or_not_ready_is_not_measured() -> None:
+def test_steps_that_did_not_start_or_are_not_ready_are_not_measured() -> None:
     times = StepTimes(torch.device("cpu"))
     times.ready()
     times.reduced()
@@ -82,7 +82,7 @@ def test_the_last_gradient_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def summary(model: nn.Module, late: bool) -> Summary:
-    """Of some steps in which this rank computes long before its backward pass, or does not."""
+    """Returns the times of some steps in which this rank may compute for long before its backward pass."""
     settings = atoll.Settings(measure=False, update_interval=0)
     loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=settings, drop_last=True)
     work = torch.ones(600, 600)
@@ -99,7 +99,7 @@ def plain() -> DistributedDataParallel:
 
 
 def with_hook_before() -> nn.Module:
-    """It cannot be wrapped."""
+    """Registers a hook, which cannot be wrapped, before the loader is made."""
     model = plain()
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     return model
@@ -113,8 +113,8 @@ def with_hook_after() -> nn.Module:
 
 
 @on_layouts("AA", "ab")
-def test_waits_for_others_are_no_computing(rank: int, size: int) -> None:
-    """Rank 1 is late in each step, so rank 0 waits: that much is exposed on rank 0, and hardly anything on rank 1."""
+def test_waiting_for_others_is_not_computing(rank: int, size: int) -> None:
+    """Rank 1 is late in each step, so rank 0 waits: that time is exposed on rank 0, and hardly any on rank 1."""
     for make in (plain, with_hook_before, with_hook_after):
         taken = summary(make(), late=rank == 1)
         everyone: list[Any] = [None] * size
@@ -128,14 +128,14 @@ def test_waits_for_others_are_no_computing(rank: int, size: int) -> None:
 
 
 @on_layouts("AA")
-def test_what_a_sharded_model_exposes_is_not_known(rank: int, size: int) -> None:
+def test_exposed_time_of_a_sharded_model_is_not_known(rank: int, size: int) -> None:
     model = network()
     fully_shard(model, mesh=dist.init_device_mesh("cpu", (size,)))
     assert summary(model, late=False).exposed is None
 
 
 class _Slow(torch.autograd.Function):
-    """Takes 1 s of a clock that a test makes, in the backward pass."""
+    """Advances a test's clock by 1 s in the backward pass."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, clock: list[float]) -> torch.Tensor:
@@ -160,7 +160,7 @@ class _SlowBackward(nn.Module):
 
 @on_layouts("AA")
 def test_a_sharded_model_computes_until_its_last_gradient(rank: int, size: int) -> None:
-    """Each layer is reduced by itself, the last one first."""
+    """Each layer is reduced separately, the last one first."""
     clock = [0.0]
     model = nn.Sequential(nn.Linear(FEATURES, 9), _SlowBackward(clock), nn.Linear(9, CLASSES)).double()
     mesh = dist.init_device_mesh("cpu", (size,))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of unlike speed and memory: both are measured, plans keep to what fits, and nothing runs out of memory."""
+"""Ranks with different speed and memory: both are measured, plans fit into memory, and no rank runs out of it."""
 
 import gc
 import itertools
@@ -93,7 +93,7 @@ def a_step_fits(model: nn.Module, samples: int) -> bool:
 
 
 def shortest_step(costs: list[Any], caps: list[int | None]) -> float:
-    """Of all divisions of the batch that keep to the caps."""
+    """Returns the shortest step of all divisions of the batch within the caps."""
     most = [min(cap or BATCH, BATCH) for cap in caps]
     return min(
         max(cost.seconds(share) for cost, share in zip(costs, (a, b, BATCH - a - b), strict=True))
@@ -167,7 +167,7 @@ def test_parts_are_made_small_enough(unlike: Ranks) -> None:
 
 
 def fill() -> list[torch.Tensor]:
-    """All memory but a little."""
+    """Takes all memory but a little."""
     blocks: list[torch.Tensor] = []
     sim = torch.device("sim", 0)
     while fits(lambda: blocks.append(torch.empty(1 << 14, dtype=torch.uint8, device=sim)), sim):
@@ -176,13 +176,13 @@ def fill() -> list[torch.Tensor]:
 
 
 def cap_found(rank: int, model: nn.Module, **options: Any) -> int | None:
-    """Once nothing waits to be collected that holds the device's memory."""
+    """Returns the cap, after a garbage collection that releases the device's memory."""
     gc.collect()
     return loader_of(rank, model, **options).planner.facts[0].cap()
 
 
 def less_memory_than_last_time(rank: int) -> None:
-    """A profile of an earlier run is taken, and what fits now is found anew."""
+    """A profile of an earlier run is used, and the cap is determined again."""
     model = wrapped()
     before = cap_found(rank, model)
     filled = torch.empty(1 << 20 if rank == 0 else 1, dtype=torch.uint8, device=device())
@@ -198,12 +198,12 @@ def less_memory_than_last_time(rank: int) -> None:
     del blocks
 
 
-def test_free_memory_is_asked_for_each_time(unlike: Ranks) -> None:
+def test_free_memory_is_measured_each_time(unlike: Ranks) -> None:
     unlike.run(less_memory_than_last_time)
 
 
 def normalised(rank: int) -> None:
-    """Ranks try unlike numbers of steps, so none of them may need the others."""
+    """Ranks try different numbers of steps, so none of them may need the others."""
     gc.collect()
     model = DistributedDataParallel(atoll.convert_batch_norm(network(norm=True)).to(device()))
     before = [buffer.clone() for buffer in model.buffers()]
@@ -219,7 +219,7 @@ def test_synchronised_norms_are_measured_alone(unlike: Ranks) -> None:
 
 
 def speeds(rank: int) -> tuple[bool, Any]:
-    """What was measured, and whether the machine kept up with the simulated device's times."""
+    """Returns the measured speeds, and whether the machine kept up with the simulated device's times."""
     before = atoll.sim.punctuality() if rank < 2 else {"late": 0, "tasks": 0}
     loader = loader_of(rank, wrapped(), settings=atoll.Settings(reuse=False))
     after = atoll.sim.punctuality() if rank < 2 else before
@@ -237,8 +237,8 @@ def check_speeds(fast: Any, slow: Any) -> None:
 
 
 def test_speeds_are_measured(unlike: Ranks) -> None:
-    """In one of a few tries: a size whose steps met other work of this machine, while most operators of all sizes were
-    in time, is seen by its ratio alone."""
+    """Succeeds in one of a few tries: if other work of this machine disturbed the steps of one size while most
+    operators were in time, only the ratio shows it."""
     wrong: AssertionError | None = None
     for _ in range(TRIES):
         found = unlike.run(speeds)
@@ -261,7 +261,7 @@ def test_speeds_are_measured(unlike: Ranks) -> None:
 
 
 def watts(rank: int) -> None:
-    """Nothing measures a simulated device's power."""
+    """The power of a simulated device cannot be measured."""
     settings = atoll.Settings(watts=(300.0 + rank, 60.0))
     planner = loader_of(rank, wrapped(), policy="energy", settings=settings).planner
     for other, facts in enumerate(planner.facts):

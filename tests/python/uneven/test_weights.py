@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uneven shares train as one process with the whole batch does."""
+"""Uneven shares give the training of one process with the whole batch."""
 
 import copy
 import gc
@@ -56,7 +56,7 @@ def test_without_weights_it_differs(rank: int, size: int) -> None:
 
 @on_layouts(*LAYOUTS)
 def test_parts_accumulate(rank: int, size: int) -> None:
-    """Ranks have different numbers of parts, of different sizes, empty ones among them."""
+    """Ranks have different numbers of parts, of different sizes, including empty ones."""
     for as_view in (False, True):
         model = wrapped(gradient_as_bucket_view=as_view)
         train_together(model, weights_of(model), rank, random_shares(size, STEPS, most_parts=4))
@@ -65,7 +65,7 @@ def test_parts_accumulate(rank: int, size: int) -> None:
 
 @on_layouts("AAA", "ab")
 def test_a_hook_of_the_user_sees_weighted_buckets(rank: int, size: int) -> None:
-    """Registered before or after the weights; with parts that accumulate."""
+    """The hook is registered before or after the weights, with parts that accumulate."""
     for first in (True, False):
         model = wrapped()
         if first:
@@ -92,9 +92,9 @@ def register_power_sgd(model: DistributedDataParallel) -> None:
 
 @on_layouts("AAA")
 def test_compressing_hooks(rank: int, size: int) -> None:
-    """What they lose they lose with equal shares too."""
+    """They lose as much with equal shares."""
     for register, far in ((register_bf16, 0.02), (register_fp16, 0.005), (register_power_sgd, 0.02)):
-        # One bucket: PowerSGD's own calls of several buckets are in no fixed order on a CPU.
+        # One bucket, because PowerSGD's own calls for several buckets have no fixed order on a CPU.
         model = DistributedDataParallel(network())
         weights = weights_of(model)
         register(model)
@@ -112,7 +112,7 @@ def test_a_built_in_hook(rank: int, size: int) -> None:
 
 @on_layouts("AA")
 def test_gradients_of_empty_parts_may_be_anything(rank: int, size: int) -> None:
-    """Zero times infinity is no number, so what counts nothing must not be multiplied."""
+    """Zero times infinity is NaN, so gradients without weight must not be multiplied."""
     for hook in (None, default_hooks.allreduce_hook):
         model = wrapped()
         if hook is not None:
@@ -148,7 +148,7 @@ def convolutional() -> nn.Module:
 
 @on_layouts("AA", "AAA", "aCb")
 def test_synchronised_batch_norm(rank: int, size: int) -> None:
-    """Running statistics too. All ranks compute one part, some of them an empty one."""
+    """Running statistics as well. All ranks compute one part, some of them an empty one."""
     alone = convolutional()
     train_alone(alone, STEPS, shape=(2, 6, 6))
     model = DistributedDataParallel(convert_batch_norm(convolutional()).to(device()), bucket_cap_mb=SMALL_BUCKETS_MB)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every position comes once, whatever plans, restarts and numbers of ranks come between."""
+"""Every position comes once, whatever plans, restarts and numbers of ranks come in between."""
 
 import random
 
@@ -18,13 +18,13 @@ def random_shares(samples: int, ranks: int, chance: random.Random) -> list[int]:
 
 
 class ChangingPlan:
-    """Other shares in every step, and other numbers of parts; each rank's own copy gives the same."""
+    """A plan with different shares and numbers of parts in every step; each rank's own copy gives the same ones."""
 
     def __init__(self, ranks: int, seed: int, rank: int, global_batch: int) -> None:
         self._ranks, self._seed, self._rank, self._global_batch = ranks, seed, rank, global_batch
 
     def samples(self, step: int) -> int:
-        """Plans that keep a paper's own integers change it."""
+        """Returns the samples of a step, which plans with a paper's own integers change."""
         return self._global_batch + step % 3
 
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
@@ -36,7 +36,7 @@ class ChangingPlan:
 
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 10**6))
 def test_every_position_once_over_restarts(samples: int, global_batch: int, seed: int) -> None:
-    """An epoch in several runs, each with other ranks; a run ends after any step."""
+    """Runs an epoch in several parts, each with other ranks; a part may end after any step."""
     chance = random.Random(seed)
     order = torch.randperm(samples)
     position, step, seen = 0, 0, []
@@ -94,7 +94,7 @@ def test_parts_needed() -> None:
 
 
 class SmallerLater:
-    """Plans whose global batch becomes smaller with a step."""
+    """A plan whose global batch becomes smaller at a step."""
 
     def __init__(self) -> None:
         self.changes_at = 1000
@@ -107,8 +107,8 @@ class SmallerLater:
 
 
 def test_what_is_dropped_stays_dropped() -> None:
-    """When plans with smaller steps are made, one rank's workers have reached the end of the epoch, another's have
-    not."""
+    """When plans with smaller steps are made, one rank's workers have reached the end of the epoch and another's
+    have not."""
     shares = SmallerLater()
     ahead, behind = (Feed(shares, 0, drop_last=True) for _ in range(2))
     for feed in (ahead, behind):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that are threads of this process: loaders without models, process groups and gradients."""
+"""Ranks as threads of this process, for loaders without models, process groups and gradients."""
 
 import json
 import threading
@@ -18,7 +18,7 @@ MEETING_S = 30
 
 
 class Meeting:
-    """Where threads exchange what they say."""
+    """An exchange between threads."""
 
     def __init__(self, ranks: int, parts_must_match: bool) -> None:
         self.ranks, self.parts_must_match = ranks, parts_must_match
@@ -33,12 +33,12 @@ class Meeting:
         return everyone
 
     def leave(self) -> None:
-        """Others that wait, or will, get an error."""
+        """Makes the exchange fail for others that wait, now or later."""
         self._barrier.abort()
 
 
 class Seat:
-    """One rank's place, which stands for its process group."""
+    """One rank's place in a meeting, which stands for its process group."""
 
     def __init__(self, meeting: Meeting, rank: int) -> None:
         self.meeting, self.rank = meeting, rank
@@ -60,14 +60,14 @@ class SeatedExchange(Exchange):
 
 
 class NoWeights(Weights):
-    """Of a model without gradients."""
+    """The weights of a model without gradients."""
 
     def __init__(self, parts_must_match: bool) -> None:
         super().__init__(None)  # type: ignore[arg-type]
         self._parts_must_match = parts_must_match
 
     def check_group(self, group: Any) -> None:
-        """Threads have none."""
+        """Does nothing, because threads have no group."""
 
     @property
     def parts_must_match(self) -> bool:
@@ -75,7 +75,7 @@ class NoWeights(Weights):
 
 
 class Model(torch.nn.Linear):
-    """What stands for the wrapped model of a rank."""
+    """Stands for the wrapped model of a rank."""
 
     def __init__(self, meeting: Meeting) -> None:
         super().__init__(1, 1)
@@ -83,13 +83,14 @@ class Model(torch.nn.Linear):
 
 
 def seat_loaders(patch: pytest.MonkeyPatch) -> None:
-    """atoll.DataLoader(model=Model(...), group=Seat(...)) exchanges with other threads."""
+    """Makes atoll.DataLoader(model=Model(...), group=Seat(...)) exchange with other threads."""
     patch.setattr(loader_module, "Exchange", SeatedExchange)
     patch.setattr(loader_module, "weights_of", lambda model: model.weights)
 
 
 def on_threads(meeting: Meeting, body: Callable[[Seat], Any]) -> list[Any]:
-    """body(seat) of every rank at once; the results by rank. Raises the first error that is a rank's own."""
+    """Runs body(seat) for all ranks at once; returns the results by rank. Raises the first error that is a rank's
+    own."""
 
     def run(rank: int) -> Any:
         try:

@@ -26,20 +26,21 @@ def adam(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
 
 
 def workers(number: int) -> dict[str, Any]:
-    """Options of a loader whose workers are forked, as an ordinary program's are: the ranks of tests would start them
-    anew, and each would import PyTorch."""
+    """Returns options of a loader whose workers are forked, as in an ordinary program: the ranks of tests would
+    spawn them, and each would import PyTorch again."""
     return {"num_workers": number, "multiprocessing_context": "fork" if number else None}
 
 
 def batch(step: int, shape: Sequence[int] = (FEATURES,)) -> tuple[torch.Tensor, torch.Tensor]:
-    """All samples of a step."""
+    """Returns all samples of a step."""
     chance = torch.Generator().manual_seed(step)
     inputs = torch.randn(BATCH, *shape, generator=chance, dtype=torch.float64)
     return inputs, torch.randint(CLASSES, (BATCH,), generator=chance)
 
 
 def random_shares(size: int, steps: int, *, seed: int = 3, most_parts: int = 1, alike: bool = False) -> list[Shares]:
-    """For each step: sizes that add up to BATCH, some of them 0; `alike`: all ranks have as many parts."""
+    """Returns, for each step, sizes that add up to BATCH, some of them 0. `alike`: all ranks have the same number of
+    parts."""
     chance = random.Random(seed)
     steps_shares = []
     for _ in range(steps):
@@ -75,7 +76,7 @@ def train_alone(model: nn.Module, steps: int, optimizer: Optimizer = sgd, **data
 def train_together(
     model: nn.Module, weights: Weights | None, rank: int, shares: list[Shares], optimizer: Optimizer = sgd, **data: Any
 ) -> None:
-    """This rank's part of the same training. Without weights, as stock DDP would do."""
+    """Trains this rank's part of the same training; without weights as stock DDP would."""
     update = optimizer(model.parameters())
     device = next(model.parameters()).device
     for step, by_rank in enumerate(shares):

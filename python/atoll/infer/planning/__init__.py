@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divided inferences without a second machine: profiles and recorded links in, predictions out."""
+"""Predicts divided inferences without a second machine, from profiles and recorded links."""

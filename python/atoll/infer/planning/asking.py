@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Questions to the planner of divided inferences, and its answers."""
+"""Requests to the planner of divided inferences, and its answers."""
 
 import json
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from atoll.infer.planning import models, rates, trace
 from atoll.infer.planning.watts import watts_of
 
 SCHEMA = 1
-_SEARCH_SECONDS = 0.5  # there is time here, so that a slow machine finds what a fast one finds
+_SEARCH_SECONDS = 0.5  # generous, so that a slow machine finds what a fast one finds
 
 
 @dataclass
 class Question:
-    """What `atoll plan infer` is asked; rates are bytes per second."""
+    """The request of `atoll plan infer`; rates are in bytes per second."""
 
     profile: str
     rate: float | None = None
@@ -34,12 +34,12 @@ class Question:
 
 
 def ask(question: Question) -> dict[str, Any]:
-    """Everything that is shown. ValueError that names what is wrong, and the way out."""
+    """Returns everything that is shown. Raises ValueError that names the problem and the way out."""
     model = models.read(question.profile, question.input_bytes)
     recorded = trace.read(question.trace) if question.trace else None
     rate = question.rate or (recorded.median() if recorded else None)
     if not rate:
-        raise ValueError("the link has no rate: give --rate 93M, or --trace FILE with a median above 0")
+        raise ValueError("the rate of the link is missing: give --rate 93M, or --trace FILE with a median above 0")
     power, power_source = watts_of(question.watts, model.source, model.name)
     if model.watts and not question.watts:
         power, power_source = model.watts, model.watts_source
@@ -66,7 +66,7 @@ def ask(question: Question) -> dict[str, Any]:
 
 
 def plan(request: dict[str, Any]) -> dict[str, Any]:
-    """The planner's answer. ValueError for what it refuses."""
+    """Returns the planner's answer. Raises ValueError for an invalid request."""
     from atoll import _C
 
     answer: dict[str, Any] = json.loads(_C.plan_operators(json.dumps(request, allow_nan=False)))
@@ -74,7 +74,7 @@ def plan(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def replays(question: Question) -> list[dict[str, Any]]:
-    """Over the trace: the policies as they would be planned once, and then what adapts."""
+    """Replays inferences over the trace: first the policies as planned once, then the adaptive ones."""
     guard = {"guard": True} | ({} if question.deadline is None else {"deadline": question.deadline})
     fixed = [name for name in question.policies or ("local", "offload", "stream", "cut") if name != "auto"]
     wanted: list[dict[str, Any]] = [{"policy": name, **({} if name == "local" else guard)} for name in fixed]
@@ -94,7 +94,7 @@ def _facts_of(path: str, recorded: trace.Trace | None) -> dict[str, Any] | None:
 def _notes(question: Question, recorded: trace.Trace | None, rate: float) -> list[str]:
     notes = []
     if recorded and recorded.gaps:
-        notes.append(f"{question.trace} lacks bins in {recorded.gaps} places: what it has is joined")
+        notes.append(f"{question.trace} lacks bins in {recorded.gaps} places: the remaining bins are joined")
     if recorded and not question.rate:
         notes.append(f"plans are for the trace's median, {rates.rate_text(rate)}")
     return notes

@@ -15,25 +15,27 @@ _MODEL_HELP = "A measured or published profile (JSON); with --operators the fold
 
 def infer(
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help=_MODEL_HELP)],
-    rate: Annotated[str, typer.Option(metavar="BITS", help="Of the link, both ways, such as 93M.")] = "",
-    down: Annotated[str, typer.Option(metavar="BITS", help="Of the way to the robot, where it differs.")] = "",
-    latency: Annotated[float, typer.Option(min=0, help="Seconds of a message, whatever its size.")] = 0.0,
-    half_duplex: Annotated[bool, typer.Option("--half-duplex", help="Both ways share one medium.")] = False,
+    rate: Annotated[str, typer.Option(metavar="BITS", help="Rate of the link, both ways, such as 93M.")] = "",
+    down: Annotated[str, typer.Option(metavar="BITS", help="Rate towards the robot, if it differs.")] = "",
+    latency: Annotated[float, typer.Option(min=0, help="Seconds per message, whatever its size.")] = 0.0,
+    half_duplex: Annotated[bool, typer.Option("--half-duplex", help="Both directions share one medium.")] = False,
     trace: Annotated[str, typer.Option(metavar="FILE", help="A recorded link: also replay inferences over it.")] = "",
     period: Annotated[float, typer.Option(min=0, help="Seconds between inputs of a replay; 0: without a pause.")] = 0.0,
-    policy: Annotated[list[str] | None, typer.Option(help="Only this policy, again for each.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="Only this policy; repeat for several.")] = None,
     deadline: Annotated[float | None, typer.Option(min=0, help="Seconds that an inference may take.")] = None,
-    input_bytes: Annotated[int | None, typer.Option(min=0, help="Of the inputs on the link, as encoded.")] = None,
-    chunks: Annotated[int, typer.Option(min=1, max=1 << 20, help="In which inputs are streamed.")] = 8,
-    literal: Annotated[bool, typer.Option("--literal", help="intra-dp, hybrid-parallel as published.")] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Of random, intra-dp and hybrid-parallel.")] = 0,
+    input_bytes: Annotated[int | None, typer.Option(min=0, help="Bytes of the inputs on the link, as encoded.")] = None,
+    chunks: Annotated[int, typer.Option(min=1, max=1 << 20, help="Number of chunks in which inputs are streamed.")] = 8,
+    literal: Annotated[bool, typer.Option("--literal", help="Run intra-dp and hybrid-parallel as published.")] = False,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of random, intra-dp and hybrid-parallel.")] = 0,
     watts: Annotated[str, typer.Option(metavar="WATTS", help="COMPUTE/IDLE/RADIO, or a file of records.")] = "",
-    operators: Annotated[bool, typer.Option("--operators", help="How a bundle's operators can be divided.")] = False,
+    operators: Annotated[
+        bool, typer.Option("--operators", help="Show how a bundle's operators can be divided.")
+    ] = False,
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
-    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with a picture, complete in FILE.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a self-contained page with a picture.")] = "",
 ) -> None:
     """Show what each policy would do with an inference that a robot and a server divide: latency, energy, bytes, and
-    how far that is from the bound that no plan undercuts."""
+    how far that is from the lower bound of any plan."""
     try:
         if operators:
             from atoll.infer.planning.localities import localities
@@ -59,7 +61,7 @@ def _rate(text: str) -> float | None:
 def _give(document: dict[str, Any], is_bundle: bool, json: str, html: str) -> None:
     if html:
         if is_bundle:
-            raise typer.BadParameter("--html draws plans, and --operators has none: leave one of them out")
+            raise typer.BadParameter("--html draws plans, but --operators has none: remove one of them")
         _write(html, _page(document))
     text = json_module.dumps(document, indent=1)
     if json == "-":

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the operators of a bundle can be divided: the counts that Intra-DP's table 2 has."""
+"""Counts how the operators of a bundle can be divided, as in Intra-DP's table 2."""
 
 import json
 from typing import Any
 
 
 def localities(folder: str) -> dict[str, Any]:
-    """For each dimension of each input, how many operators are local, partial, global and constant when it is divided;
-    dimensions of one row are left out. ValueError that names the folder."""
+    """Returns for each dimension of each input how many operators are local, partial, global and constant when it is
+    divided; dimensions of one row are left out. Raises ValueError that names the folder."""
     from atoll import _C
     from atoll.infer import graph as graphs
     from atoll.infer.bundle import Bundle

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A bundle's operators, timed on this machine and on a server: what `atoll profile` shows, and the model that it writes
-for `atoll plan infer`. What cannot be measured or read is a ValueError that says the way out."""
+"""Times a bundle's operators on this machine and on a server: for the output of `atoll profile`, and for the model that
+it writes for `atoll plan infer`. Raises ValueError that names the way out for what cannot be measured or read."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from atoll.infer.bundle import Bundle
 
 SCHEMA = 1
-Tell = Callable[[str, float | None], None]  # what is going on, and which share of it is done; None: nobody knows
+Tell = Callable[[str, float | None], None]  # the current activity, and the share of it that is done; None: unknown
 _ADVICE = "give a file that atoll profile wrote"
 
 
 @dataclass
 class Wanted:
-    """What `atoll profile` is asked. A profile that is given is not measured."""
+    """The request of `atoll profile`. Profiles that are given are not measured."""
 
     bundle: str
     device: str = "cpu"
@@ -42,7 +42,7 @@ class Measured:
 
 
 def measure(wanted: Wanted, tell: Tell = lambda _text, _share: None) -> Measured:
-    """Times the operators. `tell` hears how far it is. What it raises ends everything."""
+    """Times the operators and reports progress to `tell`. An exception from `tell` ends the measurement."""
     from atoll import _C
     from atoll.infer import graph as graphs
     from atoll.infer.bundle import Bundle
@@ -50,7 +50,7 @@ def measure(wanted: Wanted, tell: Tell = lambda _text, _share: None) -> Measured
     from atoll.infer.session import checked_key
 
     if wanted.server and wanted.server_profile:
-        raise ValueError("--server measures what --server-profile brings: leave one of them out")
+        raise ValueError("--server measures what --server-profile provides: remove one of them")
     if wanted.server:
         if not wanted.key_file:
             raise ValueError("--server needs --key-file, the file that `atoll serve --key-file` uses")
@@ -87,21 +87,21 @@ def measure(wanted: Wanted, tell: Tell = lambda _text, _share: None) -> Measured
 
 
 def read_profile(path: str, bundle_hash: str) -> dict[str, Any]:
-    """The profile of the machine on which `atoll profile` wrote the file, of this bundle."""
+    """Returns the profile of this bundle on the machine on which `atoll profile` wrote the file."""
     from atoll import _C
 
     value = json_of(path, _ADVICE)
     if isinstance(value, dict) and "profiles" in value:
         value = value["profiles"].get("local") if isinstance(value["profiles"], dict) else None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no profile: {_ADVICE}")
+        raise ValueError(f"{path} does not hold a profile: {_ADVICE}")
     try:
         profile: dict[str, Any] = json.loads(_C.check_infer_profile(json.dumps(value)))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     if profile["model"] and profile["model"] != bundle_hash:
         raise ValueError(
-            f"{path} is of the bundle {profile['model'][:16]}, and this is {bundle_hash[:16]}: measure this one there"
+            f"{path} is of the bundle {profile['model'][:16]}, but this is {bundle_hash[:16]}: measure this one there"
         )
     return profile
 
@@ -142,7 +142,7 @@ def _server(wanted: Wanted, bundle: "Bundle", tell: Tell) -> dict[str, Any] | No
 
 
 def _watts(wanted: Wanted, bundle: "Bundle", tell: Tell) -> tuple[dict[str, float] | None, str]:
-    """And where they are from. None where nothing here can be read."""
+    """Returns the watts and their source. The watts are None if there is no readable meter."""
     if wanted.local_profile:
         value = json_of(wanted.local_profile, _ADVICE)
         watts, source = watts_in(wanted.local_profile, value.get("watts"))
@@ -170,13 +170,13 @@ def _facts(profiles: dict[str, Any], bundle: "Bundle") -> dict[str, Any]:
 
 
 def seconds_of(profile: dict[str, Any]) -> float:
-    """Of the whole model: in one go where that was measured, else of all nodes."""
+    """Returns the seconds of the whole model: of one run if that was measured, otherwise the sum over all nodes."""
     return float(profile["total"]) or sum(float(whole) for _, _, whole in profile["nodes"])
 
 
 def _rows(profiles: dict[str, Any], lowered: dict[str, Any]) -> Iterator[dict[str, Any]]:
     sums = sum(float(whole) for _, _, whole in profiles["local"]["nodes"])
-    # Of a node that makes a state and a result of it, the result is shown.
+    # For a node that makes a state and then a result from it, the result is shown.
     shown = dict(zip(lowered["nodes"], lowered["operators"], strict=True))
     for node, operator in shown.items():
         times = {whose: float(profile["nodes"][node][2]) if node >= 0 else 0.0 for whose, profile in profiles.items()}
@@ -187,7 +187,7 @@ def _rows(profiles: dict[str, Any], lowered: dict[str, Any]) -> Iterator[dict[st
 
 
 def write(path: str, model: dict[str, Any]) -> None:
-    """ValueError where the file cannot be written."""
+    """Writes the model. Raises ValueError if the file cannot be written."""
     try:
         Path(path).write_text(json.dumps(model) + "\n", encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models for the planner, from files: a profile that was published with Intra-DP, or a list of operators of our own.
-What cannot be read is a ValueError that names the file and the way out."""
+"""Reads models for the planner from files: a profile that was published with Intra-DP, or our own list of operators.
+Raises ValueError that names the file and the way out."""
 
 import json
 from dataclasses import dataclass, field
@@ -18,23 +18,23 @@ _ADVICE = 'give a published profile (with "layers") or a measured model (with "a
 class Model:
     request: dict[str, Any]  # as the planner takes it
     name: str
-    source: str  # who published it, "nsdi25"; empty for our own
-    input_values: int  # how many numbers go in; 0 where that is not known
+    source: str  # the publication, "nsdi25"; empty for our own
+    input_values: int  # the number of input elements; 0 if unknown
     input_bytes: int  # on the link
-    watts: dict[str, float] = field(default_factory=dict)  # as measured with the model; empty: not known
+    watts: dict[str, float] = field(default_factory=dict)  # as measured with the model; empty: unknown
     watts_source: str = ""
 
 
 def read(path: str, input_bytes: int | None = None) -> Model:
-    """`input_bytes` replaces what the inputs have on the link."""
+    """Reads a model. `input_bytes` overrides the size of the inputs on the link."""
     value = json_of(path)
     if not isinstance(value, dict):
-        raise ValueError(f"{path} holds no model: {_ADVICE}")
+        raise ValueError(f"{path} does not hold a model: {_ADVICE}")
     if "layers" in value:
         return _published(path, value, input_bytes)
     if "atoll_operators" in value:
         return _ours(path, value, input_bytes)
-    raise ValueError(f"{path} holds no model: {_ADVICE}")
+    raise ValueError(f"{path} does not hold a model: {_ADVICE}")
 
 
 def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
@@ -46,7 +46,7 @@ def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Mod
             values *= int(size)
         sent = values * int(value["input_bytes_per_element"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise ValueError(f"{path}: its first layer is no input ({error!r}): {_ADVICE}") from None
+        raise ValueError(f"{path}: its first layer is not an input ({error!r}): {_ADVICE}") from None
     request: dict[str, Any] = {"profile": json.dumps(value)}
     if input_bytes is not None:
         request["input_bytes"] = input_bytes
@@ -55,12 +55,14 @@ def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Mod
 
 def _ours(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
     if value["atoll_operators"] != VERSION:
-        raise ValueError(f"{path} has version {value['atoll_operators']!r}, this is {VERSION}: measure the model again")
+        raise ValueError(
+            f"{path} has version {value['atoll_operators']!r}, but this is {VERSION}: measure the model again"
+        )
     request = {key: item for key, item in value.items() if key not in ("atoll_operators", "profiles", "watts")}
-    profiles = value.get("profiles", {"server": {}})  # none where somebody wrote the file by hand
+    profiles = value.get("profiles", {"server": {}})  # absent if the file was written by hand
     if not isinstance(profiles, dict) or "server" not in profiles:
         raise ValueError(
-            f"{path} has times of one machine alone: give atoll profile a server, or another file as --server-profile"
+            f"{path} has times of only one machine: give atoll profile a server, or another file as --server-profile"
         )
     watts, source = watts_in(path, value.get("watts"))
     try:
@@ -71,12 +73,14 @@ def _ours(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
             inputs[0]["bytes"] = input_bytes
         total = sum(int(each["bytes"]) for each in inputs)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} holds no list of operators ({error!r}): docs/plan-infer.md has the format") from None
+        raise ValueError(
+            f"{path} does not hold a list of operators ({error!r}): docs/plan-infer.md describes the format"
+        ) from None
     return Model(request, str(value.get("name", "")), "", 0, total, watts, source)
 
 
 def watts_in(path: str, value: Any) -> tuple[dict[str, float], str]:
-    """What was measured with the model, if anything was."""
+    """Returns the watts that were measured with the model, if any, and their source."""
     if value is None:
         return {}, ""
     try:
@@ -86,9 +90,11 @@ def watts_in(path: str, value: Any) -> tuple[dict[str, float], str]:
 
 
 def json_of(path: str, advice: str = _ADVICE) -> Any:
-    """ValueError that names the file and ends with the advice."""
+    """Reads a JSON file. Raises ValueError that names the file and ends with the advice."""
     if Path(path).is_dir():
-        way_out = "--operators counts a bundle's operators; to plan with their times give what atoll profile wrote"
+        way_out = (
+            "--operators counts a bundle's operators; to plan with their times give the file that atoll profile wrote"
+        )
         raise ValueError(f"{path} is a folder: {way_out}")
     try:
         size = Path(path).stat().st_size

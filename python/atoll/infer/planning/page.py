@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of divided inferences as one HTML page that holds everything it needs."""
+"""Plans of divided inferences as one self-contained HTML page."""
 
 from collections.abc import Iterator
 from importlib import resources
@@ -14,13 +14,14 @@ from atoll.planning.table import seconds_text
 Document = dict[str, Any]
 LANES = ("robot", "up", "down", "server")
 _WIDTH, _LEFT, _LANE, _TOP = 1160, 70, 34, 6  # of a picture, in pixels
-_LEAST = 0.4  # pixels of an event that can be seen
+_LEAST = 0.4  # minimum width of a visible event, in pixels
 _COLOURS = {"robot": "#0072b2", "up": "#e69f00", "down": "#cc79a7", "server": "#009e73"}
-_ROOM_FOR_NAME = 7.0  # pixels a letter
+_ROOM_FOR_NAME = 7.0  # pixels per letter
 
 
 def page(document: Document) -> str:
-    """A picture of each plan with lanes for robot, link and server, on one scale of time, and the tables."""
+    """Returns a page with a picture of each plan, with lanes for robot, link and server on a common time scale, and the
+    tables."""
     template = resources.files("atoll.infer.planning").joinpath("page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"seconds": seconds_text, "bytes": bytes_text, "rate": rate_text, "name_of": name_of}
@@ -32,7 +33,7 @@ def page(document: Document) -> str:
 
 
 def picture(document: Document, plan: Document) -> Document:
-    """What is drawn of one plan: boxes, marks on the axis of time, and where bound and end lie."""
+    """Returns the drawing of one plan: boxes, ticks on the time axis, and the positions of the bound and the end."""
     end = max(plan["seconds"], document["bound"]["seconds"], 1e-9)
     scale = (_WIDTH - _LEFT - 20) / end
     return {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this machine draws while it runs a model, where something here can be read: NVML, RAPL or a board's sensor."""
+"""Measures this machine's power while it runs a model, by NVML, RAPL or a board's sensor if available."""
 
 import time
 from collections.abc import Callable
@@ -22,9 +22,9 @@ _STEP = 0.05
 def measured_watts(
     bundle: "Bundle", folder: str, device: str, tell: Callable[[str], None], meter: EnergyMeter | None = None
 ) -> tuple[dict[str, float], str] | None:
-    """Watts at rest and while the model in `folder` runs again and again, and where they are from; None where nothing
-    measures them. The radio's are the published ones: no meter here tells them apart. `meter` replaces the one that is
-    found."""
+    """Returns the watts at rest and while the model in `folder` runs repeatedly, and their source; None if there is no
+    meter. The radio's watts are the published ones, because no meter measures them separately. `meter` overrides the
+    one that is found."""
     from atoll.infer import graph as graphs
     from atoll.infer.dtypes import BY_NAME
     from atoll.infer.session import Session
@@ -36,7 +36,7 @@ def measured_watts(
     idle = _watts(meter, IDLE_SECONDS, lambda: time.sleep(_STEP))
     likes = graphs.of_inputs(bundle.graph)
     args, kwargs = bundle.inputs.call([torch.zeros(like["shape"], dtype=BY_NAME[like["dtype"]]) for like in likes])
-    kept = Path(folder).resolve().parent  # where the session finds it
+    kept = Path(folder).resolve().parent  # where the session finds the bundle
     with Session(bundle, device=device, policy="local", profile_seconds=0.0, cache=kept) as session:
         tell("watts of the model")
         busy = _watts(meter, BUSY_SECONDS, lambda: session.run(tuple(args), kwargs))

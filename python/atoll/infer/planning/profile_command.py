@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll profile BUNDLE`: times a model's operators here and on a server."""
+"""The `atoll profile model` sub-command: times a model's operators on this machine and on a server."""
 
 import contextlib
 import json as json_module
@@ -15,23 +15,27 @@ _FILE = "A file that atoll profile wrote on"
 
 def model(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="A folder that atoll export wrote.")],
-    device: Annotated[str, typer.Option(help="What to measure here: cpu, cuda:0.")] = "cpu",
-    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="An atoll serve, to measure there too.")] = "",
-    key_file: Annotated[str, typer.Option(metavar="FILE", help="The key of the server.")] = "",
+    device: Annotated[str, typer.Option(help="Device to measure here: cpu, cuda:0.")] = "cpu",
+    server: Annotated[str, typer.Option(metavar="HOST:PORT", help="An atoll serve to measure on too.")] = "",
+    key_file: Annotated[str, typer.Option(metavar="FILE", help="Key file of the server.")] = "",
     output: Annotated[str, typer.Option(metavar="FILE", help="Write the times, for atoll plan infer.")] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     repeat: Annotated[int, typer.Option(min=1, help="How often each operator is timed here.")] = 5,
-    local_profile: Annotated[str, typer.Option(metavar="FILE", help=f"{_FILE} the robot: measure none here.")] = "",
-    server_profile: Annotated[str, typer.Option(metavar="FILE", help=f"{_FILE} the server; ask none.")] = "",
-    top: Annotated[int, typer.Option(min=0, help="Show only so many, the longest first; 0: all, in order.")] = 0,
+    local_profile: Annotated[
+        str, typer.Option(metavar="FILE", help=f"{_FILE} the robot, instead of measuring here.")
+    ] = "",
+    server_profile: Annotated[str, typer.Option(metavar="FILE", help=f"{_FILE} the server, instead of --server.")] = "",
+    top: Annotated[
+        int, typer.Option(min=0, help="Show only this many operators, longest first; 0: all, in order.")
+    ] = 0,
     watts: Annotated[str, typer.Option(metavar="WATTS", help="COMPUTE/IDLE/RADIO, or a file of records.")] = "",
-    name: Annotated[str, typer.Option(help="Of the model, as files of records call it.")] = "",
-    wait: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds for the server to measure.")] = 600.0,
+    name: Annotated[str, typer.Option(help="Name of the model in files of records.")] = "",
+    wait: Annotated[float, typer.Option(min=1, max=1e6, help="Seconds to wait for the server's measurement.")] = 600.0,
 ) -> None:
     """Time the operators of a model on this machine, and on a server that runs it.
 
-    Each is timed whole and at half its rows, with inputs of zeros; what counts is the lower quartile of --repeat times.
-    The server times the model once; one that it has already is not uploaded again."""
+    Each operator is timed whole and at half its rows, with inputs of zeros; the result is the lower quartile of
+    --repeat times. The server times the model once; a model that it already has is not uploaded again."""
     wanted = Wanted(
         bundle, device=device, server=server, key_file=key_file, local_profile=local_profile,
         server_profile=server_profile, repeat=repeat, wait=wait, watts=watts, name=name,
@@ -62,7 +66,7 @@ def _alone(output: str) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Tell]:
-    """A line on the error stream that says what goes on, where that is a terminal."""
+    """Shows a progress line on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rates of links as people write them: 93M is 93 Mbit/s."""
+"""Rates of links as text: 93M is 93 Mbit/s."""
 
 import re
 
@@ -8,16 +8,16 @@ _RATE = re.compile(r"([0-9]*\.?[0-9]+)([kKMG]?)(?:bit/s|bps)?")
 
 
 def bytes_per_second(text: str) -> float:
-    """Of bits per second with a decimal unit. ValueError that says how to write it."""
+    """Parses bits per second with a decimal unit. Raises ValueError that shows the format."""
     match = _RATE.fullmatch(text.strip())
     rate = float(match[1]) * _UNITS[match[2].replace("K", "k")] / 8 if match else 0.0
     if rate <= 0:
-        raise ValueError(f"the rate {text!r} is not known: give bits per second above 0, such as 93M or 1.2G")
+        raise ValueError(f"invalid rate {text!r}: give bits per second above 0, such as 93M or 1.2G")
     return rate
 
 
 def rate_text(rate: float) -> str:
-    """Bytes per second as "93 Mbit/s"."""
+    """Formats bytes per second as "93 Mbit/s"."""
     bits = rate * 8
     for unit, scale in (("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
         if bits >= scale:
@@ -26,7 +26,7 @@ def rate_text(rate: float) -> str:
 
 
 def bytes_text(count: float) -> str:
-    """Decimal: "150.5 kB"."""
+    """Formats a number of bytes in decimal units: "150.5 kB"."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.4g} {unit}"

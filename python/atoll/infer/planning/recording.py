@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records a link: what it carried in bins of 0.1 s."""
+"""Records the rates of a link in bins of 0.1 s."""
 
 import time
 from collections.abc import Callable
 
 from atoll.infer.planning.trace import BIN_SECONDS, Trace
 
-Counts = Callable[[], tuple[int, int]]  # bytes that were carried so far, upwards and downwards
+Counts = Callable[[], tuple[int, int]]  # bytes carried so far, upwards and downwards
 
 
 def record(
     counts: Counts, seconds: float, *, bin_seconds: float = BIN_SECONDS, clock: Callable[[], float] = time.monotonic,
     wait: Callable[[float], None] = time.sleep,
 ) -> Trace:  # fmt: skip
-    """The rates that `counts` has in each bin of `seconds`. Where the recorder woke up late, bins it missed have the
-    mean rate since it last looked. ValueError for less than one bin."""
+    """Records the rates of `counts` in each bin of `seconds`. If the recorder wakes up late, the bins it missed have
+    the mean rate since its previous reading. Raises ValueError for less than one bin."""
     bins = int(seconds / bin_seconds + 1e-9)
     if bins < 1:
-        raise ValueError(f"{seconds:g} s are less than a bin of {bin_seconds:g} s: record for longer")
+        raise ValueError(f"{seconds:g} s is less than a bin of {bin_seconds:g} s: record for longer")
     begin = clock()
     last, last_at, done = counts(), 0.0, 0
     up: list[float] = []

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A network path in user space: TCP connections to one address go on to another, at the rates of a trace.
+"""A network path in user space: forwards TCP connections from one address to another, at the rates of a trace.
 
-Each byte is due when the path has carried all bytes before it. A sender that waits loses nothing when the relay wakes
-up late. Little waits here that is not yet due, so that senders feel the rate of the path and no queue."""
+Each byte is due when the path has carried all bytes before it. A waiting sender loses nothing if the relay wakes up
+late. Few bytes that are not yet due wait here, so that senders see the rate of the path and no queue."""
 
 import errno
 import math
@@ -19,20 +19,20 @@ from typing import Any
 from atoll.infer.planning.trace import Carrier, Trace
 
 UP, DOWN = 0, 1  # towards the target, and back
-_PIECE_SECONDS = 0.001  # of the path at the rate at hand; pieces are passed on whole
+_PIECE_SECONDS = 0.001  # of the path at its current rate; pieces are forwarded whole
 _LEAST_PIECE, _MOST_PIECE = 1448, 1 << 16
-_BACKLOG = 0.002  # seconds that a path may be ahead before its sender has to wait
-_CATCH_UP = 0.1  # seconds that a relay may make up for that woke up late while its sender waited
-_SOCKET_BYTES = 1 << 17  # of the system's queues
-_MOST_WAITING = 1 << 20  # bytes that wait here for a receiver, besides those under way where the path has a rate
+_BACKLOG = 0.002  # seconds that a path may be ahead before its sender must wait
+_CATCH_UP = 0.1  # seconds that the relay may make up for after waking up late while its sender waited
+_SOCKET_BYTES = 1 << 17  # size of the system's queues
+_MOST_WAITING = 1 << 20  # bytes that may wait here for a receiver, besides those in transit if the path has a rate
 _LONGEST_WAIT = 0.5
-_CONNECT_SECONDS = 5.0  # that the target may take to answer
-_SELECTABLE = 1024  # descriptors from this one on are none for select()
+_CONNECT_SECONDS = 5.0  # time limit for the target to accept
+_SELECTABLE = 1024  # select() does not support descriptors from this number on
 
 
 @dataclass
 class Wire:
-    """One direction of the path, or both of a shared medium: when it is free for the next byte."""
+    """One direction of the path, or both of a shared medium, and when it is free for the next byte."""
 
     free_at: float = 0.0
 
@@ -46,9 +46,9 @@ class Pipe:
     way: int
     pieces: deque[tuple[float, memoryview]] = field(default_factory=deque)
     waiting: int = 0  # bytes
-    has_more: bool = False  # the source had, behind what was read last
-    ended: bool = False  # the source has
-    finished: bool = False  # and its end was passed on
+    has_more: bool = False  # the source had more after the last read
+    ended: bool = False  # the source has ended
+    finished: bool = False  # and its end was forwarded
 
     def is_due(self, now: float) -> bool:
         return bool(self.pieces) and self.pieces[0][0] <= now
@@ -56,7 +56,7 @@ class Pipe:
 
 @dataclass
 class Opening:
-    """A client whose connection to the target is being made, while others are carried."""
+    """A client whose connection to the target is being made while others are carried."""
 
     client: socket.socket
     addresses: deque[tuple[int, Any]]  # families and addresses of the target; the first one is tried
@@ -64,7 +64,7 @@ class Opening:
     server: socket.socket | None = None
 
     def is_made(self) -> bool:
-        """OSError where no address answers in time."""
+        """Returns whether the connection is made. Raises OSError if no address answers in time."""
         while True:
             family, address = self.addresses[0]
             if self.server is None:
@@ -89,9 +89,9 @@ class Opening:
 
 
 class Relay:
-    """Listens at once; carries when run() is called, or as a context, in a thread of its own. The trace begins with the
-    first connection and repeats; without one, and where `trace` is None, bytes pass as fast as they can. `latency` is
-    added each way, in seconds. The target's name is looked up once: ValueError where it is not known."""
+    """Listens at once; forwards when run() is called, or as a context manager in its own thread. The trace starts with
+    the first connection and repeats; if `trace` is None, bytes pass as fast as they can. `latency`, in seconds, is
+    added in each direction. The target's name is resolved once; raises ValueError if it is unknown."""
 
     def __init__(
         self, target: tuple[str, int], trace: Trace | None = None, *, listen: tuple[str, int] = ("127.0.0.1", 0),
@@ -125,7 +125,7 @@ class Relay:
         return str(host), int(port)
 
     def carried(self) -> tuple[int, int]:
-        """Bytes that were passed on so far, towards the target and back."""
+        """The bytes forwarded so far, towards the target and back."""
         return self._carried[UP], self._carried[DOWN]
 
     def __enter__(self) -> "Relay":
@@ -145,7 +145,7 @@ class Relay:
             self._thread.join()
 
     def run(self) -> None:
-        """Carries until stop()."""
+        """Forwards until stop()."""
         try:
             while not self._stopping.is_set():
                 self._turn()
@@ -254,12 +254,12 @@ class Relay:
             client, _ = self._listener.accept()
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                time.sleep(0.01)  # until somebody has closed a descriptor; the listener stays readable
+                time.sleep(0.01)  # until a descriptor is free; the listener stays readable
             return
         self._opening.append(Opening(client, deque(self._addresses), time.monotonic() + _CONNECT_SECONDS))
 
     def _open(self) -> None:
-        """Carries for those whose connections to the target are made by now."""
+        """Starts forwarding for clients whose connections to the target have been made."""
         opening, self._opening = self._opening, []
         for each in opening:
             try:
@@ -286,7 +286,7 @@ def _addresses(target: tuple[str, int]) -> list[tuple[int, Any]]:
     try:
         found = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise ValueError(f"the relay's target {target[0]}:{target[1]} is not known: {error}") from None
+        raise ValueError(f"the relay's target {target[0]}:{target[1]} cannot be resolved: {error}") from None
     return [(int(family), address) for family, _, _, _, address in found]
 
 
@@ -302,9 +302,11 @@ def _close(pair: tuple[Pipe, Pipe]) -> None:
 
 
 def _readable(readers: list[socket.socket], writers: list[socket.socket], seconds: float) -> set[socket.socket]:
-    """Those of `readers` that have something, once any of all is ready or the time is over."""
+    """Returns the `readers` that have data, once any reader or writer is ready or the time is over."""
     if all(each.fileno() < _SELECTABLE for each in (*readers, *writers)):
-        return set(select.select(readers, writers, [], seconds)[0])  # waits by the microsecond, poll by the millisecond
+        return set(
+            select.select(readers, writers, [], seconds)[0]
+        )  # has microsecond resolution, poll only milliseconds
     wanted = {each.fileno(): select.POLLIN for each in readers}
     for each in writers:
         wanted[each.fileno()] = wanted.get(each.fileno(), 0) | select.POLLOUT
@@ -316,7 +318,7 @@ def _readable(readers: list[socket.socket], writers: list[socket.socket], second
 
 
 def _has_more(source: socket.socket) -> bool:
-    """Whether something waits there by now: what comes later has not waited."""
+    """Returns whether data is waiting now; data that arrives later has not waited."""
     try:
         return bool(source.recv(1, socket.MSG_PEEK))
     except BlockingIOError:

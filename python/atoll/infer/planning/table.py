@@ -12,11 +12,11 @@ from atoll.infer.planning.rates import bytes_text, rate_text
 from atoll.planning.table import seconds_text
 
 Document = dict[str, Any]
-_WIDTH = 120  # where the output is not a terminal
+_WIDTH = 120  # if the output is not a terminal
 
 
 def show(document: Document, console: Console | None = None) -> None:
-    """Prints the model, the plans, and what became of them over a trace."""
+    """Prints the model, the plans, and their replays over a trace."""
     console = _console(console)
     for line in headline(document):
         console.print(Text(line), soft_wrap=True)
@@ -45,7 +45,7 @@ def show_localities(document: Document, console: Console | None = None) -> None:
 
 
 def show_profile(document: Document, top: int = 0, console: Console | None = None) -> None:
-    """Prints what each operator of a model takes, or the `top` ones that take longest here."""
+    """Prints the time of each operator of a model, or of the `top` slowest here."""
     console = _console(console)
     for line in profile_headline(document):
         console.print(Text(line), soft_wrap=True)
@@ -70,7 +70,7 @@ def show_profile(document: Document, top: int = 0, console: Console | None = Non
 
 
 def profile_headline(document: Document) -> Iterator[str]:
-    """The model, and who was measured."""
+    """Yields lines about the model and the measured machines."""
     divided, local, server = document["divided"], document["local"], document["server"]
     rows = f", rows along dimension {divided['dim']} of {divided['input']}" if divided else ", whole operators"
     yield f"{document['name']}: {sum(row['node'] >= 0 for row in document['rows'])} operators{rows}"
@@ -98,15 +98,16 @@ def headline(document: Document) -> Iterator[str]:
     yield (
         f"{document['model']}: {document['operators']} operators, "
         f"{seconds_text(document['robot_seconds'])} on the robot, "
-        f"{seconds_text(document['server_seconds'])} on the server; {bytes_text(document['input_bytes'])} go in"
+        f"{seconds_text(document['server_seconds'])} on the server; inputs of {bytes_text(document['input_bytes'])}"
     )
-    yield f"link: {rate_text(link['up'])}{both}, {seconds_text(link['latency'])} a message{shared}"
+    yield f"link: {rate_text(link['up'])}{both}, {seconds_text(link['latency'])} per message{shared}"
     figures = "/".join(f"{watts[key]:.4g}" for key in ("compute_watts", "idle_watts", "radio_watts"))
     yield f"watts: {figures} for computing, waiting and the radio ({document['watts_source']})"
 
 
 def plans(document: Document) -> Table:
-    """Gap: by how much a plan exceeds the bound, as a share of its time, which is the most that any plan could save."""
+    """Returns the table of plans. The gap to the bound, as a share of a plan's time, is the most that any plan could
+    save."""
     table = _table("policy", "latency", "energy", "up", "down", "link", "robot", "server", "twice", "gap")
     for plan in document["plans"]:
         seconds = plan["seconds"]
@@ -131,13 +132,13 @@ def replays(document: Document) -> Table:
 
 
 def name_of(row: Document) -> str:
-    """The policy of a replay, with what it knows and whether it is guarded."""
+    """Returns the policy of a replay, with its forecast and its deadline, if any."""
     forecast = f", {row['forecast']}" if "forecast" in row else ""
     return str(row["policy"]) + forecast + (f", by {seconds_text(row['deadline'])}" if "deadline" in row else "")
 
 
 def verdict(document: Document) -> str:
-    """How the fastest plan compares with the simple ones and the bound."""
+    """Compares the fastest plan with the simple ones and the bound."""
     best = min(document["plans"], key=lambda plan: plan["seconds"])
     bound = document["bound"]["seconds"]
     limits = {key: document["bound"][key] for key in ("robot", "server", "up", "down")}
@@ -145,7 +146,7 @@ def verdict(document: Document) -> str:
     return (
         f"Atoll: {best['policy']} takes {seconds_text(best['seconds'])}; "
         f"no plan takes less than {seconds_text(bound)}, "
-        f"which is held up most by {'the way ' + most if most in ('up', 'down') else 'the ' + most}"
+        f"which is limited most by {'the link ' + most if most in ('up', 'down') else 'the ' + most}"
     )
 
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recorded links: rates in bins of equal length, upwards and downwards, as CSV files. What cannot be read is a
-ValueError that names the file, the line and what is expected there."""
+"""Recorded links: rates in bins of equal length, upwards and downwards, as CSV files. Raises ValueError that names the
+file, the line and the expected content."""
 
 import bisect
 import csv
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 COLUMNS = ("seconds", "up_bytes_per_second", "down_bytes_per_second")
-BIN_SECONDS = 0.1  # of what is recorded here
+BIN_SECONDS = 0.1  # of our own recordings
 _OURS = f"the columns {','.join(COLUMNS)}"
 _PUBLISHED = "t_seconds,mbps"
 _MOST_LINES = 10_000_000
@@ -22,8 +22,8 @@ _JITTER = 0.01  # of a bin
 
 @dataclass(frozen=True)
 class Trace:
-    """Bytes per second by bin. Without `down` both directions have the rates of `up`. `gaps`: how often bins are
-    missing between two; they are left out, not made up."""
+    """Bytes per second by bin. Without `down` both directions have the rates of `up`. `gaps`: the number of places
+    where bins are missing; they are left out, not filled in."""
 
     bin_seconds: float
     up: Sequence[float]
@@ -35,20 +35,20 @@ class Trace:
         return self.bin_seconds * len(self.up)
 
     def median(self) -> float:
-        """Of the rates upwards."""
+        """The median of the rates upwards."""
         return statistics.median_low(self.up)
 
     def request(self) -> dict[str, Any]:
-        """As the planner takes it."""
+        """Returns the trace as the planner takes it."""
         return {"bin_seconds": self.bin_seconds, "up": list(self.up)} | ({"down": list(self.down)} if self.down else {})
 
     def part(self, begin: float, end: float) -> "Trace":
-        """From one share of its bins to another: part(0, 0.5) is the first half."""
+        """Returns the bins between two shares of the trace: part(0, 0.5) is the first half."""
         first, last = round(begin * len(self.up)), round(end * len(self.up))
         return Trace(self.bin_seconds, self.up[first:last], self.down[first:last], self.gaps)
 
     def write(self, path: str | Path) -> None:
-        """OSError where the file cannot be written."""
+        """Writes the trace as CSV. Raises OSError if the file cannot be written."""
         down = self.down or self.up
         with Path(path).open("w", newline="", encoding="utf-8") as file:
             lines = csv.writer(file, lineterminator="\n")
@@ -58,18 +58,21 @@ class Trace:
 
 
 class Carrier:
-    """One direction of a trace that repeats: when bytes are through."""
+    """One direction of a repeating trace, and when bytes arrive over it."""
 
     def __init__(self, bin_seconds: float, rates: Sequence[float]) -> None:
         self._bin, self._rates = bin_seconds, list(rates)
-        self._sums = [0.0, *accumulate(rate * bin_seconds for rate in rates)]  # bytes before each bin, and of a turn
+        self._sums = [
+            0.0,
+            *accumulate(rate * bin_seconds for rate in rates),
+        ]  # bytes before each bin, and of one repetition
         self._turn = bin_seconds * len(self._rates)
 
     def rate(self, time: float) -> float:
         return self._rates[int(time / self._bin) % len(self._rates)]
 
     def end(self, begin: float, count: float) -> float:
-        """When the last of `count` bytes that begin at `begin` is through; infinite where nothing ever gets through."""
+        """Returns when the last of `count` bytes sent from `begin` on arrives; infinite if nothing ever does."""
         if count <= 0:
             return begin
         total = self._sums[-1]
@@ -86,7 +89,8 @@ class Carrier:
 
 
 def read(path: str | Path) -> Trace:
-    """Our own format, or the published one: columns t_seconds and mbps, or bits_per_second, for both directions."""
+    """Reads our own format, or the published one: columns t_seconds and mbps, or bits_per_second, for both
+    directions."""
     try:
         with Path(path).open(newline="", encoding="utf-8") as file:
             rows = csv.DictReader(file)
@@ -106,7 +110,7 @@ def _trace_of(path: str, names: list[str], rows: Iterable[dict[str, Any]]) -> Tr
     down: list[float] = []
     for number, row in enumerate(rows, start=2):
         if number > _MOST_LINES:
-            raise ValueError(f"{path} has more than {_MOST_LINES} lines: cut it into several traces")
+            raise ValueError(f"{path} has more than {_MOST_LINES} lines: split it into several traces")
         where = f"{path}, line {number}"
         times.append(_number(where, row, COLUMNS[0] if is_ours else "t_seconds"))
         if is_ours:
@@ -118,7 +122,7 @@ def _trace_of(path: str, names: list[str], rows: Iterable[dict[str, Any]]) -> Tr
         else:
             up.append(_number(where, row, "mbps") * 1e6 / 8)
     if len(times) < 2:
-        raise ValueError(f"{path} has {len(times)} bins: give at least 2, so that their length can be seen")
+        raise ValueError(f"{path} has {len(times)} bins: give at least 2, from which their length is derived")
     bin_seconds, gaps = _bins(path, times)
     return Trace(bin_seconds, up, down, gaps)
 
@@ -127,12 +131,12 @@ def _bins(path: str, times: list[float]) -> tuple[float, int]:
     steps = [later - earlier for earlier, later in pairwise(times)]
     bin_seconds = statistics.median_low(steps)
     if bin_seconds <= 0:
-        raise ValueError(f"{path}: times do not ascend: give the begin of each bin, in order")
+        raise ValueError(f"{path}: times must ascend: give the start of each bin, in order")
     gaps = 0
     for number, step in enumerate(steps, start=3):
         if step < bin_seconds * (1 - _JITTER):
             raise ValueError(
-                f"{path}, line {number}: {step:.6g} s after the line before, where bins are {bin_seconds:.6g} s: give "
+                f"{path}, line {number}: {step:.6g} s after the previous line, but bins are {bin_seconds:.6g} s: give "
                 f"bins of equal length, in order"
             )
         gaps += step > bin_seconds * (1 + _JITTER)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a robot draws: the published three states, figures of the caller, or a table of records by model."""
+"""A robot's power: the published three states, figures of the caller, or a table of records by model."""
 
 import csv
 import re
@@ -12,16 +12,16 @@ _ADVICE = "give COMPUTE/IDLE or COMPUTE/IDLE/RADIO, such as 13.35/4.04/0.21, or 
 
 
 def watts_of(text: str, source: str, model: str) -> tuple[dict[str, float], str]:
-    """The planner's watts and where they are from. `text` is empty, figures, or a file with the columns source, model,
-    system, environment and board_W_mean, of which the mean over the model's records of local inference counts, from any
-    source where `source` is empty."""
+    """Returns the planner's watts and their source. `text` is empty, figures, or a file with the columns source, model,
+    system, environment and board_W_mean. From a file, the mean over the model's records of local inference is used,
+    from any source if `source` is empty."""
     if not text:
         return dict(STATES), "the published three states, not measured for this model"
     if match := _THREE.fullmatch(text):
         try:
             compute, idle, radio = (float(part) for part in (match[1], match[2], match[3] or "0.21"))
         except ValueError:
-            raise ValueError(f"--watts {text!r} are no figures: {_ADVICE}") from None
+            raise ValueError(f"invalid --watts {text!r}: {_ADVICE}") from None
         return {"compute_watts": compute, "idle_watts": idle, "radio_watts": radio}, "the command line"
     known = f"{source} {model}".strip()
     found = [float(row["board_W_mean"]) for row in _rows(text) if _is_local(row, source, model)]
@@ -43,5 +43,5 @@ def _rows(path: str) -> list[dict[str, Any]]:
         raise ValueError(f"--watts {path} cannot be read ({error}): {_ADVICE}") from None
     wanted = {"source", "model", "system", "board_W_mean"}
     if not rows or not wanted <= rows[0].keys():
-        raise ValueError(f"--watts {path} lacks columns of {', '.join(sorted(wanted))}: {_ADVICE}")
+        raise ValueError(f"--watts {path} lacks some of the columns {', '.join(sorted(wanted))}: {_ADVICE}")
     return rows

@@ -15,8 +15,8 @@ namespace atl::infer {
 namespace {
 
 constexpr std::size_t kBufferAlignment = 64;
-// Packed bytes may be a little more than the plain ones: the head of a codec.
-constexpr std::size_t kMostOverhead = 4096;
+// Packed bytes may exceed the plain ones by a codec's header.
+constexpr std::size_t kMaxOverhead = 4096;
 
 std::string rows_text(int tensor, Region rows) {
   return "rows " + to_string(rows) + " of tensor " + std::to_string(tensor);
@@ -30,7 +30,7 @@ Tensor type_of_rows(const Tensor& whole, int dim, Region rows) {
   return type;
 }
 
-// Memory at a multiple of 64 bytes, as kernels like it.
+// Memory aligned to 64 bytes, as kernels prefer it.
 struct Arrivals::Buffer {
   struct Free {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t{kBufferAlignment}); }
@@ -46,7 +46,7 @@ Arrivals::Arrivals(const Graph& graph, const Operators& operators, const Program
     Message message;
     message.rows = step.rows;
     message.type = type_of_rows(graph, operators, step.index, step.rows);
-    message.most_bytes = static_cast<std::size_t>(message.type.bytes()) + kMostOverhead;
+    message.most_bytes = static_cast<std::size_t>(message.type.bytes()) + kMaxOverhead;
     messages_.emplace(Key{step.index, step.rows.begin}, std::move(message));
   }
 }
@@ -61,7 +61,7 @@ void Arrivals::begin(std::uint64_t inference) {
     if (message.packed.use_count() > 1) message.packed.reset();
     if (message.plain.use_count() > 1) message.plain.reset();
     message.size = message.there = message.first_bytes = 0;
-    message.is_begun = message.is_complete = false;
+    message.has_started = message.is_complete = false;
   }
 }
 
@@ -76,34 +76,35 @@ std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::sp
   const Region rows{header.rows_begin, header.rows_end};
   const std::string what = rows_text(header.tensor, rows);
   if (header.id != inference_)
-    malformed(what + " belong to inference " + std::to_string(header.id) + ", which has not begun");
+    malformed(what + " belong to inference " + std::to_string(header.id) + ", which has not started");
   const auto found = messages_.find({header.tensor, header.rows_begin});
-  if (found == messages_.end() || found->second.rows != rows) malformed(what + " came, which nobody waits for");
+  if (found == messages_.end() || found->second.rows != rows)
+    malformed(what + " arrived, which this side does not expect");
   Message& message = found->second;
-  if (!message.is_begun) {
+  if (!message.has_started) {
     if (header.message_bytes > message.most_bytes) {
-      malformed(what + " are said to have " + std::to_string(header.message_bytes) + " bytes; they have " +
+      malformed(what + " were announced with " + std::to_string(header.message_bytes) + " bytes; they have " +
                 std::to_string(message.type.bytes()));
     }
     message.size = header.message_bytes;
     message.codec = header.codec;
-    message.begun = Clock::now();
+    message.started = Clock::now();
     message.first_bytes = payload.size();
-    message.is_begun = true;
+    message.has_started = true;
     if (!message.packed) message.packed = std::make_shared<Buffer>(message.most_bytes);
   }
   if (message.is_complete || header.message_bytes != message.size || header.codec != message.codec ||
       header.offset != message.there || payload.size() > message.size - message.there) {
     malformed(what + ": a frame at byte " + std::to_string(header.offset) + " of " +
               std::to_string(header.message_bytes) + " does not follow the " + std::to_string(message.there) +
-              " bytes that are there");
+              " bytes received so far");
   }
   if (!payload.empty()) std::memcpy(message.packed->bytes.get() + message.there, payload.data(), payload.size());
   message.there += payload.size();
   if (message.there < message.size) return std::nullopt;
   message.is_complete = true;
   changed_.notify_all();
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - message.begun);
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - message.started);
   wire::Ack ack;
   ack.inference = header.id;
   ack.tensor = header.tensor;
@@ -127,17 +128,17 @@ std::optional<HostBytes> Arrivals::wait(int tensor, Region rows, Deadline until)
   } else if (!changed_.wait_until(lock, until.when(), is_over)) {
     return std::nullopt;
   }
-  // What is there counts, even if the link was lost behind it.
+  // Complete rows count even if the link was lost after they had arrived.
   if (!message.is_complete) throw *failed_;
   const auto size = static_cast<std::size_t>(message.type.bytes());
   if (message.codec == wire::Codec::kRaw) {
     if (message.size != size)
-      malformed(rows_text(tensor, rows) + " came with " + std::to_string(message.size) + " bytes of " +
+      malformed(rows_text(tensor, rows) + " arrived with " + std::to_string(message.size) + " bytes of " +
                 std::to_string(size));
     return HostBytes{{message.packed->bytes.get(), size}, message.packed};
   }
   if (!message.plain) message.plain = std::make_shared<Buffer>(size);
-  // A complete message does not change until begin(), and only the taker calls that.
+  // A complete message does not change until begin(), which only this caller's thread calls.
   const std::shared_ptr<Buffer> packed = message.packed;
   const std::shared_ptr<Buffer> plain = message.plain;
   lock.unlock();

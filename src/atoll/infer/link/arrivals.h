@@ -23,32 +23,33 @@ namespace atl::infer {
 /// The type of rows `rows` of a tensor along its divided dimension `dim` (-1: the whole tensor).
 Tensor type_of_rows(const Tensor& whole, int dim, Region rows);
 
-/// Where the rows that one side receives in an inference arrive, frame by frame, and wait to be taken. Made once for a
-/// program; buffers are used again unless somebody still holds their bytes. One thread gives frames, another one takes rows.
+/// Collects the rows that one side receives in an inference, frame by frame, until they are taken. Made once for a
+/// program; buffers are reused unless their bytes are still referenced. One thread gives frames, another one takes
+/// rows.
 class Arrivals {
  public:
-  /// What the program's kReceive steps name.
+  /// Expects the rows that the program's kReceive steps name.
   Arrivals(const Graph& graph, const Operators& operators, const Program& program);
   ~Arrivals();
 
-  /// Forgets what is there and expects rows of this inference, whose numbers ascend.
+  /// Drops what has arrived and expects rows of this inference. Numbers of inferences ascend.
   void begin(std::uint64_t inference);
 
-  /// Whose rows are expected.
+  /// The inference whose rows are expected.
   std::uint64_t inference() const;
 
-  /// A kTensor frame. What to acknowledge when it completes a message. Frames of inferences before the one at hand are
-  /// dropped. Error(kProtocol) for any other inference, rows that are not expected or are there already, gaps, and sizes
-  /// that do not fit.
+  /// Takes a kTensor frame. Returns the acknowledgement if it completes a message. Frames of inferences before the
+  /// current one are dropped. Throws Error(kProtocol) for later inferences, for rows that are not expected or have
+  /// arrived already, for gaps, and for sizes that do not fit.
   std::optional<wire::Ack> take(const wire::FrameHeader& header, std::span<const std::byte> payload);
 
-  /// These rows, unpacked, once they are all there; none when `until` has passed. Throws what fail() was given, and
-  /// Error(kProtocol) for bytes that do not unpack.
+  /// Waits until all of these rows have arrived and returns them unpacked; none when `until` has passed. Throws the
+  /// error that fail() was given, and Error(kProtocol) for bytes that do not unpack.
   std::optional<HostBytes> wait(int tensor, Region rows, Deadline until);
-  /// Whether wait() would return these rows at once.
+  /// Returns whether wait() would return these rows at once.
   bool are_there(int tensor, Region rows) const;
 
-  /// Every wait throws this from now on, until begin().
+  /// Makes every wait throw this error from now on, until begin().
   void fail(const Error& error);
 
  private:
@@ -58,14 +59,14 @@ class Arrivals {
     Tensor type{};
     std::size_t most_bytes = 0;
     std::shared_ptr<Buffer> packed{};
-    std::shared_ptr<Buffer> plain{};  // where packed bytes are unpacked to
+    std::shared_ptr<Buffer> plain{};  // packed bytes are unpacked to it
     wire::Codec codec = wire::Codec::kRaw;
     std::size_t size = 0;
     std::size_t there = 0;
     std::size_t first_bytes = 0;
-    bool is_begun = false;
+    bool has_started = false;
     bool is_complete = false;
-    Clock::time_point begun{};
+    Clock::time_point started{};
   };
   using Key = std::pair<int, std::int64_t>;  // tensor, first row
 

@@ -7,8 +7,9 @@
 
 namespace atl::infer {
 
-/// Carries frames to the other end, in the order of the calls. Any thread; returns at once. When the way is gone they are
-/// dropped: who waits for an answer hears of it. A payload is read until it has left, or its inference is over.
+/// Sends frames to the other end, in the order of the calls. Any thread; returns at once. Frames are dropped when the
+/// connection is lost, which is reported where a reply is awaited. A payload is read until it has been sent or its
+/// inference is over.
 class FrameSender {
  public:
   virtual ~FrameSender() = default;

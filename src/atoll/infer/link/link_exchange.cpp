@@ -11,7 +11,7 @@
 namespace atl::infer {
 namespace {
 
-// So small that the receiver can tell the rate from the time between a message's frames.
+// Small enough for the receiver to measure the rate from the time between a message's frames.
 constexpr std::size_t kFrameBytes = std::size_t{1} << 15;
 static_assert(kFrameBytes <= wire::kMaxDataBytes);
 constexpr std::uint64_t kMeasuredEvery = 16;
@@ -36,7 +36,7 @@ void LinkExchange::begin(std::uint64_t inference) {
 
 void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
   const Tensor type = type_of_rows(graph_, operators_, tensor, rows);
-  // A state says something of all elements, and is small.
+  // A state summarises all elements and is small, so it is never packed with loss.
   const bool is_state = static_cast<std::size_t>(tensor) >= graph_.tensors.size();
   const HostBytes plain = bytes;
   wire::Packed packed;
@@ -55,7 +55,7 @@ void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
   header.rows_end = static_cast<std::int32_t>(rows.end);
   header.message_bytes = static_cast<std::uint32_t>(bytes.bytes.size());
   sent_bytes_ += bytes.bytes.size();
-  do {  // a message without bytes is one frame
+  do {  // an empty message is one frame
     const std::size_t size = std::min(bytes.bytes.size() - header.offset, kFrameBytes);
     header.payload_bytes = static_cast<std::uint32_t>(size);
     sender_.send(header, {bytes.bytes.subspan(header.offset, size), bytes.owner});
@@ -73,7 +73,7 @@ bool LinkExchange::is_lossy(int tensor, const Tensor& type) const {
   return is_input && wire::image_layout(type).has_value();
 }
 
-// The rows are on their way already: nobody waits for this.
+// The rows have been sent already, so this delays nothing.
 void LinkExchange::note_loss(int tensor, const Tensor& type, std::span<const std::byte> bytes, wire::Codec codec,
                              std::span<const std::byte> packed) {
   if (lossy_messages_[tensor]++ % kMeasuredEvery != 0) return;

@@ -14,14 +14,15 @@
 
 namespace atl::infer {
 
-/// An inference's other side over a link. Sends rows in frames, packed as measurement says is quickest. Made once for a
-/// division; one inference at a time.
+/// The other side of an inference, reached over a link. Sends rows in frames, with the codec that measurement shows to
+/// be quickest. Made once for a division; one inference at a time.
 class LinkExchange : public Exchange {
  public:
   /// Bytes per second towards the other side, as far as they are known.
   using Rate = std::function<double()>;
-  /// All are borrowed. `lossy` replaces the lossless codecs where it makes rows shorter: kHalf and kInt8 of floating-point
-  /// tensors, kJpeg of inputs of the graph that are images; kRaw: none. `measures_loss`: says what it did to the values.
+  /// Borrows everything. `lossy` replaces the lossless codecs where it makes rows shorter: kHalf and kInt8 for
+  /// floating-point tensors, kJpeg for inputs of the graph that are images; kRaw: none. `measures_loss`: measures how
+  /// much it changed the values.
   LinkExchange(const Graph& graph, const Operators& operators, FrameSender& sender, Arrivals& arrivals, Rate rate,
                wire::Codec lossy = wire::Codec::kRaw, bool measures_loss = false);
 
@@ -30,8 +31,8 @@ class LinkExchange : public Exchange {
   std::optional<HostBytes> receive(int tensor, Region rows, Deadline until) override;
 
   std::uint64_t sent_bytes() const noexcept { return sent_bytes_; }  ///< of this inference, as packed
-  /// The largest of what was lost in the messages of this inference that were looked at, which are the first of each tensor
-  /// and every 16th; none: in none.
+  /// The largest loss in the measured messages of this inference, which are the first of each tensor and every 16th;
+  /// none: no message was measured.
   const std::optional<wire::Loss>& loss() const noexcept { return loss_; }
 
  private:

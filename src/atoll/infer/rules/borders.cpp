@@ -4,15 +4,15 @@
 
 #include "atoll/infer/rules/rules.h"
 
-// Padding operators: a slice is padded where it ends at a true border, by as many rows as are asked for.
+// Padding operators: a slice is padded where it ends at a true border, with as many rows as are requested.
 namespace atl::infer {
 namespace {
 
 enum class Border { kConstant, kReflect, kReplicate, kOther };
 
-// Rows of padding of one dimension. The list has pairs, those of the last dimension first; negative ones cut rows off.
+// The padding of one dimension in rows. The list has pairs, the last dimension's first; negative values remove rows.
 struct Padding {
-  std::size_t entry = 0;  // of the list
+  std::size_t entry = 0;  // in the list
   std::int64_t low = 0;
   std::int64_t high = 0;
 };
@@ -61,13 +61,13 @@ SlicedCall slice_border(const NodeView& view, const NodeSplit& split, int output
   if (std::holds_alternative<maps::Identity>(split.operands[0].map)) return call;
   const Padding padding = padding_of(view, output_dim);
   const std::int64_t count = view.rows(0, output_dim);
-  const Region wanted{rows.begin - padding.low, rows.end - padding.low};  // by rows of the operand
+  const Region wanted{rows.begin - padding.low, rows.end - padding.low};  // in rows of the operand
   Ints list = view.integers(1);
   if (std::holds_alternative<maps::Shift>(split.operands[0].map)) {
     const Cut parts = cut(wanted, count);
     list[padding.entry] = parts.low;
     list[padding.entry + 1] = parts.high;
-  } else {  // a border that copies rows is made from where it begins, even if rows further out alone are asked for
+  } else {  // a border that copies rows is made from its beginning, even if only rows further out are requested
     const std::int64_t low = std::max<std::int64_t>(0, -wanted.begin);
     list[padding.entry] = low;
     list[padding.entry + 1] = std::max<std::int64_t>(0, wanted.end - count);

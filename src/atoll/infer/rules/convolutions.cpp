@@ -2,18 +2,18 @@
 #include "atoll/infer/convolution_arguments.h"
 #include "atoll/infer/rules/rules.h"
 
-// Convolutions. Padding is put on explicitly where a true border is, and the call itself pads nothing along the split
+// Convolutions. Padding is added explicitly at true borders, and the call itself does not pad along the split
 // dimension.
 namespace atl::infer {
 namespace {
 
-// Places of the output: some libraries make them by products of matrices.
-constexpr std::int64_t kLeastPlaces = 16;
+// Positions of the output: some libraries compute them as matrix products.
+constexpr std::int64_t kMinPlaces = 16;
 
 struct Convolution {
   ConvolutionArguments places;
   int spatial = 0;  // dimensions
-  int first = 0;    // the first of them; the channels' is before
+  int first = 0;    // the first of them; the channel dimension precedes it
   Ints low;         // padding by dimension
   Ints high;
   Ints stride;
@@ -21,7 +21,7 @@ struct Convolution {
   Ints kernel;
   Ints output_padding;
   std::int64_t groups = 1;
-  bool same = false;  // the padding is given as a text
+  bool same = false;  // the padding is given as a string
 };
 
 bool read_padding(const NodeView& view, Convolution& convolution) {
@@ -47,9 +47,9 @@ std::int64_t rows_made(const Convolution& c, int i, std::int64_t rows) {
   return floor_div(rows + at(c.low, i) + at(c.high, i) - span - 1, at(c.stride, i)) + 1;
 }
 
-// None for what does not fit together.
+// None for sizes that do not fit together.
 std::optional<Convolution> read_convolution(const NodeView& view, ConvolutionArguments places) {
-  constexpr std::int64_t kMostKernel = 1'000'000;
+  constexpr std::int64_t kMaxKernel = 1'000'000;
   constexpr std::int64_t kMaxRows = std::int64_t{1} << 36;
   Convolution c;
   c.places = places;
@@ -65,7 +65,7 @@ std::optional<Convolution> read_convolution(const NodeView& view, ConvolutionArg
   c.groups = view.integer(places.groups);
   if (c.stride.empty() || c.dilation.empty() || c.output_padding.empty()) return std::nullopt;
   for (int i = 0; i < c.spatial; ++i) {
-    if (at(c.kernel, i) < 1 || at(c.kernel, i) > kMostKernel || at(c.stride, i) < 1 || at(c.dilation, i) < 1) {
+    if (at(c.kernel, i) < 1 || at(c.kernel, i) > kMaxKernel || at(c.stride, i) < 1 || at(c.dilation, i) < 1) {
       return std::nullopt;
     }
   }
@@ -98,8 +98,8 @@ std::optional<NodeSplit> split_convolution(const NodeView& view, ConvolutionArgu
   return block_rows(view, output_dim, map_of(*convolution, output_dim - convolution->first));
 }
 
-// The rows of the input begin at `origin`, padding included; what the call makes begins at the output's row origin *
-// stride - padding.
+// The rows of the input begin at `origin`, padding included; the call's output begins at the output row origin * stride
+// - padding.
 void cut_transposed(const Convolution& c, int i, std::int64_t origin, Region rows, SlicedCall& call) {
   const std::int64_t begin = origin * at(c.stride, i) - at(c.low, i);
   call.keep = {rows.begin - begin, rows.end - begin};
@@ -111,9 +111,9 @@ void cut_transposed(const Convolution& c, int i, std::int64_t origin, Region row
 Filling filling_of(const NodeView& view, const Convolution& c, int output_dim, Region rows) {
   if (c.places.transposed) return {};
   const std::int64_t count = view.output_rows(output_dim);
-  if (output_dim < c.first) return filling(rows, count, 1, kLeastPlaces);
-  const std::int64_t others = elements_of_row(view, output_dim, c.first, view.output_rank(), kLeastPlaces);
-  return filling(rows, count, others, kLeastPlaces);
+  if (output_dim < c.first) return filling(rows, count, 1, kMinPlaces);
+  const std::int64_t others = elements_of_row(view, output_dim, c.first, view.output_rank(), kMinPlaces);
+  return filling(rows, count, others, kMinPlaces);
 }
 
 SlicedCall slice_convolution(const NodeView& view, ConvolutionArguments places, const NodeSplit& split, int output_dim,
@@ -131,7 +131,7 @@ SlicedCall slice_convolution(const NodeView& view, ConvolutionArguments places, 
   const std::int64_t high = parts.high + more.high * at(c->stride, i);
   if (low + high > 0) call.pads.push_back({0, output_dim, low, high, 0});
   call.keep = {more.low, more.low + rows.size()};
-  if (c->same) {  // a text holds for all dimensions, so the others are padded here, too
+  if (c->same) {  // a string holds for all dimensions, so the others are padded here, too
     for (int k = 0; k < c->spatial; ++k) {
       if (k != i && at(c->low, k) + at(c->high, k) > 0) {
         call.pads.push_back({0, c->first + k, at(c->low, k), at(c->high, k), 0});

@@ -3,12 +3,12 @@
 
 #include "atoll/infer/rules/rules.h"
 
-// Operators whose output elements depend on operand elements at the same place, and those that make tensors from
-// nothing.
+// Operators whose output elements depend on operand elements at the same place, and operators that create tensors.
 namespace atl::infer {
 namespace {
 
-// Operands are broadcast against each other. kOverloads has operators of which other overloads do something else.
+// Operands are broadcast against each other. kOverloads lists single overloads, where others of the operator do
+// something else.
 constexpr std::array kOperators{
     "abs",        "acos",        "acosh",        "add",         "addcdiv",     "addcmul",     "alias",
     "asin",       "asinh",       "atan",         "atan2",       "atanh",       "bitwise_and", "bitwise_not",
@@ -51,7 +51,7 @@ std::optional<NodeSplit> prelu(const NodeView& view, int output_dim) {
   return split;
 }
 
-// Nothing of an operand is read, at most its element type.
+// Nothing of an operand is read except perhaps its element type.
 std::optional<NodeSplit> made(const NodeView& view, int /*output_dim*/) {
   NodeSplit split = whole(view, Locality::kElement);
   for (std::size_t i = 0; i < view.operands(); ++i) {

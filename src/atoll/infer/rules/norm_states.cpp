@@ -8,7 +8,7 @@
 namespace atl::infer {
 namespace {
 
-// What of a Normalisation outlives its node.
+// The part of a Normalisation that is kept after its NodeView is gone.
 struct Norm {
   Tensor self;  // all rows
   int dim = 0;
@@ -17,7 +17,8 @@ struct Norm {
   std::optional<Tensor> bias;
   Dtype sums = Dtype::kFloat32;
 
-  // In which the dimensions are separate that are normalised over: [samples, groups, channels of a group, places...].
+  // The shape that separates the dimensions that are normalised over: [samples, groups, channels of a group,
+  // places...].
   Shape viewed(std::int64_t rows) const {
     Shape shape = part_of(self, dim, rows).shape;
     if (rule.groups == 0) return shape;
@@ -38,9 +39,9 @@ struct Norm {
     return elements;
   }
   Shape state_shape(std::int64_t parts) const {
-    return behind(rule.is_centred ? Shape{parts, 2} : Shape{parts}, with_ones(viewed(1), dims()));
+    return with_leading(rule.is_centred ? Shape{parts, 2} : Shape{parts}, with_ones(viewed(1), dims()));
   }
-  // Of a weight, to be broadcast against `viewed`.
+  // The shape of a weight, to be broadcast against `viewed`.
   Shape weight_shape(std::int64_t rows) const {
     const Shape shape = viewed(rows);
     if (rule.groups == 0) return Shape(shape.begin() + rule.first, shape.end());
@@ -49,7 +50,7 @@ struct Norm {
     channels[2] = shape[2];
     return channels;
   }
-  // A weight as a part has it.
+  // The weight as a part takes it.
   Tensor weight_of(const Tensor& whole, std::int64_t rows) const {
     return rule.groups == 0 ? part_of(whole, dim - rule.first, rows) : whole;
   }
@@ -102,7 +103,7 @@ Graph result_of(const Norm& of, std::int64_t parts, std::int64_t rows) {
   return std::move(recipe).finished(result);
 }
 
-// Over dimension `dim`: maxima and sums of exponentials.
+// Maxima and sums of exponentials over dimension `dim`.
 struct Softmax {
   Tensor self;
   int dim = 0;
@@ -110,8 +111,8 @@ struct Softmax {
   bool is_log = false;
 
   Dtype sums() const { return precise(output); }
-  Shape state_shape(std::int64_t parts) const { return behind({parts, 2}, part_of(self, dim, 1).shape); }
-  // As the operator does: first to the type of the result.
+  Shape state_shape(std::int64_t parts) const { return with_leading({parts, 2}, part_of(self, dim, 1).shape); }
+  // Converts first to the type of the result, as the operator does.
   int input(Recipe& recipe, std::int64_t rows) const {
     return recipe.to(recipe.to(recipe.input(part_of(self, dim, rows)), output), sums());
   }

@@ -4,12 +4,12 @@
 #include "atoll/infer/rules/rules.h"
 #include "atoll/infer/rules/states.h"
 
-// Normalisations. Over other dimensions than the split one a row needs itself alone; over the split one, parts
-// exchange sums: count, mean and squared deviations, which Chan, Golub and LeVeque (1983) say how to merge.
+// Normalisations. Over dimensions other than the split one, a row needs only itself; over the split one, parts exchange
+// sums: count, mean and squared deviations, merged as by Chan, Golub and LeVeque (1983).
 namespace atl::infer {
 namespace {
 
-// Of the statistics of `groups` groups: mean and squared deviations.
+// Bytes of the statistics of `groups` groups: mean and squared deviations.
 std::int64_t moments(const NodeView& view, std::int64_t groups) { return groups * 2 * sum_bytes(view.output().dtype); }
 
 // (input, normalized_shape, ...): over the last dimensions.
@@ -64,7 +64,7 @@ std::optional<std::int64_t> batch_norm_bytes(const NodeView& view, std::size_t o
   return moments(view, view.rows(0, 1));
 }
 
-// (input, weight, bias, running_mean, running_var, use_input_stats, ...): of each sample and channel over its places.
+// (input, weight, bias, running_mean, running_var, use_input_stats, ...): each sample and channel over its places.
 std::optional<NodeSplit> instance_norm(const NodeView& view, int output_dim) {
   if (view.boolean(5) && output_dim > 1) return std::nullopt;
   return by_channel(view, output_dim);
@@ -81,7 +81,7 @@ std::optional<Partial> instance_norm_states(const NodeView& view, std::size_t op
   return norm_states(view, dim, {0, view.rows(0, 1), true, view.number(7), view.operand_at(1), view.operand_at(2)});
 }
 
-// Of each sample over groups of channels and all places.
+// Each sample over groups of channels and all places.
 std::optional<NodeSplit> group_norm(const NodeView& view, int output_dim) {
   if (output_dim != 0) return std::nullopt;
   return same_rows(view, Locality::kElement, output_dim, output_dim);
@@ -126,7 +126,7 @@ std::optional<std::int64_t> softmax_bytes(const NodeView& view, std::size_t oper
   return view.output().elements() / length * 2 * sum_bytes(view.output().dtype);
 }
 
-// Where halves are converted, the third argument is true, and not every device does that.
+// The third argument is true where halves are converted, which not every device supports.
 Rule softmax_rule(bool is_log) {
   return {
       softmax, {}, softmax_bytes, [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {

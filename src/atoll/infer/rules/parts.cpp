@@ -4,11 +4,11 @@
 
 #include "atoll/infer/rules/rules.h"
 
-// Operators that join, take apart and reorder rows, and those that take rows by index.
+// Operators that join, split and reorder rows, and those that select rows by index.
 namespace atl::infer {
 namespace {
 
-// (tensors, dim). Of old, an operand of shape [0] is skipped.
+// (tensors, dim). For compatibility, PyTorch skips an operand of shape [0].
 std::optional<NodeSplit> cat(const NodeView& view, int output_dim) {
   const bool joined = view.dim(1, view.output_rank()) == output_dim;
   NodeSplit split = whole(view, joined ? Locality::kBlock : Locality::kElement);
@@ -91,13 +91,13 @@ std::optional<NodeSplit> slice_scatter(const NodeView& view, int output_dim) {
   return split;
 }
 
-// (self, dim, ...): the dimension `dim` is taken away.
+// (self, dim, ...): the dimension `dim` is removed.
 std::optional<NodeSplit> select(const NodeView& view, int output_dim) {
   const int dropped = view.dim(1, view.rank(0));
   return same_rows(view, Locality::kElement, output_dim + (output_dim >= dropped ? 1 : 0), output_dim);
 }
 
-// The operator works along the dimension that argument `argument` names; any other is split as it is.
+// The operator works along the dimension that argument `argument` names; any other is split by identity.
 Rule unless_along(std::size_t argument) {
   return {[argument](const NodeView& view, int output_dim) -> std::optional<NodeSplit> {
             if (view.dim(argument, view.output_rank()) == output_dim) return std::nullopt;

@@ -8,8 +8,8 @@
 #include "atoll/infer/rules/states.h"
 
 // Pooling. Maxima get a border of the lowest value, as convolutions get zeros. Means keep the operator's own padding,
-// because what they divide by depends on where the border is: their slices start on the grid of strides and the rows
-// that saw a cut are dropped.
+// because their divisor depends on where the border is: their slices start on the grid of strides, and the rows whose
+// window was cut are dropped.
 namespace atl::infer {
 namespace {
 
@@ -23,7 +23,7 @@ struct Pool {
   bool ceil_mode = false;
 };
 
-// As PyTorch counts them: in ceil_mode the last window may pass the end, but must not begin behind it.
+// Counts as PyTorch does: in ceil_mode the last window may extend past the end, but must not begin there.
 std::int64_t rows_made(const Pool& pool, int i, std::int64_t rows) {
   const std::int64_t stride = at(pool.stride, i);
   const std::int64_t span = at(pool.dilation, i) * (at(pool.kernel, i) - 1) + 1;
@@ -69,7 +69,7 @@ double lowest(Dtype dtype) {
   }
 }
 
-// The second output, where there is one, holds places in the whole plane, which a slice cannot know.
+// The second output, if any, holds positions in the whole plane, which a slice cannot know.
 std::optional<NodeSplit> split_max(const NodeView& view, int spatial, int output_dim) {
   const auto pool = read_pool(view, spatial, true);
   if (!pool) return std::nullopt;

@@ -3,7 +3,7 @@
 
 #include "atoll/infer/rules/states.h"
 
-// Products of the part of a contracted dimension that a side has, which add up; and means of parts.
+// Products over a part of the contracted dimension, which add up to the whole; and means of parts.
 namespace atl::infer {
 namespace {
 
@@ -22,13 +22,13 @@ Graph state_of(const Linear& of, std::int64_t rows) {
   const int input = recipe.to(recipe.input(part_of(of.input, of.dim(), rows)), of.sums());
   const int weight = recipe.to(recipe.input(part_of(of.weight, 1, rows)), of.sums());
   const int made = recipe.call("aten::linear", {TensorId{input}, TensorId{weight}, {}}, {of.sums(), of.output.shape});
-  const int state = recipe.reshape(made, behind({1}, of.output.shape));
+  const int state = recipe.reshape(made, with_leading({1}, of.output.shape));
   return std::move(recipe).finished(state);
 }
 
 Graph result_of(const Linear& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
-  const int states = recipe.input({of.sums(), behind({parts}, of.output.shape)});
+  const int states = recipe.input({of.sums(), with_leading({parts}, of.output.shape)});
   recipe.input({of.sums(), {parts}});
   int made = recipe.sum(states, {0}, false, of.sums());
   if (of.bias) made = recipe.add(made, recipe.to(recipe.input(*of.bias), of.sums()));
@@ -50,13 +50,13 @@ Graph state_of(const MeanPool& of, std::int64_t rows) {
   Recipe recipe;
   const int part = recipe.to(recipe.input(part_of(of.self, of.dim, rows)), of.sums());
   const int made = recipe.call(of.op, {TensorId{part}, of.sizes}, {of.sums(), of.output.shape});
-  const int state = recipe.reshape(made, behind({1}, of.output.shape));
+  const int state = recipe.reshape(made, with_leading({1}, of.output.shape));
   return std::move(recipe).finished(state);
 }
 
 Graph result_of(const MeanPool& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
-  const int states = recipe.input({of.sums(), behind({parts}, of.output.shape)});
+  const int states = recipe.input({of.sums(), with_leading({parts}, of.output.shape)});
   const int shares = recipe.input({of.sums(), {parts}});
   Shape by_part(of.output.shape.size() + 1, 1);
   by_part.front() = parts;
@@ -81,7 +81,7 @@ std::optional<Partial> linear_states(const NodeView& view, int dim) {
   if (!has_one_type) return std::nullopt;
   Partial partial;
   partial.rows = view.rows(0, dim);
-  partial.state = {of.sums(), behind({1}, of.output.shape)};
+  partial.state = {of.sums(), with_leading({1}, of.output.shape)};
   partial.of_state = {{0, dim}, {1, 1}};
   if (of.bias) partial.of_result = {{2, -1}};
   set_calls(partial, of);
@@ -95,7 +95,7 @@ std::optional<Partial> mean_pool_states(const NodeView& view, int dim) {
   if (!fits) return std::nullopt;
   Partial partial;
   partial.rows = view.rows(0, dim);
-  partial.state = {of.sums(), behind({1}, of.output.shape)};
+  partial.state = {of.sums(), with_leading({1}, of.output.shape)};
   partial.of_state = {{0, dim}};
   set_calls(partial, of);
   return partial;

@@ -4,14 +4,14 @@
 #include "atoll/infer/rules/rules.h"
 #include "atoll/infer/rules/states.h"
 
-// Products of matrices, attention, embedding: rows of the left operand with all of the right one.
+// Matrix products, attention, embedding: rows of the left operand with all of the right one.
 namespace atl::infer {
 namespace {
 
-// Filled up to these, a product of float32 rows has the bits of the same rows of the whole on the processors tried, but
-// for a few at its end.
-constexpr std::int64_t kLeastRows = 8;
-constexpr std::int64_t kLeastColumns = 16;
+// Filled up to this many rows, a float32 product has the same bits as those rows of the whole on the processors tried,
+// except for a few rows at its end.
+constexpr std::int64_t kMinRows = 8;
+constexpr std::int64_t kMinColumns = 16;
 
 std::int64_t output_sums(const NodeView& view) { return view.output().elements() * sum_bytes(view.output().dtype); }
 
@@ -28,9 +28,9 @@ std::optional<NodeSplit> linear(const NodeView& view, int output_dim) {
 SlicedCall slice_linear(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
   const std::int64_t count = view.output_rows(output_dim);
   const int last = view.output_rank() - 1;
-  if (output_dim == last) return filled_call(view, split, rows, filling(rows, count, 1, kLeastColumns));
-  const std::int64_t others = elements_of_row(view, output_dim, 0, last, kLeastRows);
-  return filled_call(view, split, rows, filling(rows, count, others, kLeastRows));
+  if (output_dim == last) return filled_call(view, split, rows, filling(rows, count, 1, kMinColumns));
+  const std::int64_t others = elements_of_row(view, output_dim, 0, last, kMinRows);
+  return filled_call(view, split, rows, filling(rows, count, others, kMinRows));
 }
 
 std::optional<std::int64_t> linear_bytes(const NodeView& view, std::size_t operand, int dim) {
@@ -79,7 +79,7 @@ SlicedCall slice_product(const NodeView& view, const NodeSplit& split, int outpu
   const bool has_columns = view.rank(has_summand ? 2 : 1) > 1;
   const int rows_dim = view.output_rank() - (has_columns ? 2 : 1);
   if (output_dim < rows_dim) return call_by_rows(view, split, rows);  // whole matrices
-  const std::int64_t least = output_dim > rows_dim ? kLeastColumns : kLeastRows;
+  const std::int64_t least = output_dim > rows_dim ? kMinColumns : kMinRows;
   return filled_call(view, split, rows, filling(rows, view.output_rows(output_dim), 1, least));
 }
 
@@ -131,7 +131,7 @@ std::optional<NodeSplit> attention(const NodeView& view, int output_dim) {
     }
     return split;
   }
-  // Batch and heads; heads that share keys are not followed.
+  // Batch and heads; heads that share keys are not split.
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
     const bool shared = view.rows(i, output_dim) == 1 && view.output_rows(output_dim) != 1;
     if (!shared && !follow_same(split, view, i, output_dim, output_dim)) return std::nullopt;
@@ -139,7 +139,7 @@ std::optional<NodeSplit> attention(const NodeView& view, int output_dim) {
   return split;
 }
 
-// The operator counts rows of queries from its first: rows of padding put a part's in their place.
+// The operator counts query rows from its first one, so padding moves a part's rows to their place.
 SlicedCall slice_attention(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   if (std::holds_alternative<maps::Prefix>(split.operands[1].map) && rows.begin > 0) {
@@ -149,7 +149,7 @@ SlicedCall slice_attention(const NodeView& view, const NodeSplit& split, int out
   return call;
 }
 
-// Keys split: the maximum and the sum of each query's weights, and its part of the output.
+// With keys split: the maximum and the sum of each query's weights, and its part of the output.
 std::optional<std::int64_t> attention_bytes(const NodeView& view, std::size_t operand, int dim) {
   const auto read = read_attention(view);
   if (!read || (operand != 1 && operand != 2) || dim != read->rank - 2) return std::nullopt;

@@ -88,7 +88,7 @@ int Recipe::clamp(int tensor, double low, std::optional<double> high) {
 }
 
 int Recipe::sum(int tensor, const Ints& dims, bool keeps, Dtype dtype) {
-  const bool is_usual = type(tensor).dtype == dtype && is_floating(dtype);  // whole numbers are summed in 64 bits
+  const bool is_usual = type(tensor).dtype == dtype && is_floating(dtype);  // integers are summed in 64 bits
   const Argument wanted = is_usual ? Argument() : Argument(dtype);
   return call("aten::sum.dim_IntList", {TensorId{tensor}, dims, keeps, wanted},
               {dtype, reduced(shape(tensor), dims, keeps)});
@@ -99,7 +99,7 @@ int Recipe::extreme(const char* name, int tensor, const Ints& dims, bool keeps) 
               {type(tensor).dtype, reduced(shape(tensor), dims, keeps)});
 }
 
-// PyTorch gives the variance first.
+// PyTorch returns the variance first.
 std::pair<int, int> Recipe::moments(int tensor, const Ints& dims) {
   const Tensor made{type(tensor).dtype, with_ones(shape(tensor), dims)};
   const int variance = call("aten::var_mean.correction", {TensorId{tensor}, dims, std::int64_t{0}, true}, made);
@@ -140,7 +140,7 @@ Shape without_dims(const Shape& shape, const Ints& dims) {
   return left;
 }
 
-Shape behind(const Shape& first, const Shape& shape) {
+Shape with_leading(const Shape& first, const Shape& shape) {
   Shape made = first;
   made.insert(made.end(), shape.begin(), shape.end());
   return made;

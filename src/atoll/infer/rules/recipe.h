@@ -10,18 +10,18 @@
 
 namespace atl::infer {
 
-/// The type in which sums of elements are made: float32 for halves, int64 for smaller whole numbers and booleans.
+/// The type in which elements are summed: float32 for halves, int64 for smaller integers and booleans.
 Dtype precise(Dtype dtype) noexcept;
 
-/// Puts a small graph together, call by call, with the types that PyTorch gives the results. Functions return tensors;
-/// shapes have to fit.
+/// Builds a small graph call by call, with the types that PyTorch gives the results. Functions return tensors; shapes
+/// have to fit.
 class Recipe {
  public:
   int input(Tensor type);
   const Tensor& type(int tensor) const { return graph_.tensors[static_cast<std::size_t>(tensor)]; }
   const Shape& shape(int tensor) const { return type(tensor).shape; }
 
-  /// The tensor itself where nothing changes.
+  /// Returns the tensor itself where nothing changes.
   int to(int tensor, Dtype dtype);
   int reshape(int tensor, const Shape& wanted);
 
@@ -30,7 +30,7 @@ class Recipe {
   int sqrt(int tensor) { return unary("sqrt", tensor); }
   int rsqrt(int tensor) { return unary("rsqrt", tensor); }
 
-  /// Of two tensors of one type, broadcast.
+  /// Combines two tensors of the same type, broadcast.
   int add(int a, int b) { return binary("add", a, b, {std::int64_t{1}}); }
   int sub(int a, int b) { return binary("sub", a, b, {std::int64_t{1}}); }
   int mul(int a, int b) { return binary("mul", a, b, {}); }
@@ -41,12 +41,12 @@ class Recipe {
   int clamp(int tensor, double low, std::optional<double> high);
 
   int sum(int tensor, const Ints& dims, bool keeps, Dtype dtype);
-  /// The largest, or ("amin") the least ones.
+  /// The maxima ("amax") or minima ("amin").
   int extreme(const char* name, int tensor, const Ints& dims, bool keeps);
-  /// Mean and variance, by the count of elements, with reduced dimensions of one row.
+  /// Mean and variance (divided by the count of elements); reduced dimensions keep one row.
   std::pair<int, int> moments(int tensor, const Ints& dims);
 
-  /// Tensors of one shape behind each other along a new dimension.
+  /// Stacks tensors of one shape along a new dimension.
   int stack(const std::vector<int>& tensors, int dim);
   int select(int tensor, int dim, std::int64_t index);
   int call(const std::string& op, std::vector<Argument> args, Tensor made);
@@ -65,7 +65,7 @@ class Recipe {
 /// `shape` with one row along each of `dims`; without these dimensions.
 Shape with_ones(Shape shape, const Ints& dims);
 Shape without_dims(const Shape& shape, const Ints& dims);
-/// `shape` behind new first dimensions.
-Shape behind(const Shape& first, const Shape& shape);
+/// `shape` with the dimensions `first` before it.
+Shape with_leading(const Shape& first, const Shape& shape);
 
 }  // namespace atl::infer

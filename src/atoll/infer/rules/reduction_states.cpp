@@ -4,7 +4,7 @@
 
 #include "atoll/infer/rules/states.h"
 
-// Each part reduces its own rows, and what it makes is reduced again.
+// Each part reduces its own rows, and the results are reduced again.
 namespace atl::infer {
 namespace {
 
@@ -21,9 +21,9 @@ struct StateReduction {
     return kind == Reduced::kLogSumExp || kind == Reduced::kVariance || kind == Reduced::kDeviation;
   }
   Shape state_shape(std::int64_t parts) const {
-    return behind(is_pair() ? Shape{parts, 2} : Shape{parts}, with_ones(self.shape, dims));
+    return with_leading(is_pair() ? Shape{parts, 2} : Shape{parts}, with_ones(self.shape, dims));
   }
-  // Elements of which one result is made.
+  // The number of elements in one result.
   double count() const {
     double elements = 1;
     for (const std::int64_t each : dims) elements *= static_cast<double>(self.shape[static_cast<std::size_t>(each)]);
@@ -38,8 +38,8 @@ Graph state_of(const StateReduction& of, std::int64_t rows) {
   switch (of.kind) {
     case Reduced::kSum:
     case Reduced::kMean: made = recipe.sum(x, of.dims, true, of.sums); break;
-    case Reduced::kMost: made = recipe.extreme("amax", x, of.dims, true); break;
-    case Reduced::kLeast: made = recipe.extreme("amin", x, of.dims, true); break;
+    case Reduced::kMax: made = recipe.extreme("amax", x, of.dims, true); break;
+    case Reduced::kMin: made = recipe.extreme("amin", x, of.dims, true); break;
     case Reduced::kNorm: {
       const int exact = recipe.to(x, of.sums);
       made = recipe.sum(recipe.mul(exact, exact), of.dims, true, of.sums);
@@ -65,8 +65,8 @@ Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*row
   switch (of.kind) {
     case Reduced::kSum: made = recipe.sum(states, {0}, false, of.sums); break;
     case Reduced::kMean: made = recipe.div_number(recipe.sum(states, {0}, false, of.sums), of.count()); break;
-    case Reduced::kMost: made = recipe.extreme("amax", states, {0}, false); break;
-    case Reduced::kLeast: made = recipe.extreme("amin", states, {0}, false); break;
+    case Reduced::kMax: made = recipe.extreme("amax", states, {0}, false); break;
+    case Reduced::kMin: made = recipe.extreme("amin", states, {0}, false); break;
     case Reduced::kNorm: made = recipe.sqrt(recipe.sum(states, {0}, false, of.sums)); break;
     case Reduced::kLogSumExp: {
       const MergedExponentials merged = merged_exponentials(recipe, states);
@@ -90,11 +90,12 @@ Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*row
 std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced kind, const Ints& dims,
                                         double correction) {
   StateReduction of{kind, view.operand(0), view.output(), dim, dims, correction, precise(view.output().dtype)};
-  const bool keeps_type = kind == Reduced::kMost || kind == Reduced::kLeast;
+  const bool keeps_type = kind == Reduced::kMax || kind == Reduced::kMin;
   if (keeps_type) of.sums = of.self.dtype;
-  // PyTorch's own call sums squares in double: where the mean is large beside them, less would lose digits.
+  // PyTorch's own call sums squares in double: with less precision, digits would be lost where the mean is large.
   if (kind == Reduced::kVariance || kind == Reduced::kDeviation) of.sums = Dtype::kFloat64;
-  if (kind == Reduced::kSum && !is_floating(of.output.dtype)) of.sums = of.output.dtype;  // where it wraps around
+  if (kind == Reduced::kSum && !is_floating(of.output.dtype))
+    of.sums = of.output.dtype;  // wraps around as the operator does
   const bool fits = keeps_type               ? of.output.dtype == of.self.dtype
                     : kind == Reduced::kSum  ? of.output.dtype != Dtype::kBool
                     : kind == Reduced::kMean ? is_floating(of.output.dtype)

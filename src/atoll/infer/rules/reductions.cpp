@@ -4,17 +4,17 @@
 #include "atoll/infer/rules/rules.h"
 #include "atoll/infer/rules/states.h"
 
-// Reductions, and running sums. Over other dimensions than the split one they are as local as their operand; over it,
-// each part reduces its own rows, and the results are combined.
+// Reductions and running sums. Over dimensions other than the split one they are as local as their operand; over the
+// split one, each part reduces its own rows, and the results are combined.
 namespace atl::infer {
 namespace {
 
 struct Reduction {
   std::size_t dims = 1;              // the argument; null or an empty list: all dimensions
   std::size_t keepdim = 2;           // whether reduced dimensions stay, with one row
-  std::int64_t values = 1;           // that a part makes for one result
-  bool over_all = false;             // the overload without such arguments
-  std::optional<Reduced> kind = {};  // how parts are joined, where they are
+  std::int64_t values = 1;           // values of a part's state for each result
+  bool over_all = false;             // the overload without these arguments
+  std::optional<Reduced> kind = {};  // how parts are combined, if they can be
 };
 
 std::vector<bool> reduced_dims(const NodeView& view, const Reduction& reduction) {
@@ -78,7 +78,7 @@ Rule reduction_rule(Reduction reduction) {
           }};
 }
 
-// (self, dim, ...): a row needs those before it, of which their sum says enough.
+// (self, dim, ...): a row needs the rows before it, for which their sum is enough.
 std::optional<NodeSplit> running(const NodeView& view, int output_dim) {
   if (view.dim(1, view.output_rank()) == output_dim) return std::nullopt;
   return same_rows(view, Locality::kElement, output_dim, output_dim);
@@ -98,15 +98,15 @@ void add_reduction_rules(Rules& rules) {
   };
   add("mean", {.over_all = true, .kind = Reduced::kMean});
   add("sum", {.over_all = true, .kind = Reduced::kSum});
-  add("max", {.over_all = true, .kind = Reduced::kMost});
-  add("min", {.over_all = true, .kind = Reduced::kLeast});
+  add("max", {.over_all = true, .kind = Reduced::kMax});
+  add("min", {.over_all = true, .kind = Reduced::kMin});
   for (const char* name : {"prod", "any", "all"}) add(name, {.over_all = true});
   add("mean.dim", {.kind = Reduced::kMean});
   add("sum.dim_IntList", {.kind = Reduced::kSum});
-  add("amax", {.kind = Reduced::kMost});
-  add("amin", {.kind = Reduced::kLeast});
+  add("amax", {.kind = Reduced::kMax});
+  add("amin", {.kind = Reduced::kMin});
   for (const char* name : {"prod.dim_int", "any.dim", "any.dims", "all.dim", "all.dims"}) add(name, {});
-  // A value, with where it is; the maximum, with the sum relative to it.
+  // A value with its position; the maximum with the sum relative to it.
   for (const char* name : {"argmax", "argmin", "max.dim", "min.dim"}) add(name, {.values = 2});
   add("logsumexp", {.values = 2, .kind = Reduced::kLogSumExp});
   // A mean with squared deviations; the count is known.

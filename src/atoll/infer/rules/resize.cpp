@@ -6,9 +6,9 @@
 
 #include "atoll/infer/rules/rules.h"
 
-// Resampling. Output row o reads the operand around s(o) = o P/Q, (o + 1/2) P/Q - 1/2 or, with corners aligned, o
-// P/Q, where P/Q is the ratio of the sizes in lowest terms. The operator cannot be told where in the whole its slice
-// lies, but s(o + Q) = s(o) + P: slices that begin with a multiple of P rows see the same fractions as the whole.
+// Resampling. Output row o reads the operand around s(o) = o P/Q, (o + 1/2) P/Q - 1/2 or, with corners aligned, o P/Q,
+// where P/Q is the ratio of the sizes in lowest terms. The operator has no argument for the position of its slice in
+// the whole, but s(o + Q) = s(o) + P: slices that begin at a multiple of P rows see the same fractions as the whole.
 namespace atl::infer {
 namespace {
 
@@ -16,12 +16,12 @@ enum class Mode { kNearest, kNearestExact, kLinear, kCubic };
 
 struct ResizeKind {
   Mode mode;
-  int spatial;  // dimensions; batch and channels are before
+  int spatial;  // dimensions; batch and channels precede them
 };
 
-// Where the arguments of an operator are. The overload "vec" may have factors in place of sizes.
+// The places of an operator's arguments. The overload "vec" may have factors in place of sizes.
 struct FactorPlaces {
-  std::size_t factors;  // in "vec" a list, else one argument for each dimension
+  std::size_t factors;  // a list in "vec", otherwise one argument for each dimension
   bool vec;
 };
 
@@ -49,21 +49,21 @@ std::optional<double> factor_of(const NodeView& view, FactorPlaces places, int i
   return factors[static_cast<std::size_t>(i)];
 }
 
-// P/Q of a factor: only those by which every count of whole blocks is multiplied without rounding.
+// Sets P/Q from a factor; false for factors that would round when multiplied by a number of whole blocks.
 bool ratio_of_factor(double factor, std::int64_t n, std::int64_t m, Resize& resize) {
-  constexpr double kMost = 1 << 20;
+  constexpr double kMax = 1 << 20;
   const double inverse = 1 / factor;
-  if (factor >= 1 && factor <= kMost && factor == std::floor(factor)) {
+  if (factor >= 1 && factor <= kMax && factor == std::floor(factor)) {
     resize.outputs = static_cast<std::int64_t>(factor);
     return m == n * resize.outputs;
   }
-  if (!(inverse > 1 && inverse <= kMost) || std::exp2(std::floor(std::log2(inverse))) != inverse) return false;
+  if (!(inverse > 1 && inverse <= kMax) || std::exp2(std::floor(std::log2(inverse))) != inverse) return false;
   resize.inputs = static_cast<std::int64_t>(inverse);
   return m == n / resize.inputs;
 }
 
-// PyTorch computes the row in float or double. Where rounding moves one over a row's edge, a slice would not read the
-// same row.
+// PyTorch computes the position in float or double. Where rounding moves it over the edge of a row, a slice would read
+// another row than the whole does.
 bool rounds_alike(const Resize& resize, double scale, float single, Mode mode, std::int64_t m) {
   for (std::int64_t o = 0; o < m; ++o) {
     std::int64_t exact = o * resize.inputs / resize.outputs;
@@ -118,7 +118,7 @@ std::optional<NodeSplit> split_resize(const NodeView& view, ResizeKind kind, int
   if (output_dim < 2) return same_rows(view, Locality::kElement, output_dim, output_dim);
   const auto resize = read_resize(view, kind, output_dim - 2);
   if (!resize) return std::nullopt;
-  // A linear row reads one row beside its block, a cubic one two.
+  // Linear resampling reads one row beside the block, cubic resampling two.
   std::int64_t beside = 0;
   if (kind.mode == Mode::kLinear && !resize->aligned) beside = 1;
   if (kind.mode == Mode::kCubic) beside = ceil_div(2, resize->inputs);
@@ -134,12 +134,12 @@ SlicedCall slice_resize(const NodeView& view, ResizeKind kind, const NodeSplit& 
   const std::int64_t begin = read_rows.begin / blocks->inputs * blocks->outputs;
   call.keep = {rows.begin - begin, rows.end - begin};
   const FactorPlaces places = places_of(view, kind);
-  if (view.is_null(1) && blocks->overlap == 0) return call;  // by the factor, which stays
+  if (view.is_null(1) && blocks->overlap == 0) return call;  // the factor is kept
   Ints sizes(view.output_shape().begin() + 2, view.output_shape().end());
   sizes[static_cast<std::size_t>(output_dim - 2)] =
       (read_rows.size() - blocks->overlap) / blocks->inputs * blocks->outputs + blocks->overlap;
   call.changes.push_back({1, sizes});
-  // With corners aligned the sizes alone decide, and "vec" takes either sizes or factors.
+  // With corners aligned only the sizes count, and "vec" takes either sizes or factors.
   if (view.is_null(1) && places.vec) call.changes.push_back({places.factors, std::monostate{}});
   return call;
 }

@@ -70,11 +70,11 @@ SlicedCall filled_call(const NodeView& view, const NodeSplit& split, Region rows
 std::int64_t sum_bytes(Dtype dtype) noexcept { return std::max<std::int64_t>(4, bytes_of(dtype)); }
 
 Ints per_dim(const NodeView& view, std::size_t argument, std::size_t dims) {
-  constexpr std::int64_t kMost = 1'000'000;
+  constexpr std::int64_t kMax = 1'000'000;
   Ints values = view.integers(argument);
   if (values.size() == 1) values.resize(dims, values.front());
   const bool good = values.size() == dims && std::all_of(values.begin(), values.end(), [](std::int64_t value) {
-                      return value >= 0 && value <= kMost;
+                      return value >= 0 && value <= kMax;
                     });
   return good ? values : Ints{};
 }

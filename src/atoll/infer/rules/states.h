@@ -6,26 +6,26 @@
 #include "atoll/infer/regions.h"
 #include "atoll/infer/rules/recipe.h"
 
-// States of parts, by family (Partial). Whoever calls these has seen that the node sums over dimension `dim` of its
-// operand 0. They give none for what does not fit together.
+// States of parts (Partial), by family. Callers have checked that the node sums over dimension `dim` of its operand 0.
+// The functions return none for arguments that do not fit together.
 namespace atl::infer {
 
-enum class Reduced { kSum, kMean, kMost, kLeast, kNorm, kLogSumExp, kVariance, kDeviation };
+enum class Reduced { kSum, kMean, kMax, kMin, kNorm, kLogSumExp, kVariance, kDeviation };
 
-/// Over the dimensions `dims`; a variance is divided by the count less `correction`.
+/// A reduction over the dimensions `dims`; a variance is divided by the count less `correction`.
 std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced kind, const Ints& dims,
                                         double correction = 0);
 
 std::optional<Partial> softmax_states(const NodeView& view, int dim, bool is_log);
 
-/// A normalisation of operand 0: over its dimensions from `first` on, with weights of these; or where there are groups
-/// over groups of channels and all places, with a weight for each channel.
+/// A normalisation of operand 0: over its dimensions from `first` on, with weights of these dimensions; or, if there
+/// are groups, over groups of channels and all places, with a weight for each channel.
 struct Normalisation {
   int first = 0;
   std::int64_t groups = 0;
-  bool is_centred = true;  ///< else the mean of squares serves, and nothing is subtracted
+  bool is_centred = true;  ///< otherwise it divides by the root of the mean square and subtracts nothing
   double epsilon = 0;
-  std::optional<std::size_t> weight = {};  ///< operands
+  std::optional<std::size_t> weight = {};  ///< index of the operand
   std::optional<std::size_t> bias = {};
 };
 std::optional<Partial> norm_states(const NodeView& view, int dim, const Normalisation& norm);
@@ -33,31 +33,31 @@ std::optional<Partial> norm_states(const NodeView& view, int dim, const Normalis
 /// aten::linear over its last dimension.
 std::optional<Partial> linear_states(const NodeView& view, int dim);
 
-/// An adaptive mean that makes one row of all.
+/// An adaptive mean pooling to a single row.
 std::optional<Partial> mean_pool_states(const NodeView& view, int dim);
 
-// What these share.
+// Helpers that these share.
 
 struct MergedMoments {
   int mean = 0;
   int variance = 0;
 };
-/// Of states [parts, 2, ...] with means and variances of shares of the elements (a vector), as Chan, Golub and LeVeque
-/// merge them ("Algorithms for computing the sample variance", 1983).
+/// Merges states [parts, 2, ...] with the means and variances of parts that have the given shares of the elements (a
+/// vector), by Chan, Golub and LeVeque ("Algorithms for computing the sample variance", 1983).
 MergedMoments merged_moments(Recipe& recipe, int states, int shares);
 
-/// The maximum over `dims`, kept finite from below (so that a part without weight makes 0, and no NaN) and, where
-/// `from_above`, from above; and the sum of exponentials less it: [2, ...].
+/// The maximum over `dims`, clamped from below to stay finite (so that a part without weight gives 0 instead of NaN)
+/// and, if `from_above`, from above; and the sum of exponentials relative to it: [2, ...].
 int exponentials(Recipe& recipe, int tensor, const Ints& dims, bool from_above);
 
 struct MergedExponentials {
   int most = 0;
   int sum = 0;
 };
-/// Of states [parts, 2, ...].
+/// Merges states [parts, 2, ...].
 MergedExponentials merged_exponentials(Recipe& recipe, int states);
 
-/// Has `partial` make its graphs by state_of(of, rows) and result_of(of, parts, rows).
+/// Sets `partial` to make its graphs by state_of(of, rows) and result_of(of, parts, rows).
 template <typename Of>
 void set_calls(Partial& partial, const Of& of) {
   partial.state_calls = [of](std::int64_t rows) { return state_of(of, rows); };

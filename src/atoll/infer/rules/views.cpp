@@ -6,7 +6,7 @@
 
 #include "atoll/infer/rules/rules.h"
 
-// Operators that arrange the same elements differently: views, and those that move, add, drop or repeat dimensions.
+// Operators that rearrange the same elements: views, and those that move, add, drop or repeat dimensions.
 namespace atl::infer {
 namespace {
 
@@ -15,9 +15,10 @@ std::int64_t product(const Shape& shape, std::size_t begin, std::size_t end) {
                          shape.begin() + static_cast<std::ptrdiff_t>(end), std::int64_t{1}, std::multiplies<>());
 }
 
-// Where the elements before both dimensions are as many, rows of the one are whole rows of the other, or parts of them.
+// If equally many elements precede both dimensions, a row of one is a number of whole rows of the other, or a part of
+// one.
 struct Match {
-  int dim;  // of the operand
+  int dim;  // in the operand
   std::int64_t times;
   std::int64_t over;
 };
@@ -33,7 +34,7 @@ std::optional<Match> match(const Shape& from, const Shape& to, int output_dim) {
     if (product(from, 0, i) != before) continue;
     const std::int64_t mine = product(from, i + 1, from.size());
     if (mine == below) return Match{static_cast<int>(i), 1, 1};
-    // Of dimensions that begin at the same place all but the last have one row.
+    // Of dimensions that begin at the same element, all but the last have one row.
     if (from[i] == 1 || to[o] == 1) continue;
     if (below % mine == 0) found = Match{static_cast<int>(i), below / mine, 1};
     if (mine % below == 0) found = Match{static_cast<int>(i), 1, mine / below};
@@ -145,7 +146,7 @@ std::optional<NodeSplit> move_dims(const NodeView& view, int output_dim) {
   return ordered(view, order, output_dim);
 }
 
-// (self, dim): the overload without dimensions is not here, since it would drop the split dimension from a slice of
+// (self, dim): the overload without dimensions has no rule, because it would drop the split dimension from a slice of
 // one row.
 std::optional<NodeSplit> squeeze(const NodeView& view, int output_dim) {
   const std::vector<int> dropped = view.dims(1, view.rank(0));
@@ -153,7 +154,7 @@ std::optional<NodeSplit> squeeze(const NodeView& view, int output_dim) {
   for (const int dim : counted(view.rank(0))) {
     const bool named = std::find(dropped.begin(), dropped.end(), dim) != dropped.end();
     if (!named) order.push_back(dim);
-    if (named && view.rows(0, dim) != 1) order.push_back(-1);  // stays, but a slice of one row would not
+    if (named && view.rows(0, dim) != 1) order.push_back(-1);  // it stays, but would not in a slice of one row
   }
   return ordered(view, order, output_dim);
 }
@@ -215,7 +216,7 @@ void add_view_rules(Rules& rules) {
   for (const char* name : {"aten::view", "aten::_unsafe_view", "aten::reshape"}) {
     rules[name] = {split_view, slice_view, {}};
   }
-  rules["aten::view.dtype"] = Rule{};  // elements of other sizes
+  rules["aten::view.dtype"] = Rule{};  // changes the size of elements
   rules["aten::flatten"] = {split_view, slice_flatten, {}};
   rules["aten::unflatten"] = {split_view, slice_unflatten, {}};
   rules["aten::permute"] = {permute, {}, {}};

@@ -19,11 +19,12 @@ using plan::as_index;
 void check_profile(const Graph& graph, const NodeCosts& profile, const char* whose) {
   if (profile.empty() || profile.size() == graph.nodes.size()) return;
   throw Error(ErrorKind::kInvalidArgument, std::string("the ") + whose + "'s profile has " +
-                                               std::to_string(profile.size()) + " nodes, the graph " +
+                                               std::to_string(profile.size()) + " nodes, but the graph has " +
                                                std::to_string(graph.nodes.size()) + ": measure this graph");
 }
 
-// Of a node with states, those cost all where the result is made of them alone, and half where it has rows itself.
+// The share of a node's cost that the operator bears. States bear all of it if the result is made of them alone, and
+// half if the result has rows itself.
 double share_of(const Operators& operators, const Operators::Operator& each) {
   if (each.part == Operators::Part::kNode) return 1;
   if (operators.states[as_index(each.state)].partial.output_dim >= 0) return 0.5;
@@ -37,7 +38,7 @@ plan::RowCost cost_of(const NodeCosts& profile, const Operators& operators, cons
   return {cost.fixed * share, cost.all_rows * share / static_cast<double>(each.rows)};
 }
 
-// Of a part of a node with states, in order of taken_by.
+// The operands of a part of a node with states, in the order of taken_by.
 std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators& operators,
                                             const Operators::Operator& user) {
   const std::vector<int> tensors = infer::operands_of(graph.nodes[as_index(user.node)]);
@@ -60,7 +61,7 @@ std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators&
   return operands;
 }
 
-// In order of the node's operands that operators make.
+// The node's operands that operators make, in order.
 std::vector<plan::Operand> operands_of(const Graph& graph, const Operators& operators,
                                        const Operators::Operator& user) {
   if (user.part != Operators::Part::kNode) return operands_of_part(graph, operators, user);

@@ -12,7 +12,7 @@ namespace {
 
 using plan::as_index;
 
-// By tensor, whether a node takes it or the caller gets it.
+// By tensor: whether a node takes it or the caller gets it.
 std::vector<bool> used_tensors(const Graph& graph) {
   std::vector<bool> used(graph.tensors.size(), false);
   for (const Node& node : graph.nodes) {
@@ -55,8 +55,8 @@ class Finding {
     }
   }
 
-  // Adds the operator that makes states of the node, if the node needs sums. Where its operands are not divided as
-  // choose_dims had it, and it cannot be computed by rows, it is whole.
+  // Adds the operator that makes the node's states, if the node needs sums. If its operands are not divided as
+  // choose_dims assumed and it cannot be computed by rows, it stays whole.
   bool try_states(int index) {
     const Node& node = graph_.nodes[as_index(index)];
     int& dim = found_.dims[as_index(node.outputs.front())];
@@ -84,7 +84,7 @@ class Finding {
     found_.operators.back().state = static_cast<int>(found_.states.size()) - 1;
   }
 
-  // Rows are counted where all that the operator makes has the same.
+  // Counts rows only if all tensors that the operator makes have equally many.
   void add(int index, std::vector<int> makes) {
     const std::vector<int>& outputs = index < 0 ? makes : graph_.nodes[as_index(index)].outputs;
     const int place = static_cast<int>(found_.operators.size());

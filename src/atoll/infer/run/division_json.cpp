@@ -22,12 +22,13 @@ const Json& field(const Json& object, const char* name) {
 int small(const Json& object, const char* name) {
   const std::int64_t value = integer_from(field(object, name), std::string("a division's ") + name);
   if (value < -1 || value > kMaxInteger)
-    bad_division(std::string(name) + " is " + std::to_string(value) + ": -1 to 2^30");
+    bad_division(std::string(name) + " is " + std::to_string(value) + ": give -1 to 2^30");
   return static_cast<int>(value);
 }
 
 plan::Share share_from(const Json& value) {
-  if (!value.is_array() || value.size() != 4) bad_division("share is not a list of four rows: robot's and server's");
+  if (!value.is_array() || value.size() != 4)
+    bad_division("share is not a list of four rows: [robot begin, robot end, server begin, server end]");
   const auto row = [&](std::size_t i) { return integer_from(value[i], "a division's share"); };
   return {{row(0), row(1)}, {row(2), row(3)}};
 }
@@ -47,9 +48,9 @@ std::string to_json(const Division& division) {
 }
 
 Division division_from_json(const std::string& text) {
-  if (plan::is_deeper(text, kMaxDivisionDepth)) bad_division("text is nested deeper than its form");
+  if (plan::is_deeper(text, kMaxDivisionDepth)) bad_division("JSON is nested deeper than a division can be");
   const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) bad_division("text is not a JSON object");
+  if (!parsed.is_object()) bad_division("JSON is not an object");
   const Json& shares = field(parsed, "shares");
   if (!shares.is_array()) bad_division("shares are not a list");
   Division division{small(parsed, "input"), small(parsed, "dim"), {}, small(parsed, "chunks")};

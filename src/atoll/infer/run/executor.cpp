@@ -8,15 +8,15 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
 #include "atoll/infer/row_map.h"
-#include "atoll/plan/exchange.h"
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/exchange.h"
 
 namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kReceivePollPeriod{1};
-constexpr std::size_t kMostSlices = 50'000;
-constexpr std::size_t kMostPartialCalls = 5'000;
+constexpr std::size_t kMaxSlices = 50'000;
+constexpr std::size_t kMaxPartialCalls = 5'000;
 
 using plan::as_index;
 
@@ -29,13 +29,13 @@ std::string type_text(const Tensor& tensor) {
 }
 
 void check_made(const OperatorRunner& runner, const std::string& name, const Value& made, const Tensor& wanted) {
-  if (!made) throw Error(ErrorKind::kInvalidArgument, name + " has not made an output that is used");
+  if (!made) throw Error(ErrorKind::kInvalidArgument, name + " did not return an output that is used");
   const Tensor type = runner.type_of(made);
   if (type == wanted) return;
-  throw Error(ErrorKind::kInvalidArgument, name + " has made " + type_text(type) + ", not " + type_text(wanted));
+  throw Error(ErrorKind::kInvalidArgument, name + " returned " + type_text(type) + ", not " + type_text(wanted));
 }
 
-// As floats of this type.
+// The values as floats of this type.
 template <typename Float>
 HostBytes bytes_of(const std::vector<double>& values) {
   const auto floats = std::make_shared<const std::vector<Float>>(values.begin(), values.end());
@@ -49,7 +49,7 @@ class NoExchange final : public Exchange {
 
  private:
   [[noreturn]] static void refuse(int tensor) {
-    throw Error(ErrorKind::kInternal, "a program that runs alone exchanges tensor " + std::to_string(tensor));
+    throw Error(ErrorKind::kInternal, "a program without another side exchanges tensor " + std::to_string(tensor));
   }
 };
 
@@ -72,7 +72,7 @@ LoadedModel::LoadedModel(Graph graph, const std::map<std::string, HostBytes>& we
   for (const Node& node : graph_.nodes) calls_.push_back(runner_->prepare(graph_, node));
   const Operators operators = operators_of(graph_, -1, -1);
   for (const int index : operators.constants) compute_constant(index);
-  std::vector<bool> used(graph_.tensors.size(), false);  // by an inference
+  std::vector<bool> used(graph_.tensors.size(), false);  // by inferences
   for (int i = 0; i < static_cast<int>(operators.operators.size()); ++i) {
     const int node = operators.operators[as_index(i)].node;
     if (node < 0) continue;
@@ -85,7 +85,7 @@ LoadedModel::LoadedModel(Graph graph, const std::map<std::string, HostBytes>& we
 }
 
 const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
-  if (sliced_.size() > kMostSlices) sliced_.clear();  // plans come and go
+  if (sliced_.size() > kMaxSlices) sliced_.clear();  // bounds the memory that old plans keep
   const std::tuple key{node, dim, rows.begin, rows.end};
   const auto found = sliced_.find(key);
   if (found != sliced_.end()) return found->second;
@@ -103,7 +103,7 @@ const LoadedModel::Calls& LoadedModel::result_calls(const Operators::State& stat
 
 const LoadedModel::Calls& LoadedModel::found(const Operators::State& state, std::int64_t parts,
                                              std::int64_t rows) const {
-  if (partial_.size() > kMostPartialCalls) partial_.clear();
+  if (partial_.size() > kMaxPartialCalls) partial_.clear();
   const std::tuple key{state.node, state.partial.of_state.front().dim, parts, rows};
   const auto known = partial_.find(key);
   if (known != partial_.end()) return known->second;
@@ -124,7 +124,7 @@ void LoadedModel::compute_constant(int index) {
   for (const int tensor : operands_of(node)) operands.push_back(constants_[as_index(tensor)]);
   std::vector<Value> made = runner_->run(call(index), operands, {});
   if (made.size() != node.outputs.size()) {
-    throw Error(ErrorKind::kInvalidArgument, described(graph_, node) + " has made " + std::to_string(made.size()) +
+    throw Error(ErrorKind::kInvalidArgument, described(graph_, node) + " returned " + std::to_string(made.size()) +
                                                  " tensors, not " + std::to_string(node.outputs.size()));
   }
   for (std::size_t i = 0; i < made.size(); ++i) {
@@ -135,8 +135,8 @@ void LoadedModel::compute_constant(int index) {
 }
 
 Exchange& no_exchange() {
-  static NoExchange nobody;
-  return nobody;
+  static NoExchange exchange;
+  return exchange;
 }
 
 Inference::Inference(const LoadedModel& model, const Operators& operators)
@@ -144,7 +144,7 @@ Inference::Inference(const LoadedModel& model, const Operators& operators)
   const std::size_t tensors = operators.dims.size() - operators.states.size();
   if (tensors == model.graph().tensors.size()) return;
   throw Error(ErrorKind::kInvalidArgument, "operators of a graph with " + std::to_string(tensors) +
-                                               " tensors, and the model's has " +
+                                               " tensors, but the model's has " +
                                                std::to_string(model.graph().tensors.size()));
 }
 
@@ -202,7 +202,7 @@ Value Inference::whole(int tensor) {
   return constant ? constant : piece(tensor, rows_of(model_.graph(), operators_, tensor));
 }
 
-// Whether all rows are here.
+// Returns whether all rows are available.
 bool Inference::is_whole(int tensor) const {
   if (model_.constant(tensor)) return true;
   const Region all = rows_of(model_.graph(), operators_, tensor);
@@ -225,7 +225,7 @@ void Inference::compute(int index, Region rows) {
   Region kept;
   if (rows == rows_of(graph, operators_, first) &&
       std::all_of(tensors.begin(), tensors.end(), [&](int tensor) { return is_whole(tensor); })) {
-    std::vector<Value> operands;  // the call as the unsplit model makes it, for the same bits
+    std::vector<Value> operands;  // the same call as in the unsplit model, for the same bits
     for (const int tensor : tensors) operands.push_back(whole(tensor));
     made = model_.runner().run(model_.call(index), operands, {});
   } else {
@@ -234,7 +234,7 @@ void Inference::compute(int index, Region rows) {
     kept = call.keep;
   }
   if (made.size() != node.outputs.size()) {
-    throw Error(ErrorKind::kInvalidArgument, name_of(index) + " has made " + std::to_string(made.size()) +
+    throw Error(ErrorKind::kInvalidArgument, name_of(index) + " returned " + std::to_string(made.size()) +
                                                  " tensors, not " + std::to_string(node.outputs.size()));
   }
   for (const int tensor : operators_.operators[as_index(operators_.operator_of[as_index(first)])].makes) {
@@ -253,7 +253,7 @@ const Operators::State& Inference::state_of(int node) const {
   return operators_.states[as_index(state)];
 }
 
-// The operands of a part, by its rows.
+// The operands of a part, with its rows.
 std::vector<Value> Inference::taken(const Operators::State& state, const std::vector<Partial::Taken>& what,
                                     Region rows) {
   const std::vector<int> tensors = infer::operands_of(model_.graph().nodes[as_index(state.node)]);
@@ -301,7 +301,8 @@ void Inference::compute_result(int index, Region rows) {
   }
   if (end != state.partial.rows || parts.size() != pieces_[as_index(state.tensor)].size()) {
     throw Error(ErrorKind::kInternal, "the states of all rows of " + name_of(index) +
-                                          " are needed once, and those of " + to_string(Region{0, end}) + " are here");
+                                          " are needed once, but those of " + to_string(Region{0, end}) +
+                                          " are available");
   }
   const auto count = static_cast<std::int64_t>(parts.size());
   const LoadedModel::Calls& calls = model_.result_calls(state, count, rows.size());
@@ -334,22 +335,22 @@ std::vector<Value> Inference::operands_of(const SlicedCall& call) {
   return operands;
 }
 
-// No piece lies within another, so they are in order of their ends too.
+// No piece lies within another, so pieces are also ordered by their ends.
 void Inference::keep(int tensor, Region rows, Value value) {
   std::vector<Piece>& pieces = pieces_[as_index(tensor)];
   for (const Piece& piece : pieces) {
     if (piece.rows.holds(rows)) return;
   }
   std::erase_if(pieces, [&](const Piece& piece) { return rows.holds(piece.rows); });
-  const auto behind =
+  const auto next =
       std::find_if(pieces.begin(), pieces.end(), [&](const Piece& piece) { return piece.rows.begin > rows.begin; });
-  pieces.insert(behind, {rows, std::move(value)});
+  pieces.insert(next, {rows, std::move(value)});
 }
 
 Value Inference::piece(int tensor, Region rows) {
   OperatorRunner& runner = model_.runner();
   const int dim = operators_.dims[as_index(tensor)];
-  // An operator may need no row of an operand, and the operand all the same.
+  // An operator may need an operand but none of its rows.
   if (rows.is_empty()) return runner.from_host(type_of_rows(model_.graph(), operators_, tensor, rows), {});
   const std::vector<Piece>& pieces = pieces_[as_index(tensor)];
   std::vector<Value> parts;
@@ -363,7 +364,7 @@ Value Inference::piece(int tensor, Region rows) {
   }
   if (end != rows.end) {
     throw Error(ErrorKind::kInternal, "rows " + to_string(Region{end, rows.end}) + " of tensor " +
-                                          std::to_string(tensor) + " are needed and are not here");
+                                          std::to_string(tensor) + " are needed but not available");
   }
   if (parts.size() == 1) return parts.front();
   Value joined = runner.join(parts, dim);

@@ -15,28 +15,28 @@
 
 namespace atl::infer {
 
-/// A graph with its weights on one device, ready to run. Constant nodes have been computed. Used by one thread at a time.
+/// A graph with its weights on one device, ready to run, with constant nodes computed. Used by one thread at a time.
 class LoadedModel {
  public:
-  /// `weights` by name, as the graph describes them; their bytes are kept and may be used in place. Error(kProtocol) for a
-  /// weight that is missing or has another size, and as OperatorRunner::prepare.
+  /// `weights` by name, as the graph describes them; their bytes are kept and may be used in place. Throws
+  /// Error(kProtocol) for a weight that is missing or has another size, and as OperatorRunner::prepare does.
   LoadedModel(Graph graph, const std::map<std::string, HostBytes>& weights, std::shared_ptr<OperatorRunner> runner);
 
   const Graph& graph() const noexcept { return graph_; }
   OperatorRunner& runner() const noexcept { return *runner_; }
   const Call& call(int node) const { return *calls_.at(static_cast<std::size_t>(node)); }
-  /// Of a weight or a constant; null otherwise.
+  /// The value of a weight or a constant; null for other tensors.
   const Value& constant(int tensor) const { return constants_.at(static_cast<std::size_t>(tensor)); }
-  /// slice(), remembered: the same parts are computed in every inference.
+  /// slice(), cached: the same parts are computed in every inference.
   const SlicedCall& sliced(int node, int dim, Region rows) const;
 
-  /// A small graph with its calls, found once.
+  /// A small graph with its prepared calls.
   struct Calls {
     Graph graph;
     std::vector<std::unique_ptr<Call>> calls;
     std::vector<int> uses;  ///< by tensor
   };
-  /// Of a part of a node that needs sums (Partial): its state, and the result from as many states.
+  /// The graphs for a part of a node that needs sums (Partial): its state, and the result from `parts` states.
   const Calls& state_calls(const Operators::State& state, std::int64_t rows) const;
   const Calls& result_calls(const Operators::State& state, std::int64_t parts, std::int64_t rows) const;
 
@@ -51,43 +51,44 @@ class LoadedModel {
   mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, SlicedCall>
       sliced_;  // by node, dimension and rows
   mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, Calls>
-      partial_;  // by node, dimension, parts (0: of a state) and rows
+      partial_;  // by node, dimension, parts (0: for a state) and rows
 };
 
-/// The other side, as one inference sees it.
+/// The other side of an inference.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  /// Takes rows of a tensor to be sent. Returns at once; the bytes stay as they are until they are sent. A link that is gone
-  /// takes them all the same, and says so in receive.
+  /// Queues rows of a tensor to send and returns at once; the bytes must not change until they are sent. A lost link
+  /// accepts them too, and throws in receive.
   virtual void send(int tensor, Region rows, HostBytes bytes) = 0;
-  /// The bytes of these rows, once they are all there; none when `until` has passed. Throws the link's Error.
+  /// Waits until all of these rows have arrived and returns their bytes; none when `until` has passed. Throws the
+  /// link's Error.
   virtual std::optional<HostBytes> receive(int tensor, Region rows, Deadline until) = 0;
 };
 
-/// Nobody: a program that exchanges nothing. Both functions are Error(kInternal).
+/// The exchange of a program without another side. Both functions throw Error(kInternal).
 Exchange& no_exchange();
 
-/// One inference on one side. Holds the tensors as pieces of rows, frees them as the program says.
+/// One inference on one side. Holds tensors as pieces of rows and frees them when the program says so.
 class Inference {
  public:
-  /// The operators must be those of the model's graph. All are borrowed.
+  /// The operators must be those of the model's graph. Borrows everything.
   Inference(const LoadedModel& model, const Operators& operators);
 
   void set_input(int tensor, Value value);
 
-  /// Whether to go on, asked before every step and while a receive waits (at least every millisecond).
+  /// Returns whether to continue. Called before every step, and at least every millisecond while a receive waits.
   using GoOn = std::function<bool()>;
-  /// Runs the steps; false when `go_on` said no, and then the steps before that are done. Throws what the runner and the
-  /// exchange throw.
+  /// Runs the steps. Returns false if `go_on` returned false; the steps before that have been done. Throws what the
+  /// runner and the exchange throw.
   bool run(const Program& program, Exchange& exchange, const GoOn& go_on = {});
 
-  /// Takes over what is there too, of the same model and operators.
+  /// Adds the rows that another inference of the same model and operators holds.
   void add(const Inference& other);
 
-  /// By tensor, the rows that are here, in order.
+  /// By tensor, the rows that are held, in order.
   std::vector<std::vector<Region>> held() const;
-  /// A whole tensor, joined where it is in pieces; Error(kInternal) where rows are missing.
+  /// A whole tensor, joined from its pieces. Throws Error(kInternal) if rows are missing.
   Value whole(int tensor);
 
  private:

@@ -19,7 +19,7 @@ class Loopback {
   Exchange& robot() noexcept { return robot_; }
   Exchange& server() noexcept { return server_; }
 
-  /// From now on, who waits for what has not been sent gets this error.
+  /// From now on, a receive of rows that have not been sent throws this error.
   void close(std::exception_ptr error);
 
  private:

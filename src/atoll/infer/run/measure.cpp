@@ -16,7 +16,7 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::chrono::milliseconds kProgressPeriod{50};  // within the model in one go, which is being timed
+constexpr std::chrono::milliseconds kProgressPeriod{50};  // while the whole model is being timed
 
 using plan::as_index;
 
@@ -36,7 +36,7 @@ double lower_quartile(std::vector<double> values) {
 
 class Measuring {
  public:
-  /// `stop` is asked before each step of a round; `stop_whole` within the model in one go.
+  /// `stop` is called before each step of a round, `stop_whole` during a run of the whole model.
   Measuring(const LoadedModel& model, const Operators& operators, const std::function<bool()>& stop,
             const std::function<bool()>& stop_whole)
       : model_(model), operators_(operators), stop_(stop), stop_whole_(stop_whole), times_(operators.operators.size()) {
@@ -44,7 +44,7 @@ class Measuring {
       const Tensor& type = model.graph().tensors[as_index(input)];
       inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
     }
-    Division alone;  // all rows of all nodes, whichever the outputs need: halves are measured with whole operands
+    Division alone;  // all rows of all nodes, even unneeded ones: halves are measured with whole operands
     alone.shares = plan::everything_on(plan::Side::kRobot, operator_graph(model.graph(), operators, {}, {}));
     program_ = program_of(model.graph(), operators, alone, plan::Side::kRobot);
     operator_of_node_.assign(model.graph().nodes.size(), -1);
@@ -54,12 +54,12 @@ class Measuring {
     }
   }
 
-  // Of one round.
+  // The steps of one round.
   std::size_t steps() const noexcept { return program_.steps.size(); }
 
-  // All nodes one after the other, each at all and at half its rows.
+  // Times all nodes one after the other, each with all and with half of its rows.
   void round(bool counts) {
-    Inference inference = begun();
+    Inference inference = started();
     for (const Step& step : program_.steps) {
       if (stop_ && stop_()) end();
       if (step.kind != Step::Kind::kCompute) {
@@ -84,7 +84,7 @@ class Measuring {
   }
 
   void whole(bool counts) {
-    Inference inference = begun();
+    Inference inference = started();
     model_.runner().wait();
     const Clock::time_point begin = Clock::now();
     const Inference::GoOn go_on = [this] { return !stop_whole_(); };
@@ -131,7 +131,7 @@ class Measuring {
     return std::chrono::duration<double>(Clock::now() - begin).count();
   }
 
-  Inference begun() const {
+  Inference started() const {
     Inference inference(model_, operators_);
     for (const auto& [tensor, value] : inputs_) inference.set_input(tensor, value);
     return inference;
@@ -143,7 +143,7 @@ class Measuring {
     return part;
   }
 
-  // The state of half the rows, and the result from both halves', or half of its rows.
+  // Times the state of half the rows and the result from the states of both halves, or half of the result's rows.
   double timed_half_of_sums(Inference& whole, const Operators::Operator& result) const {
     Inference part(model_, operators_);
     for (const int tensor : operands_of(model_.graph().nodes[as_index(result.node)])) {
@@ -165,7 +165,7 @@ class Measuring {
     return seconds_since(begin);
   }
 
-  // The line through both times, with nothing negative.
+  // Fits a line through both times, without negative coefficients.
   static void fill(Profile& profile, std::size_t node, std::int64_t count, const Times& times, double scale) {
     const double whole = lower_quartile(times.whole) * scale;
     profile.whole[node] = whole;

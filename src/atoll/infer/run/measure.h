@@ -18,22 +18,22 @@ struct SplitDim {
   bool operator==(const SplitDim&) const = default;
 };
 
-/// What a graph is divided along unless somebody knows better: of all inputs and dimensions the one under which local
-/// nodes make the most bytes; of equal ones the first. Robot and server find the same.
+/// The default dimension of a division: among all inputs and dimensions, the one under which local nodes make the most
+/// bytes, or the first of equals. Robot and server find the same one.
 SplitDim usual_split(const Graph& graph);
 
-/// Times every node of the model on its device, whole and at half its rows (where it needs sums over rows: their state and
-/// half the result), with inputs of zeros. A round of all nodes warms
-/// up; then rounds are measured until `seconds` are over, at least one. A node's time is the lower quartile of its rounds, so
-/// that what else the machine does counts little; where all nodes together take longer than the model in one go, because the
-/// device is waited for between them, they are scaled down to that. `operators` are those of the model's graph. `stop` is
-/// asked between nodes, also of the model in one go, and should cost nothing; once it says true, Error(kAborted). Throws what the runner throws.
+/// Times every node of the model on its device, whole and with half its rows (or, where it needs sums over rows, their
+/// state and half the result), with inputs of zeros. One round of all nodes warms up; then rounds are measured until
+/// `seconds` have passed, at least one. A node's time is the lower quartile of its rounds, so that other load of the
+/// machine counts little. If the nodes together take longer than an uninterrupted run of the model, because each is
+/// waited for, their times are scaled down to that run. `operators` are those of the model's graph. `stop` is called
+/// between nodes and must be cheap; when it returns true, Error(kAborted) is thrown. Throws what the runner throws.
 Profile measure_profile(const LoadedModel& model, const Operators& operators, double seconds,
                         const std::function<bool()>& stop = {});
 
-/// The same by `rounds` rounds, at least one, whatever they take. `go_on` is asked between nodes and told how many of how many
-/// were measured, the warm-up included, and every 50 ms while the model runs in one go; at the end it hears of all of them. Once it says no, Error(kAborted); what it
-/// throws goes to the caller.
+/// The same with `rounds` rounds, at least one, however long they take. `go_on` is called with the progress between
+/// nodes, every 50 ms during an uninterrupted run of the model, and at the end; `done` and `of` count nodes, including
+/// the warm-up. When it returns false, Error(kAborted) is thrown; what it throws goes to the caller.
 Profile measure_rounds(const LoadedModel& model, const Operators& operators, int rounds,
                        const std::function<bool(std::size_t done, std::size_t of)>& go_on = {});
 

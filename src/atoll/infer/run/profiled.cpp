@@ -7,7 +7,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/plan/operators_json.h"
+#include "atoll/plan/operators/json.h"
 
 namespace atl::infer {
 namespace {
@@ -16,16 +16,16 @@ void check_size(const Graph& graph, const Profile& profile) {
   for (const std::size_t size : {profile.fixed.size(), profile.per_row.size(), profile.whole.size()}) {
     if (size == graph.nodes.size()) continue;
     throw Error(ErrorKind::kMismatch, "the profile of " + profile.device + " has " + std::to_string(size) +
-                                          " nodes, the graph " + std::to_string(graph.nodes.size()) +
+                                          " nodes, but the graph has " + std::to_string(graph.nodes.size()) +
                                           ": measure this graph");
   }
 }
 
-// As operators count rows. A profile that counted them along something else knows whole nodes alone.
+// Costs in the rows that operators count. A profile that counted rows along another dimension only gives whole nodes.
 NodeCosts costs_of(const Profile& profile, const Operators& operators, bool is_divided) {
   NodeCosts costs(profile.whole.size());
   for (const Operators::Operator& each : operators.operators) {
-    if (each.node < 0 || each.part == Operators::Part::kResult) continue;  // its states come before, with their rows
+    if (each.node < 0 || each.part == Operators::Part::kResult) continue;  // its states precede it and count the rows
     const auto node = static_cast<std::size_t>(each.node);
     if (is_divided) {
       costs[node] = {profile.fixed[node], profile.per_row[node] * static_cast<double>(each.rows)};

@@ -8,9 +8,9 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/plan/exchange.h"
 #include "atoll/plan/numbers.h"
-#include "atoll/plan/stages.h"
+#include "atoll/plan/operators/exchange.h"
+#include "atoll/plan/operators/stages.h"
 
 namespace atl::infer {
 namespace {
@@ -23,7 +23,7 @@ bool holds(const std::vector<int>& tensors, int tensor) {
   return std::find(tensors.begin(), tensors.end(), tensor) != tensors.end();
 }
 
-// The steps so far, and after which of them each tensor is not used any more.
+// Collects steps, and notes after which of them each tensor is no longer used.
 class Steps {
  public:
   Steps(const Graph& graph, const Operators& operators)
@@ -41,7 +41,8 @@ class Steps {
     steps_.push_back({kind, each.node, rows});
     note(index);
   }
-  // All of a node that needs sums, as it is. `index` is the operator of its result, behind that of its states.
+  // Computes a whole node that needs sums by its own call. `index` is the operator of its result, after that of its
+  // states.
   void compute_node(int index) {
     const Operators::Operator& each = operators_.operators[as_index(index)];
     steps_.push_back({Step::Kind::kCompute, each.node, {0, each.rows}});
@@ -56,9 +57,10 @@ class Steps {
     }
   }
 
-  // With what is not used any more freed, but for `kept`; first what is `here` and never used.
+  // The program, in which unused tensors are freed except for `kept`; tensors that are `here` but never used are freed
+  // first.
   Program finished(const std::vector<int>& kept, const std::vector<int>& here) {
-    std::vector<std::vector<int>> freed(steps_.size() + 1);  // after how many steps
+    std::vector<std::vector<int>> freed(steps_.size() + 1);  // by the number of steps before
     for (int tensor = 0; tensor < static_cast<int>(last_.size()); ++tensor) {
       const std::size_t last = last_[as_index(tensor)];
       if (holds(kept, tensor) || !(comes_[as_index(tensor)] || holds(here, tensor))) continue;
@@ -87,21 +89,22 @@ class Steps {
   const Graph& graph_;
   const Operators& operators_;
   std::vector<Step> steps_;
-  std::vector<std::size_t> last_;  // by tensor, the last step that has to do with it
+  std::vector<std::size_t> last_;  // by tensor, the last step that uses or makes it
   std::vector<bool> comes_;        // by tensor, whether steps make or receive it
 };
 
-// What the robot keeps to the end: outputs for the caller, inputs to compute anew what it misses when it stops.
+// The tensors that the robot keeps to the end: outputs for the caller, and inputs for computing what is missing if it
+// stops.
 std::vector<int> kept_by_robot(const Graph& graph) {
   std::vector<int> kept = outputs_of(graph);
   kept.insert(kept.end(), graph.inputs.begin(), graph.inputs.end());
   return kept;
 }
 
-// A side sends as soon as it can and waits as late as it can, so neither waits for the other in a circle. Say that the
-// robot waits with operator u for what the server makes in operator p < u, and the server with v for what the robot
-// makes in q < v; outputs that the robot waits for at its end count as used by an operator behind all others. The
-// server has sent all that it makes before v, so p >= v, and likewise q >= u. Then u <= q < v <= p < u. The messages of
+// A side sends as early as it can and waits as late as it can, so the sides cannot deadlock. Suppose that the robot
+// waits in operator u for what the server makes in operator p < u, and the server in v for what the robot makes in q <
+// v; outputs that the robot waits for at its end count as used by an operator after all others. The server has sent all
+// that it makes before v, so p >= v, and likewise q >= u. Then u <= q < v <= p < u, a contradiction. The messages of
 // inputs, which the server takes while it streams, are the robot's first steps.
 class Writing {
  public:
@@ -127,11 +130,12 @@ class Writing {
   Region made(int index) const { return plan::made_by(division_.shares[as_index(index)], side_); }
   int count() const { return static_cast<int>(operators_.operators.size()); }
   int input_tensor(int index) const { return operators_.operators[as_index(index)].makes.front(); }
-  // Whether this side makes all that the operator makes; and all states and all of the result, so that it needs no states.
+  // Returns whether this side makes all rows of the operator; or all states and the whole result, so that it needs no
+  // states.
   bool makes_all(int index) const { return made(index) == Region{0, operators_.operators[as_index(index)].rows}; }
   bool makes_node(int state) const { return makes_all(state) && makes_all(state + 1); }
 
-  // Of an operator with several outputs those go over the link which the other side waits for.
+  // Of an operator with several outputs, only those that the other side waits for go over the link.
   void find_sent(Side to) {
     std::vector<std::vector<int>>& sent = sent_to(to);
     sent.resize(as_index(count()));
@@ -168,7 +172,7 @@ class Writing {
     }
   }
 
-  // What lacks on the other side first: that goes off at once.
+  // Computes the states that the other side lacks first, and sends them at once.
   void compute_states(int index) {
     std::vector<Region> rest{made(index)};
     for (const Region rows : needs(other()).lacks[as_index(index)]) {
@@ -180,7 +184,7 @@ class Writing {
     for (const Region rows : rest) steps_.compute(index, rows);
   }
 
-  // The operators from `first` on.
+  // Computes the operators from `first` on.
   void compute_from(int first) {
     std::size_t awaited = 0;
     const std::vector<plan::Await>& awaits = needs(side_).awaits;
@@ -275,7 +279,7 @@ Program rest_of(const Graph& graph, const Operators& operators, const std::vecto
     made[i] = plan::without(made[i], {});
     if (operators.operators[i].node < 0 && !made[i].empty()) {
       throw Error(ErrorKind::kInvalidArgument, "input tensor " + std::to_string(operators.operators[i].makes.front()) +
-                                                   " is not wholly held: set the inputs before");
+                                                   " is not wholly held: set all inputs first");
     }
     const std::vector<int> taken = taken_by(graph, operators, index);
     for (const Region rows : made[i]) {

@@ -47,7 +47,7 @@ Made made_by(const std::string& where, const Node& node, const std::vector<Argum
   double bytes = made.workspace_bytes;
   for (const Tensor& output : made.outputs) bytes += bytes_in(output);
   if (!(bytes <= static_cast<double>(limits.node_bytes))) {
-    view.refuse("it may need " + mebibytes(bytes) + " of memory, at most " +
+    view.refuse("it may need " + mebibytes(bytes) + " of memory: at most " +
                 mebibytes(static_cast<double>(limits.node_bytes)) + " are allowed for one node");
   }
   return made;
@@ -56,29 +56,29 @@ Made made_by(const std::string& where, const Node& node, const std::vector<Argum
 void require_declared(const std::string& where, const Graph& graph, const Node& node, const Made& made) {
   if (node.outputs.size() != made.outputs.size() || node.is_list != made.is_list) {
     refuse(where + ": it makes " + std::to_string(made.outputs.size()) +
-           (made.is_list ? " tensors as a list" : " tensors") + ", the graph says otherwise");
+           (made.is_list ? " tensors as a list" : " tensors") + ", but the graph declares other outputs");
   }
   for (std::size_t i = 0; i < made.outputs.size(); ++i) {
     const Tensor& declared = tensor_at(graph, node.outputs[i]);
     if (declared != made.outputs[i]) {
-      refuse(where + ": output " + std::to_string(i) + " is " + to_string(made.outputs[i]) + ", the graph says " +
-             to_string(declared));
+      refuse(where + ": output " + std::to_string(i) + " is " + to_string(made.outputs[i]) +
+             ", but the graph declares " + to_string(declared));
     }
   }
 }
 
-// A tensor that no node makes.
+// Checks a tensor that is not made by a node.
 void require_small(const Graph& graph, int id, const std::string& what, std::int64_t most_bytes) {
   const Tensor& tensor = tensor_at(graph, id);
   const double bytes = bytes_in(tensor);
-  if (!(count_of(tensor.shape) <= static_cast<double>(kMostElements) && bytes <= static_cast<double>(most_bytes))) {
+  if (!(count_of(tensor.shape) <= static_cast<double>(kMaxElements) && bytes <= static_cast<double>(most_bytes))) {
     refuse(what + " has " + mebibytes(bytes) + ": at most " + mebibytes(static_cast<double>(most_bytes)) +
            " and 2^31 elements");
   }
 }
 
-// Along each dimension of each input every tensor is looked at, each operand of each node with the rules' few hundred steps, and
-// for nodes with several outputs all uses of tensors.
+// The search visits every tensor for each dimension of each input. Each operand of a node costs the rules' few hundred
+// steps, and nodes with several outputs visit all uses of tensors.
 void require_searchable(const Graph& graph, const Limits& limits) {
   constexpr double kRule = 250;
   double dims = 0;
@@ -93,8 +93,9 @@ void require_searchable(const Graph& graph, const Limits& limits) {
   if (!(steps <= limits.searches)) {
     refuse("the graph's inputs have " + std::to_string(static_cast<std::int64_t>(dims)) +
            " dimensions, its nodes take " + std::to_string(static_cast<std::int64_t>(operands)) + " tensors and " +
-           std::to_string(static_cast<std::int64_t>(several)) + " of them make several: to find how it divides takes " +
-           std::to_string(static_cast<std::int64_t>(steps / 1e6)) + " million steps, at most " +
+           std::to_string(static_cast<std::int64_t>(several)) +
+           " of them make several: the search for its divisions takes " +
+           std::to_string(static_cast<std::int64_t>(steps / 1e6)) + " million steps: at most " +
            std::to_string(static_cast<std::int64_t>(limits.searches / 1e6)) + " million are allowed");
   }
 }
@@ -135,8 +136,9 @@ void admit(const Graph& graph, const Limits& limits) {
     require_declared(where, graph, node, made);
     operations += made.operations;
     if (!(operations <= limits.operations)) {
-      refuse(where + ": up to here the graph needs more than the " +
-             std::to_string(static_cast<std::int64_t>(limits.operations / 1e6)) + " million operations of one run");
+      refuse(where + ": up to this node the graph needs more than the " +
+             std::to_string(static_cast<std::int64_t>(limits.operations / 1e6)) +
+             " million operations allowed for one run");
     }
   }
 }
@@ -157,14 +159,14 @@ std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<c
   Made made = made_by(where, node, args, operands, limits);
   if (node.outputs.empty()) return std::move(made.outputs);
   if (made.outputs.size() != node.outputs.size() || made.is_list != node.is_list) {
-    refuse(where + ": it makes " + std::to_string(made.outputs.size()) + " tensors, the graph says " +
+    refuse(where + ": it makes " + std::to_string(made.outputs.size()) + " tensors, but the graph declares " +
            std::to_string(node.outputs.size()));
   }
   for (std::size_t i = 0; i < made.outputs.size(); ++i) {
     const Tensor& whole = tensor_at(graph, node.outputs[i]);
     const Tensor& part = made.outputs[i];
     if (part.dtype != whole.dtype || part.shape.size() != whole.shape.size()) {
-      refuse(where + ": output " + std::to_string(i) + " is " + to_string(part) + ", of the whole it is " +
+      refuse(where + ": output " + std::to_string(i) + " is " + to_string(part) + ", but that of the whole is " +
              to_string(whole));
     }
   }

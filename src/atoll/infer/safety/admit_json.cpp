@@ -12,7 +12,7 @@ namespace {
 
 Json object_from(const std::string& text, const std::string& what) {
   Json value = Json::parse(text, nullptr, false);
-  if (!value.is_object()) plan::refuse(what + " is no JSON object: " + text.substr(0, 80));
+  if (!value.is_object()) plan::refuse(what + " must be a JSON object, not " + text.substr(0, 80));
   return value;
 }
 
@@ -21,7 +21,7 @@ Tensor tensor_from(const Json& value) {
                          ? try_dtype(value["dtype"].get<std::string>())
                          : std::nullopt;
   if (!dtype || !value.contains("shape") || !value["shape"].is_array())
-    plan::refuse("an operand has no dtype or no shape");
+    plan::refuse("an operand lacks a valid dtype or shape");
   Tensor tensor{*dtype, {}};
   for (const Json& size : value["shape"]) tensor.shape.push_back(integer_from(size, "a size of an operand"));
   return tensor;
@@ -30,7 +30,7 @@ Tensor tensor_from(const Json& value) {
 Change change_from(const Json& value) {
   const bool good = value.is_object() && value.contains("argument") && value["argument"].is_number_unsigned() &&
                     value.contains("value");
-  if (!good) plan::refuse("a change has no argument or no value");
+  if (!good) plan::refuse("a change lacks a valid argument or a value");
   return {value["argument"].get<std::size_t>(), argument_from(value["value"], "a changed argument")};
 }
 
@@ -38,9 +38,10 @@ Change change_from(const Json& value) {
 
 Limits limits_from_json(const std::string& text) {
   Limits limits;
-  const Json object = object_from(text, "the limits");
+  const Json object = object_from(text, "limits");
   for (const auto& [key, value] : object.items()) {
-    if (!value.is_number() || value.get<double>() < 0) plan::refuse("the limit " + key + " is no number from 0 on");
+    if (!value.is_number() || value.get<double>() < 0)
+      plan::refuse("the limit " + key + " must be a non-negative number");
     if (key == "node_bytes") {
       limits.node_bytes = value.get<std::int64_t>();
     } else if (key == "weight_bytes") {
@@ -50,7 +51,7 @@ Limits limits_from_json(const std::string& text) {
     } else if (key == "nodes") {
       limits.nodes = value.get<std::int64_t>();
     } else {
-      plan::refuse("there is no limit " + key + ": node_bytes, weight_bytes, operations, nodes");
+      plan::refuse("there is no limit " + key + ": give node_bytes, weight_bytes, operations or nodes");
     }
   }
   return limits;
@@ -67,7 +68,7 @@ std::string admit_call_json(const std::string& graph, std::int64_t node, const s
     plan::refuse("there is no node " + std::to_string(node) + ": the graph has " + std::to_string(parsed.nodes.size()));
   }
   const Node& called = parsed.nodes[static_cast<std::size_t>(node)];
-  const Json asked = object_from(call, "the call");
+  const Json asked = object_from(call, "a call");
   std::vector<Tensor> operands;
   if (asked.contains("operands")) {
     for (const Json& operand : asked["operands"]) operands.push_back(tensor_from(operand));

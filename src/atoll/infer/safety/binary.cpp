@@ -5,7 +5,7 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Operators of several tensors or numbers that are broadcast against each other.
+// Operators on several tensors or numbers that are broadcast against each other.
 namespace atl::infer::safety {
 namespace {
 
@@ -14,11 +14,11 @@ enum class BinaryResult { kPromoted, kFloating, kBoolean };
 struct Binary {
   Dtypes takes;  // the type in which it computes
   BinaryResult result = BinaryResult::kPromoted;
-  bool has_alpha = false;  // as the argument behind the operands
-  std::size_t more = 0;    // other arguments behind them, which the caller has looked at
+  bool has_alpha = false;  // as the argument after the operands
+  std::size_t more = 0;    // other arguments after them, which the caller has checked
 };
 
-// The operands `places`; the type in which they are computed, and the shape.
+// The operands at `places`: the type in which they are computed, and the shape.
 struct Mixed {
   Dtype dtype = Dtype::kFloat32;
   Shape shape;
@@ -34,7 +34,7 @@ Mixed mix(const CallView& view, std::span<const std::size_t> places) {
     has_tensor = has_tensor || !operands.back().is_number;
     mixed.shape = view.broadcast(mixed.shape, operands.back().shape);
   }
-  view.require(has_tensor, "it has numbers alone, and no tensor");
+  view.require(has_tensor, "it has no tensor among its operands");
   mixed.dtype = result_type(operands);
   for (const Operand& operand : operands) mixed.copies += count_of(operand.shape) * 8;
   return mixed;
@@ -54,7 +54,7 @@ Made binary(const CallView& view, const Binary& rule) {
   if (rule.has_alpha) {
     const Dtype alpha = view.scalar(2).dtype;
     view.require(alpha == Dtype::kInt64 || (alpha == Dtype::kFloat64 && is_floating(mixed.dtype)),
-                 "alpha is of another kind than the result");
+                 "alpha does not fit the type of the result");
     view.require_fits(2, mixed.dtype);
   }
   if (rule.result == BinaryResult::kBoolean) return made_of(view, mixed, Dtype::kBool);
@@ -68,11 +68,11 @@ Made subtract(const CallView& view) {
   return binary(view, {kNumbers, BinaryResult::kPromoted, true});
 }
 
-// Whole numbers are divided by a positive number alone: by 0, and the lowest one by -1, ends the process.
+// Integers may only be divided by a positive number: division by 0, or of the lowest integer by -1, ends the process.
 Made divide_whole(const CallView& view, std::size_t more) {
   Made made = binary(view, {kNumbers, BinaryResult::kPromoted, false, more});
   const bool harmless = is_floating(made.outputs.front().dtype) || view.operand(1).is_number;
-  view.require(harmless, "it divides whole numbers by a tensor");
+  view.require(harmless, "it must not divide integers by a tensor");
   if (!is_floating(made.outputs.front().dtype)) {
     static_cast<void>(view.integer(1, 1, kIntegerBound));
     view.require_fits(1, made.outputs.front().dtype);
@@ -85,11 +85,11 @@ Made divide_mode(const CallView& view) {
   view.require_arguments(3);
   if (view.is_null(2)) return binary(view, {kAny, BinaryResult::kFloating, false, 1});
   const std::string mode = view.text(2);
-  view.require(mode == "floor" || mode == "trunc", "its rounding mode is neither floor nor trunc");
+  view.require(mode == "floor" || mode == "trunc", "its rounding mode must be floor or trunc");
   return divide_whole(view, 1);
 }
 
-// A whole base has a whole exponent of 0 or more.
+// An integer base requires a non-negative integer exponent.
 Made power(const CallView& view) {
   Made made = binary(view, {kNumbers});
   if (is_floating(made.outputs.front().dtype)) {
@@ -105,7 +105,7 @@ Made power(const CallView& view) {
 Made where(const CallView& view) {
   view.require_arguments(3);
   const Tensor& condition = view.tensor(0);
-  view.require(condition.dtype == Dtype::kBool, "its condition is not boolean");
+  view.require(condition.dtype == Dtype::kBool, "its condition must be boolean");
   const std::array<Operand, 2> values{view.operand(1), view.operand(2)};
   const Dtype dtype = result_type(values);
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
@@ -122,12 +122,12 @@ Made masked_fill(const CallView& view) {
   const Tensor& self = view.tensor(0);
   const Tensor& mask = view.tensor(1);
   const Operand value = view.operand(2);
-  view.require(mask.dtype == Dtype::kBool, "its mask is not boolean");
-  view.require(value.shape.empty(), "its value has dimensions");
+  view.require(mask.dtype == Dtype::kBool, "its mask must be boolean");
+  view.require(value.shape.empty(), "its value must not have dimensions");
   if (value.is_number) {
     view.require_fits(2, self.dtype);
   } else {
-    view.require(value.dtype == self.dtype, "its value has another type than its input");
+    view.require(value.dtype == self.dtype, "its value must have its input's type");
   }
   Made made = one(view, self.dtype, view.broadcast(self.shape, mask.shape));
   made.workspace_bytes = bytes_in(self) + bytes_in(mask);
@@ -136,7 +136,7 @@ Made masked_fill(const CallView& view) {
 
 // (self, min, max): one of them may be null. clamp_min and clamp_max have one.
 Made clamp(const CallView& view) {
-  view.require(view.arguments() == 2 || view.arguments() == 3, "it takes a minimum and a maximum");
+  view.require(view.arguments() == 2 || view.arguments() == 3, "it must have a minimum and a maximum as arguments");
   static_cast<void>(view.tensor(0, kNumbers));
   std::vector<std::size_t> places{0};
   for (std::size_t i = 1; i < view.arguments(); ++i) {
@@ -146,7 +146,7 @@ Made clamp(const CallView& view) {
   const Mixed mixed = mix(view, places);
   for (std::size_t i = 1; i < places.size(); ++i) {
     const Operand bound = view.operand(places[i]);
-    view.require(bound.dtype != Dtype::kBool, "its bound is a boolean");
+    view.require(bound.dtype != Dtype::kBool, "its bounds must not be boolean");
     if (bound.is_number) view.require_fits(places[i], mixed.dtype);
   }
   return made_of(view, mixed, mixed.dtype);
@@ -158,10 +158,10 @@ Made mixed_floats(const CallView& view, bool has_value) {
   const Mixed mixed = mix(view, std::array<std::size_t, 3>{0, 1, 2});
   for (const Tensor& operand : view.operands()) {
     view.require(operand.dtype == mixed.dtype && is_floating(operand.dtype),
-                 "its operands are not of one floating type");
+                 "its operands must have the same floating type");
   }
-  view.require(!view.operand(0).is_number && !view.operand(1).is_number, "it has a number where it takes a tensor");
-  view.require(!has_value || !view.operand(2).is_number, "it has a number where it takes a tensor");
+  view.require(!view.operand(0).is_number && !view.operand(1).is_number, "it has a number in place of a tensor");
+  view.require(!has_value || !view.operand(2).is_number, "it has a number in place of a tensor");
   view.require_fits(has_value ? 3 : 2, mixed.dtype);
   return made_of(view, mixed, mixed.dtype);
 }

@@ -8,28 +8,27 @@
 namespace atl::infer::safety {
 namespace {
 
-// The input's sizes with the list of pairs (low, high) added, those of the last dimension first. Each pair is within
-// `least` and, where rows are copied, `most_of` the rows there are.
+// The input's sizes with the pairs (low, high) of the list added, the last dimension's first. Each entry is at least
+// `least` and, where rows are copied, at most `most_of` the number of rows.
 template <typename MostOf>
 Made padded(const CallView& view, std::int64_t least, MostOf most_of) {
   const Tensor& self = view.tensor(0);
-  const Ints list = view.integers(1, least, kMostRows);
+  const Ints list = view.integers(1, least, kMaxAdmittedRows);
   Shape shape = self.shape;
-  view.require(list.size() % 2 == 0 && list.size() / 2 <= shape.size(),
-               "its list has no pair for each of its dimensions");
+  view.require(list.size() % 2 == 0 && list.size() / 2 <= shape.size(), "its list must have a pair for each dimension");
   for (std::size_t i = 0; i < list.size() / 2; ++i) {
     std::int64_t& rows = shape[shape.size() - 1 - i];
     const std::int64_t low = list[2 * i];
     const std::int64_t high = list[2 * i + 1];
     view.require(rows + std::min<std::int64_t>(low, 0) + std::min<std::int64_t>(high, 0) >= 0,
-                 "it cuts more rows off than there are");
+                 "it removes more rows than there are");
     view.require(low <= most_of(rows) && high <= most_of(rows), "it pads with more rows than there are to copy");
     rows += low + high;
   }
   return with_copies(view, seen(view, self, std::move(shape)));
 }
 
-std::int64_t any_rows(std::int64_t /*rows*/) { return kMostRows; }
+std::int64_t any_rows(std::int64_t /*rows*/) { return kMaxAdmittedRows; }
 std::int64_t below(std::int64_t rows) { return rows - 1; }
 std::int64_t at_most(std::int64_t rows) { return rows; }
 
@@ -37,17 +36,17 @@ std::int64_t at_most(std::int64_t rows) { return rows; }
 Made constant(const CallView& view) {
   view.require_arguments(3);
   view.require_fits(2, view.tensor(0).dtype);
-  return padded(view, -kMostRows, any_rows);
+  return padded(view, -kMaxAdmittedRows, any_rows);
 }
 
-// Each dimension in space has a pair; `before` dimensions have none.
+// Each spatial dimension has a pair; the first `before` dimensions have none.
 Made copied(const CallView& view, std::size_t least_before, std::size_t most_before,
             std::int64_t (*most_of)(std::int64_t)) {
   const std::size_t rank = view.tensor(0, kFloats).shape.size();
   view.require(view.tensor(0).elements() > 0, "it has no rows to copy");
-  const std::size_t spatial = view.integers(1, 0, kMostRows).size() / 2;
+  const std::size_t spatial = view.integers(1, 0, kMaxAdmittedRows).size() / 2;
   view.require(spatial >= 1 && spatial <= 3 && rank >= spatial + least_before && rank <= spatial + most_before,
-               "its input has another count of dimensions");
+               "its input has an invalid number of dimensions");
   return padded(view, 0, most_of);
 }
 
@@ -57,19 +56,20 @@ Made pad(const CallView& view) {
   const std::string mode = view.text(2);
   if (mode == "constant") {
     if (!view.is_null(3)) view.require_fits(3, view.tensor(0).dtype);
-    return padded(view, -kMostRows, any_rows);
+    return padded(view, -kMaxAdmittedRows, any_rows);
   }
-  view.require(view.is_null(3) || view.real(3) == 0, "it has a value, which it does not pad with");
+  view.require(view.is_null(3) || view.real(3) == 0, "its value must be 0 in this mode");
   if (mode == "reflect") return copied(view, 1, 2, below);
   if (mode == "replicate") return copied(view, 1, 2, any_rows);
-  view.require(mode == "circular", "its mode is neither constant nor reflect nor replicate nor circular");
+  view.require(mode == "circular", "its mode must be constant, reflect, replicate or circular");
   return copied(view, 2, 2, at_most);
 }
 
 // (self, padding)
 Made border(const CallView& view, std::size_t spatial, std::int64_t (*most_of)(std::int64_t)) {
   view.require_arguments(2);
-  view.require(view.integers(1, 0, kMostRows).size() == 2 * spatial, "its list has no pair for each of its dimensions");
+  view.require(view.integers(1, 0, kMaxAdmittedRows).size() == 2 * spatial,
+               "its list must have a pair for each dimension");
   return copied(view, 1, 2, most_of);
 }
 

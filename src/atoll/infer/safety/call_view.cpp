@@ -48,12 +48,13 @@ CallView::CallView(std::string where, const std::vector<Argument>& args, std::sp
   }
   if (count != operands_.size()) {
     throw Error(ErrorKind::kInvalidArgument, where_ + " has " + std::to_string(count) +
-                                                 " tensors among its arguments, " + std::to_string(operands_.size()) +
-                                                 " types were given");
+                                                 " tensors among its arguments, but " +
+                                                 std::to_string(operands_.size()) + " types were given");
   }
   for (const Tensor& operand : operands_) {
     bounded(operand.shape);
-    if (!takes_empty && operand.elements() == 0) refuse("an operand has no elements, which it is not trusted with");
+    if (!takes_empty && operand.elements() == 0)
+      refuse("an operand has no elements, which this operator does not support safely");
   }
 }
 
@@ -72,7 +73,7 @@ const Argument& CallView::at(std::size_t argument) const {
 
 void CallView::require_arguments(std::size_t count) const {
   if (args_.size() != count) {
-    refuse("it has " + std::to_string(args_.size()) + " arguments, the operator takes " + std::to_string(count));
+    refuse("it has " + std::to_string(args_.size()) + " arguments, but the operator takes " + std::to_string(count));
   }
 }
 
@@ -83,7 +84,7 @@ const Tensor& CallView::tensor(std::size_t argument) const {
 
 const Tensor& CallView::tensor(std::size_t argument, Dtypes dtypes) const {
   const Tensor& found = tensor(argument);
-  if (!dtypes.has(found.dtype)) wrong(argument, std::string("of another type than ") + to_string(found.dtype));
+  if (!dtypes.has(found.dtype)) wrong(argument, std::string("a tensor of another type than ") + to_string(found.dtype));
   return found;
 }
 
@@ -100,7 +101,7 @@ Operand CallView::operand(std::size_t argument) const {
 std::vector<const Tensor*> CallView::tensors(std::size_t argument) const {
   std::vector<const Tensor*> found = optional_tensors(argument);
   const bool complete = std::all_of(found.begin(), found.end(), [](const Tensor* one) { return one != nullptr; });
-  if (!complete) wrong(argument, "a list of tensors, none of them absent");
+  if (!complete) wrong(argument, "a list of tensors without null");
   return found;
 }
 
@@ -162,7 +163,7 @@ void CallView::require_fits(std::size_t argument, Dtype dtype) const {
   const auto [low, high] = range_of(dtype);
   const bool special = is_floating(dtype) && !std::isfinite(value);
   if (!special && !(value >= low && value <= high))
-    wrong(argument, std::string("a number that ") + to_string(dtype) + " holds");
+    wrong(argument, std::string("a number that ") + to_string(dtype) + " can hold");
 }
 
 Ints CallView::integers(std::size_t argument, std::int64_t low, std::int64_t high) const {
@@ -189,7 +190,7 @@ Floats CallView::floats(std::size_t argument) const {
 
 std::string CallView::text(std::size_t argument) const {
   const auto* value = std::get_if<Text>(&at(argument));
-  if (value == nullptr) wrong(argument, "a text");
+  if (value == nullptr) wrong(argument, "a string");
   return value->value;
 }
 
@@ -205,7 +206,7 @@ void CallView::require_memory_format(std::size_t argument, std::size_t rank) con
   const auto* format = std::get_if<MemoryFormat>(&at(argument));
   const bool good = format != nullptr && (*format != MemoryFormat::kChannelsLast || rank == 4) &&
                     (*format != MemoryFormat::kChannelsLast3d || rank == 5);
-  if (!good) wrong(argument, "a memory format that its tensor can have");
+  if (!good) wrong(argument, "a memory format that suits its tensor");
 }
 
 Dtype CallView::options(std::size_t argument, Dtype fallback) const {
@@ -214,14 +215,14 @@ Dtype CallView::options(std::size_t argument, Dtype fallback) const {
   const bool here = is_null(argument + 2) || std::holds_alternative<RunnersDevice>(at(argument + 2));
   if (!here) wrong(argument + 2, "null or the runner's device");
   const bool pinned = !is_null(argument + 3) && boolean(argument + 3);
-  if (pinned) wrong(argument + 3, "null or false: memory is not pinned for a graph");
+  if (pinned) wrong(argument + 3, "null or false: graphs cannot pin memory");
   return try_dtype(argument).value_or(fallback);
 }
 
 int CallView::normal(std::int64_t dim, std::size_t rank) const {
   const auto count = static_cast<std::int64_t>(rank);
   if (dim < -count || dim >= count) {
-    refuse("there is no dimension " + std::to_string(dim) + " of " + std::to_string(count));
+    refuse("there is no dimension " + std::to_string(dim) + " in a tensor of " + std::to_string(count));
   }
   return static_cast<int>(dim < 0 ? dim + count : dim);
 }
@@ -235,7 +236,7 @@ std::vector<int> CallView::dims(std::size_t argument, std::size_t rank) const {
   if (std::holds_alternative<std::int64_t>(at(argument))) return {dim(argument, rank)};
   for (const std::int64_t dim : integers(argument, -kIntegerBound, kIntegerBound)) found.push_back(normal(dim, rank));
   if (std::set<int>(found.begin(), found.end()).size() != found.size())
-    wrong(argument, "dimensions, each of them once");
+    wrong(argument, "a list of different dimensions");
   return found;
 }
 
@@ -245,7 +246,7 @@ Shape CallView::bounded(Shape shape) const {
   for (const std::int64_t size : shape) {
     if (size < 0) refuse("a tensor would have " + std::to_string(size) + " rows");
     const std::int64_t rows = std::max<std::int64_t>(size, 1);
-    if (rows > kMostElements / elements) refuse("a tensor has 2^31 elements or more");
+    if (rows > kMaxElements / elements) refuse("a tensor has 2^31 elements or more");
     elements *= rows;
   }
   return shape;

@@ -12,8 +12,8 @@
 
 namespace atl::infer::safety {
 
-/// Elements of any tensor of an admitted call: many kernels count in 32 bits.
-inline constexpr std::int64_t kMostElements = (std::int64_t{1} << 31) - 1;
+/// The maximum number of elements of any tensor in an admitted call: many kernels count in 32 bits.
+inline constexpr std::int64_t kMaxElements = (std::int64_t{1} << 31) - 1;
 
 /// A set of element types.
 class Dtypes {
@@ -34,13 +34,14 @@ inline constexpr Dtypes kWhole{Dtype::kInt8, Dtype::kInt16, Dtype::kInt32, Dtype
 inline constexpr Dtypes kAny{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt8,
                              Dtype::kInt16,   Dtype::kInt32,    Dtype::kInt64,   Dtype::kUint8,   Dtype::kBool};
 
-/// One call of an operator as its validator reads it: the arguments, and the types of the tensors among them. Whatever
-/// is not as asked for is Error(kRefused), which names the call and the argument. Borrows everything.
+/// One call of an operator as its validator reads it: the arguments, and the types of the tensors among them. Functions
+/// throw Error(kRefused), which names the call and the argument, for anything other than they request. Borrows
+/// everything.
 class CallView {
  public:
-  /// `where` names the call in errors. `operands` are the tensors among `args`, in order, as many as there are
-  /// (kInvalidArgument otherwise). Tensors of more than kMostElements are refused, and without `takes_empty` those that
-  /// have none.
+  /// `where` names the call in errors. `operands` are the types of all tensors among `args`, in order (another number
+  /// is Error(kInvalidArgument)). Tensors of more than kMaxElements are refused, and without `takes_empty` also tensors
+  /// without elements.
   CallView(std::string where, const std::vector<Argument>& args, std::span<const Tensor> operands, bool takes_empty);
 
   [[noreturn]] void refuse(const std::string& reason) const;
@@ -52,13 +53,13 @@ class CallView {
   void require_arguments(std::size_t count) const;
 
   const Tensor& tensor(std::size_t argument) const;
-  /// Of one of these types.
+  /// A tensor of one of these types.
   const Tensor& tensor(std::size_t argument, Dtypes dtypes) const;
-  const Tensor* try_tensor(std::size_t argument) const;  ///< null where the argument is
+  const Tensor* try_tensor(std::size_t argument) const;  ///< null if the argument is null
   /// A tensor, or a number in its place.
   Operand operand(std::size_t argument) const;
-  std::vector<const Tensor*> tensors(std::size_t argument) const;           ///< none of them absent
-  std::vector<const Tensor*> optional_tensors(std::size_t argument) const;  ///< null where one is absent
+  std::vector<const Tensor*> tensors(std::size_t argument) const;           ///< none of them null
+  std::vector<const Tensor*> optional_tensors(std::size_t argument) const;  ///< with null for absent ones
   std::span<const Tensor> operands() const noexcept { return operands_; }
 
   bool is_null(std::size_t argument) const;
@@ -66,32 +67,33 @@ class CallView {
   bool boolean(std::size_t argument) const;
   std::int64_t integer(std::size_t argument, std::int64_t low, std::int64_t high) const;
   std::optional<std::int64_t> try_integer(std::size_t argument, std::int64_t low, std::int64_t high) const;
-  double real(std::size_t argument) const;  ///< a float or an integer; neither infinite nor not a number
-  /// A number as an operand; for a place that takes no tensor.
+  double real(std::size_t argument) const;  ///< a float or an integer; finite
+  /// A number as an operand, for arguments that cannot be tensors.
   Operand scalar(std::size_t argument) const;
-  /// A number that fits `dtype`, as PyTorch converts them with a check.
+  /// Requires a number that fits `dtype`, as PyTorch's checked conversion does.
   void require_fits(std::size_t argument, Dtype dtype) const;
   Ints integers(std::size_t argument, std::int64_t low, std::int64_t high) const;
-  /// A list with one for each of `dims` dimensions.
+  /// A list with one integer for each of `dims` dimensions.
   Ints per_dim(std::size_t argument, std::size_t dims, std::int64_t low, std::int64_t high) const;
   Floats floats(std::size_t argument) const;
   std::string text(std::size_t argument) const;
   std::optional<Dtype> try_dtype(std::size_t argument) const;
-  /// Null or a format that a tensor of `rank` dimensions can have.
+  /// Requires null or a format that a tensor of `rank` dimensions can have.
   void require_memory_format(std::size_t argument, std::size_t rank) const;
-  /// The four arguments dtype, layout, device and pin_memory from `argument` on; the dtype, or `fallback`.
+  /// Checks the four arguments dtype, layout, device and pin_memory from `argument` on; returns the dtype, or
+  /// `fallback`.
   Dtype options(std::size_t argument, Dtype fallback) const;
 
-  /// The dimension that `dim` means, of `rank` ones: -1 is the last.
+  /// The dimension from 0 that `dim` means in a tensor of `rank` dimensions: -1 is the last.
   int normal(std::int64_t dim, std::size_t rank) const;
   int dim(std::size_t argument, std::size_t rank) const;
-  /// Several, all different; or one integer.
+  /// A list of different dimensions, or a single one.
   std::vector<int> dims(std::size_t argument, std::size_t rank) const;
 
-  /// `shape` if it has no negative size and not too many elements.
+  /// Returns `shape` if it has no negative size and not too many elements.
   Shape bounded(Shape shape) const;
   Shape broadcast(const Shape& a, const Shape& b) const;
-  /// Whether `shape` can be broadcast to `target`.
+  /// Returns whether `shape` can be broadcast to `target`.
   static bool spreads(const Shape& shape, const Shape& target);
 
  private:

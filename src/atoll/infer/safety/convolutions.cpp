@@ -4,8 +4,8 @@
 #include "atoll/infer/convolution_arguments.h"
 #include "atoll/infer/safety/validators.h"
 
-// Convolutions. Their memory bomb is a small input with much padding, of which each window is written out as a column:
-// so these columns count.
+// Convolutions. A small input with much padding is a memory bomb if each window is written out as a column, so these
+// columns count as memory.
 namespace atl::infer::safety {
 namespace {
 
@@ -26,45 +26,45 @@ ConvolutionSizes read_sizes(const CallView& view, const ConvolutionArguments& pl
   const Tensor& weight = view.tensor(1);
   ConvolutionSizes c;
   c.spatial = spatial;
-  view.require(weight.dtype == input.dtype, "its weight has another type than its input");
-  view.require(weight.shape.size() == spatial + 2, "its weight has another count of dimensions");
+  view.require(weight.dtype == input.dtype, "its weight must have its input's type");
+  view.require(weight.shape.size() == spatial + 2, "its weight has the wrong number of dimensions");
   const bool has_batch = input.shape.size() == spatial + 2;
   view.require(has_batch || (!places.batched && input.shape.size() == spatial + 1),
-               "its input has another count of dimensions");
+               "its input has the wrong number of dimensions");
   if (has_batch) c.batch = {input.shape[0]};
   const std::size_t first = c.batch.size() + 1;
   c.inside = input.shape[first - 1];
-  c.groups = view.integer(places.groups, 1, kMostRows);
+  c.groups = view.integer(places.groups, 1, kMaxAdmittedRows);
   const std::int64_t here = weight.shape[places.transposed ? 0 : 1];
   const std::int64_t there = weight.shape[places.transposed ? 1 : 0];
   if (places.transposed) {
-    view.require(here == c.inside && here % c.groups == 0, "its weight has other channels than its input");
-    view.require(there <= kMostRows / c.groups, "it makes too many channels");
+    view.require(here == c.inside && here % c.groups == 0, "its weight does not fit its input's channels");
+    view.require(there <= kMaxAdmittedRows / c.groups, "it makes too many channels");
     c.outside = there * c.groups;
   } else {
     view.require(c.inside % c.groups == 0 && c.inside / c.groups == here,
-                 "its weight has other channels than its input");
+                 "its weight does not fit its input's channels");
     view.require(there % c.groups == 0, "its groups do not divide its channels");
     c.outside = there;
   }
   require_weight(view, 2, input, {c.outside});
   c.rows.assign(input.shape.begin() + static_cast<std::ptrdiff_t>(first), input.shape.end());
   c.kernel.assign(weight.shape.begin() + 2, weight.shape.end());
-  for (const std::int64_t size : c.kernel) view.require(size <= kMostStep, "its kernel is larger than any model's");
-  c.stride = view.per_dim(places.stride, spatial, 1, kMostStep);
-  c.dilation = view.per_dim(places.dilation, spatial, 1, kMostStep);
+  for (const std::int64_t size : c.kernel) view.require(size <= kMaxStep, "its kernel is too large");
+  c.stride = view.per_dim(places.stride, spatial, 1, kMaxStep);
+  c.dilation = view.per_dim(places.dilation, spatial, 1, kMaxStep);
   return c;
 }
 
 Shape plain_rows(const CallView& view, const ConvolutionArguments& places, const ConvolutionSizes& c, bool named) {
   Shape rows;
   const std::string name = named ? view.text(places.padding) : "";
-  view.require(!named || name == "same" || name == "valid", "its padding is neither same nor valid");
+  view.require(!named || name == "same" || name == "valid", "its padding must be same or valid");
   Ints padding(c.spatial, 0);
-  if (!named) padding = view.per_dim(places.padding, c.spatial, 0, kMostStep);
+  if (!named) padding = view.per_dim(places.padding, c.spatial, 0, kMaxStep);
   for (std::size_t i = 0; i < c.spatial; ++i) {
     const std::int64_t span = c.dilation[i] * (c.kernel[i] - 1);
-    view.require(name != "same" || c.stride[i] == 1, "padding to the same size goes with a stride of 1");
+    view.require(name != "same" || c.stride[i] == 1, "padding to the same size requires a stride of 1");
     const std::int64_t both = name == "same" ? span : 2 * padding[i];
     rows.push_back(window_rows(view, c.rows[i], both, c.kernel[i], c.stride[i], c.dilation[i]));
   }
@@ -72,22 +72,22 @@ Shape plain_rows(const CallView& view, const ConvolutionArguments& places, const
 }
 
 Shape transposed_rows(const CallView& view, const ConvolutionArguments& places, const ConvolutionSizes& c) {
-  const Ints padding = view.per_dim(places.padding, c.spatial, 0, kMostStep);
-  const Ints more = view.per_dim(places.output_padding, c.spatial, 0, kMostStep);
+  const Ints padding = view.per_dim(places.padding, c.spatial, 0, kMaxStep);
+  const Ints more = view.per_dim(places.output_padding, c.spatial, 0, kMaxStep);
   Shape rows;
   for (std::size_t i = 0; i < c.spatial; ++i) {
     const std::int64_t span = c.dilation[i] * (c.kernel[i] - 1);
-    view.require(padding[i] <= span, "its padding is more than its kernel reaches");
+    view.require(padding[i] <= span, "its padding is larger than its kernel");
     view.require(more[i] < c.stride[i] || more[i] < c.dilation[i],
-                 "its output padding is not below stride or dilation");
+                 "its output padding must be below its stride or its dilation");
     rows.push_back((c.rows[i] - 1) * c.stride[i] - 2 * padding[i] + span + more[i] + 1);
     view.require(rows.back() >= 1, "it makes no rows");
   }
   return rows;
 }
 
-// oneDNN needs copies in its own formats. PyTorch's own kernels write columns: for float32 where the input is small or
-// the convolution is transposed, for other types always.
+// oneDNN needs copies in its own formats. PyTorch's own kernels write columns: always, except for float32 where the
+// input is large and the convolution is not transposed.
 double workspace(const CallView& view, const ConvolutionSizes& c, const ConvolutionArguments& places,
                  const Tensor& output) {
   double bytes = bytes_in(output);
@@ -121,7 +121,7 @@ Made convolution(const CallView& view, const ConvolutionArguments& places, std::
 Made any_convolution(const CallView& view) {
   view.require_arguments(9);
   const std::size_t rank = view.tensor(1).shape.size();
-  view.require(rank >= 3 && rank <= 5, "its weight has neither 1 nor 2 nor 3 dimensions in space");
+  view.require(rank >= 3 && rank <= 5, "its weight must have 1 to 3 spatial dimensions");
   const ConvolutionArguments places = either_arguments(view.boolean(6));
   if (!places.transposed) static_cast<void>(view.per_dim(7, rank - 2, 0, 0));
   return convolution(view, places, rank - 2, false);
@@ -132,20 +132,20 @@ Made im2col(const CallView& view) {
   view.require_arguments(5);
   const Tensor& input = view.tensor(0, kFloats);
   const std::size_t rank = input.shape.size();
-  view.require(rank == 3 || rank == 4, "its input has neither 3 nor 4 dimensions");
-  const Ints kernel = view.per_dim(1, 2, 1, kMostStep);
-  const Ints dilation = view.per_dim(2, 2, 1, kMostStep);
-  const Ints padding = view.per_dim(3, 2, 0, kMostStep);
-  const Ints stride = view.per_dim(4, 2, 1, kMostStep);
+  view.require(rank == 3 || rank == 4, "its input must have 3 or 4 dimensions");
+  const Ints kernel = view.per_dim(1, 2, 1, kMaxStep);
+  const Ints dilation = view.per_dim(2, 2, 1, kMaxStep);
+  const Ints padding = view.per_dim(3, 2, 0, kMaxStep);
+  const Ints stride = view.per_dim(4, 2, 1, kMaxStep);
   std::int64_t windows = 1;
   for (std::size_t i = 0; i < 2; ++i) {
     const std::int64_t rows =
         window_rows(view, input.shape[rank - 2 + i], 2 * padding[i], kernel[i], stride[i], dilation[i]);
-    view.require(rows <= kMostRows / windows, "it makes too many windows");
+    view.require(rows <= kMaxAdmittedRows / windows, "it makes too many windows");
     windows *= rows;
   }
   Shape shape(input.shape.begin(), input.shape.end() - 3);
-  view.require(input.shape[rank - 3] <= kMostRows / (kernel[0] * kernel[1]), "it makes too many rows");
+  view.require(input.shape[rank - 3] <= kMaxAdmittedRows / (kernel[0] * kernel[1]), "it makes too many rows");
   shape.push_back(input.shape[rank - 3] * kernel[0] * kernel[1]);
   shape.push_back(windows);
   return with_copies(view, one(view, input.dtype, std::move(shape)));

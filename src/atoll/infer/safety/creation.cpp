@@ -4,8 +4,8 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Operators that make tensors from nothing. None leaves memory as it was: empty and its like are not here, they would
-// give away what the process had in it.
+// Operators that create tensors. All of them initialise their memory: empty and the like are not on the list, because
+// they would disclose what the process had in it.
 namespace atl::infer::safety {
 namespace {
 
@@ -20,7 +20,7 @@ Made filled(const CallView& view, bool has_value) {
   view.require_arguments(options + 4);
   const Dtype dtype = view.options(options, has_value ? type_of_number(view, 1) : Dtype::kFloat32);
   if (has_value) view.require_fits(1, dtype);
-  return one(view, dtype, view.integers(0, 0, kMostRows));
+  return one(view, dtype, view.integers(0, 0, kMaxAdmittedRows));
 }
 
 // (self, [fill_value,] dtype, layout, device, pin_memory, memory_format)
@@ -40,7 +40,7 @@ Made filled_new(const CallView& view, bool has_value) {
   view.require_arguments(options + 4);
   const Dtype dtype = view.options(options, view.tensor(0).dtype);
   if (has_value) view.require_fits(2, dtype);
-  return one(view, dtype, view.integers(1, 0, kMostRows));
+  return one(view, dtype, view.integers(1, 0, kMaxAdmittedRows));
 }
 
 // (s, dtype, layout, device, pin_memory)
@@ -51,16 +51,16 @@ Made scalar_tensor(const CallView& view) {
   return one(view, dtype, {});
 }
 
-// An argument that is a finite number, or the one that stands for it.
+// A finite number from an argument, or the default for null.
 double number_at(const CallView& view, std::size_t argument) {
-  view.require(view.scalar(argument).dtype != Dtype::kBool, "its bounds are booleans");
+  view.require(view.scalar(argument).dtype != Dtype::kBool, "its bounds must not be boolean");
   return view.real(argument);
 }
 
 std::int64_t steps(const CallView& view, double start, double end, double step) {
-  view.require(step != 0 && (end - start) * step >= 0, "its steps lead away from its end");
+  view.require(step != 0 && (end - start) * step >= 0, "its step must be non-zero and lead towards its end");
   const double count = std::ceil((end - start) / step);
-  view.require(count >= 0 && count <= static_cast<double>(kMostRows), "it has too many steps");
+  view.require(count >= 0 && count <= static_cast<double>(kMaxAdmittedRows), "it has too many steps");
   return static_cast<std::int64_t>(count);
 }
 
@@ -73,9 +73,9 @@ Made arange(const CallView& view, std::size_t numbers) {
   const double end = number_at(view, numbers > 1 ? 1 : 0);
   const double step = numbers > 2 ? number_at(view, 2) : 1;
   const Dtype dtype = view.options(numbers, whole ? Dtype::kInt64 : Dtype::kFloat32);
-  view.require(dtype != Dtype::kBool, "it counts in booleans");
-  // Kernels convert the bounds to the type first where that is whole.
-  view.require(whole || is_floating(dtype), "it counts in whole numbers between others");
+  view.require(dtype != Dtype::kBool, "it cannot count in booleans");
+  // Kernels convert the bounds to an integer type first.
+  view.require(whole || is_floating(dtype), "its bounds must be integers for an integer type");
   for (std::size_t i = 0; i < numbers; ++i) view.require_fits(i, dtype);
   return one(view, dtype, {steps(view, start, end, step)});
 }
@@ -84,12 +84,12 @@ Made arange(const CallView& view, std::size_t numbers) {
 Made linspace(const CallView& view) {
   view.require_arguments(7);
   const Dtype dtype = view.options(3, Dtype::kFloat32);
-  view.require(is_floating(dtype), "it divides a line in whole numbers");
+  view.require(is_floating(dtype), "its type must be floating");
   for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
     static_cast<void>(number_at(view, i));
     view.require_fits(i, dtype);
   }
-  return one(view, dtype, {view.integer(2, 0, kMostRows)});
+  return one(view, dtype, {view.integer(2, 0, kMaxAdmittedRows)});
 }
 
 }  // namespace

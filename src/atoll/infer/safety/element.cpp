@@ -4,8 +4,8 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Operators of one tensor whose elements depend on the element at the same place. Their kernels walk over operand and
-// result together, whatever the shape.
+// Operators on one tensor whose elements depend on the element at the same place. Their kernels iterate over operand
+// and result together, for any shape.
 namespace atl::infer::safety {
 namespace {
 
@@ -14,7 +14,7 @@ enum class UnaryResult { kSame, kFloating, kBoolean };
 struct Unary {
   Dtypes takes;
   UnaryResult result = UnaryResult::kSame;
-  std::size_t numbers = 0;  // arguments behind the tensor
+  std::size_t numbers = 0;  // arguments after the tensor
 };
 
 Dtype unary_dtype(Dtype dtype, UnaryResult result) {
@@ -31,13 +31,13 @@ Made unary(const CallView& view, const Unary& rule) {
 
 // (self, lambda)
 Made softshrink(const CallView& view) {
-  view.require(view.real(1) >= 0, "its lambda is negative");
+  view.require(view.real(1) >= 0, "its lambda must not be negative");
   return unary(view, {kFloats, UnaryResult::kSame, 1});
 }
 
 // (self, alpha)
 Made celu(const CallView& view) {
-  view.require(std::abs(view.real(1)) >= 1e-4, "its alpha is too close to 0, by which it divides");
+  view.require(std::abs(view.real(1)) >= 1e-4, "its alpha, by which it divides, is too close to 0");
   return unary(view, {kFloats, UnaryResult::kSame, 1});
 }
 
@@ -46,7 +46,7 @@ Made gelu(const CallView& view) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0, kFloats);
   const std::string how = view.text(1);
-  view.require(how == "none" || how == "tanh", "approximate is neither none nor tanh");
+  view.require(how == "none" || how == "tanh", "approximate must be none or tanh");
   return one(view, self.dtype, self.shape);
 }
 
@@ -66,10 +66,10 @@ Made prelu(const CallView& view) {
   const Tensor& self = view.tensor(0, kFloats);
   const Tensor& weight = view.tensor(1);
   const std::int64_t channels = self.shape.size() > 1 ? self.shape[1] : 1;
-  view.require(weight.dtype == self.dtype && weight.shape.size() == 1, "its weight is no vector of its input's type");
-  view.require(weight.shape[0] == 1 || weight.shape[0] == channels,
-               "there is neither one weight nor one for each channel");
-  view.require(!self.shape.empty(), "its input has no dimension");
+  view.require(weight.dtype == self.dtype && weight.shape.size() == 1,
+               "its weight must be a vector of its input's type");
+  view.require(weight.shape[0] == 1 || weight.shape[0] == channels, "it must have one weight, or one for each channel");
+  view.require(!self.shape.empty(), "its input has no dimensions");
   return with_copies(view, one(view, self.dtype, self.shape));
 }
 
@@ -83,7 +83,7 @@ Made clone(const CallView& view) {
 
 Made contiguous(const CallView& view) {
   view.require_arguments(2);
-  view.require(!view.is_null(1), "it has no memory format");
+  view.require(!view.is_null(1), "it lacks a memory format");
   return clone(view);
 }
 
@@ -107,7 +107,7 @@ Made to(const CallView& view) {
   view.require_arguments(5);
   const Tensor& self = view.tensor(0);
   const std::optional<Dtype> dtype = view.try_dtype(1);
-  view.require(dtype.has_value(), "it has no element type");
+  view.require(dtype.has_value(), "it lacks an element type");
   static_cast<void>(view.boolean(2));
   static_cast<void>(view.boolean(3));
   view.require_memory_format(4, self.shape.size());
@@ -127,7 +127,7 @@ Made copy(const CallView& view) {
 // (self, p, train)
 Made dropout(const CallView& view) {
   view.require_arguments(3);
-  view.require(view.real(1) >= 0 && view.real(1) <= 1, "its probability is none");
+  view.require(view.real(1) >= 0 && view.real(1) <= 1, "its probability must be from 0 to 1");
   view.require(!view.boolean(2), "it draws random numbers");
   return one(view, view.tensor(0).dtype, view.tensor(0).shape);
 }
@@ -137,7 +137,7 @@ Made fill(const CallView& view) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
   const Operand value = view.operand(1);
-  view.require(value.shape.empty(), "what it fills with has dimensions");
+  view.require(value.shape.empty(), "its value must not have dimensions");
   if (value.is_number) view.require_fits(1, self.dtype);
   return one(view, self.dtype, self.shape);
 }

@@ -4,15 +4,15 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Operators that take rows by index, and those that order rows. Indices come from the client as values, which nobody has
-// seen when a graph is admitted. The kernels of index, index_select, gather and embedding compare each of them with the
-// size: on a CPU a wrong one is an error, on a GPU it ends the process. Operators that write by index are not here.
+// Operators that select rows by index, and those that order rows. Indices are values from the client, which are unknown
+// when a graph is admitted. The kernels of index, index_select, gather and embedding compare each index with the size:
+// a wrong one is an error on a CPU and ends the process on a GPU. Operators that write by index are not on the list.
 namespace atl::infer::safety {
 namespace {
 
 constexpr Dtypes kIndices{Dtype::kInt32, Dtype::kInt64};
 
-// Where indices stand apart, what they pick comes first.
+// If indices are not adjacent, the dimensions that they select come first.
 bool stand_together(const std::vector<const Tensor*>& indices) {
   const auto is_index = [](const Tensor* index) { return index != nullptr; };
   const auto first = std::find_if(indices.begin(), indices.end(), is_index);
@@ -31,10 +31,10 @@ Made index(const CallView& view) {
   for (const Tensor* one_index : indices) {
     if (one_index == nullptr) continue;
     any = true;
-    view.require(kIndices.has(one_index->dtype), "its indices are neither int32 nor int64");
+    view.require(kIndices.has(one_index->dtype), "its indices must be int32 or int64");
     picked = view.broadcast(picked, one_index->shape);
   }
-  view.require(any, "it has no index");
+  view.require(any, "it lacks an index");
   Shape shape;
   bool placed = !stand_together(indices);
   if (placed) shape = picked;
@@ -56,7 +56,7 @@ Made index_select(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
   const Tensor& rows = view.tensor(2, kIndices);
-  view.require(rows.shape.size() == 1, "its index is no vector");
+  view.require(rows.shape.size() == 1, "its index must be a vector");
   Shape shape = self.shape;
   shape.at(static_cast<std::size_t>(view.dim(1, shape.size()))) = rows.shape[0];
   return with_copies(view, seen(view, self, std::move(shape)));
@@ -69,8 +69,8 @@ Made gather(const CallView& view) {
   const Tensor& rows = view.tensor(2);
   const auto dim = static_cast<std::size_t>(view.dim(1, self.shape.size()));
   static_cast<void>(view.boolean(3));
-  view.require(rows.dtype == Dtype::kInt64, "its index is not int64");
-  view.require(rows.shape.size() == self.shape.size(), "its index has another count of dimensions");
+  view.require(rows.dtype == Dtype::kInt64, "its index must be int64");
+  view.require(rows.shape.size() == self.shape.size(), "its index has the wrong number of dimensions");
   for (std::size_t i = 0; i < self.shape.size(); ++i) {
     view.require(i == dim || rows.shape[i] <= self.shape[i], "its index is larger than its input");
   }
@@ -82,8 +82,8 @@ Made embedding(const CallView& view) {
   view.require_arguments(5);
   const Tensor& weight = view.tensor(0, kFloats);
   const Tensor& rows = view.tensor(1, kIndices);
-  view.require(weight.shape.size() == 2, "its weight is no matrix");
-  static_cast<void>(view.integer(2, -kMostRows, kMostRows));
+  view.require(weight.shape.size() == 2, "its weight must be a matrix");
+  static_cast<void>(view.integer(2, -kMaxAdmittedRows, kMaxAdmittedRows));
   static_cast<void>(view.boolean(3));
   static_cast<void>(view.boolean(4));
   Shape shape = rows.shape;
@@ -128,15 +128,15 @@ Made sorted(const CallView& view, std::size_t dim, std::size_t descending, bool 
 Made sort(const CallView& view, bool stable, bool values) {
   view.require_arguments(stable ? 4 : 3);
   if (stable && !view.is_null(1)) static_cast<void>(view.boolean(1));
-  view.require(!stable || values || !view.is_null(1), "it does not say whether it is stable");
+  view.require(!stable || values || !view.is_null(1), "it lacks the argument stable");
   return stable ? sorted(view, 2, 3, values) : sorted(view, 1, 2, values);
 }
 
 // (self, diagonal)
 Made triangle(const CallView& view) {
   view.require_arguments(2);
-  view.require(view.tensor(0).shape.size() >= 2, "it is no matrix");
-  static_cast<void>(view.integer(1, -kMostRows, kMostRows));
+  view.require(view.tensor(0).shape.size() >= 2, "its input must be a matrix");
+  static_cast<void>(view.integer(1, -kMaxAdmittedRows, kMaxAdmittedRows));
   return with_copies(view, seen(view, view.tensor(0), view.tensor(0).shape));
 }
 

@@ -5,7 +5,7 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Normalisations. Kernels of batch norm read as many statistics as the input has channels, however many there are.
+// Normalisations. Kernels of batch norm read as many statistics as the input has channels, even if there are fewer.
 namespace atl::infer::safety {
 namespace {
 
@@ -18,7 +18,7 @@ Made normed(const CallView& view, const Tensor& input) {
 }
 
 void require_epsilon(const CallView& view, std::size_t argument) {
-  view.require(view.real(argument) >= 0, "its epsilon is negative");
+  view.require(view.real(argument) >= 0, "its epsilon must not be negative");
 }
 
 Shape channels_of(const CallView& view, const Tensor& input) {
@@ -28,7 +28,7 @@ Shape channels_of(const CallView& view, const Tensor& input) {
 
 void require_statistics(const CallView& view, const Tensor& input, const Shape& channels) {
   for (const std::size_t argument : {std::size_t{3}, std::size_t{4}}) {
-    view.require(!view.is_null(argument), "it has no statistics");
+    view.require(!view.is_null(argument), "it lacks statistics");
     require_weight(view, argument, input, channels);
   }
 }
@@ -47,7 +47,7 @@ Made batch_norm(const CallView& view) {
   return normed(view, input);
 }
 
-// (input, weight, bias, running_mean, running_var, momentum, eps): beside the result two tensors without elements.
+// (input, weight, bias, running_mean, running_var, momentum, eps): the result and two tensors without elements.
 Made plain_batch_norm(const CallView& view) {
   view.require_arguments(7);
   const Tensor& input = view.tensor(0, kPrecise);
@@ -66,7 +66,7 @@ Made instance_norm(const CallView& view) {
   view.require_arguments(9);
   const Tensor& input = view.tensor(0, kFloats);
   const Shape channels = channels_of(view, input);
-  view.require(input.shape.size() >= 3, "its input has no places to normalise over");
+  view.require(input.shape.size() >= 3, "its input has no spatial dimensions to normalise over");
   for (const std::size_t argument : {std::size_t{1}, std::size_t{2}}) require_weight(view, argument, input, channels);
   if (view.boolean(5)) {
     view.require_null(3);
@@ -82,11 +82,11 @@ Made instance_norm(const CallView& view) {
 
 // The last dimensions, which `argument` lists.
 Shape normalised(const CallView& view, const Tensor& input, std::size_t argument) {
-  const Ints sizes = view.integers(argument, 1, kMostRows);
+  const Ints sizes = view.integers(argument, 1, kMaxAdmittedRows);
   view.require(!sizes.empty() && sizes.size() <= input.shape.size(),
-               "it normalises over no dimension, or over too many");
+               "it must normalise over one or more dimensions of its input");
   Shape last(input.shape.end() - static_cast<std::ptrdiff_t>(sizes.size()), input.shape.end());
-  view.require(sizes == last, "it normalises over other sizes than its input's last ones");
+  view.require(sizes == last, "its sizes must be those of its input's last dimensions");
   return last;
 }
 
@@ -124,7 +124,7 @@ Made rms_norm(const CallView& view) {
 }
 
 void require_groups(const CallView& view, std::size_t argument, const Shape& channels) {
-  view.require(channels[0] % view.integer(argument, 1, kMostRows) == 0, "its groups do not divide its channels");
+  view.require(channels[0] % view.integer(argument, 1, kMaxAdmittedRows) == 0, "its groups do not divide its channels");
 }
 
 // (input, num_groups, weight, bias, eps, cudnn_enabled)
@@ -145,16 +145,16 @@ Made native_group_norm(const CallView& view) {
   const Tensor& input = view.tensor(0, kPrecise);
   const Shape channels = channels_of(view, input);
   for (const std::size_t argument : {std::size_t{1}, std::size_t{2}}) require_weight(view, argument, input, channels);
-  const std::int64_t batch = view.integer(3, 1, kMostRows);
-  const std::int64_t width = view.integer(4, 1, kMostRows);
-  const std::int64_t places = view.integer(5, 1, kMostRows);
+  const std::int64_t batch = view.integer(3, 1, kMaxAdmittedRows);
+  const std::int64_t width = view.integer(4, 1, kMaxAdmittedRows);
+  const std::int64_t places = view.integer(5, 1, kMaxAdmittedRows);
   const std::int64_t held =
       std::accumulate(input.shape.begin() + 2, input.shape.end(), std::int64_t{1}, std::multiplies<>());
-  view.require(batch == input.shape[0] && width == channels[0] && places == held, "it counts its input otherwise");
+  view.require(batch == input.shape[0] && width == channels[0] && places == held, "its counts do not match its input");
   require_groups(view, 6, channels);
   require_epsilon(view, 7);
   Made made = normed(view, input);
-  for (int i = 0; i < 2; ++i) made.outputs.push_back({input.dtype, {batch, view.integer(6, 1, kMostRows)}});
+  for (int i = 0; i < 2; ++i) made.outputs.push_back({input.dtype, {batch, view.integer(6, 1, kMaxAdmittedRows)}});
   return made;
 }
 

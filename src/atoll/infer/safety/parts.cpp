@@ -5,7 +5,7 @@
 #include "atoll/infer/row_map.h"
 #include "atoll/infer/safety/validators.h"
 
-// Operators that join, take apart and reorder rows.
+// Operators that join, split and reorder rows.
 namespace atl::infer::safety {
 namespace {
 
@@ -15,7 +15,7 @@ std::vector<Operand> types_of(const std::vector<const Tensor*>& tensors) {
   return types;
 }
 
-// Of old, an operand of shape [0] is skipped.
+// For compatibility, PyTorch skips an operand of shape [0].
 bool is_skipped(const Tensor& tensor) { return tensor.shape == Shape{0}; }
 
 // (tensors, dim)
@@ -31,7 +31,7 @@ Made cat(const CallView& view) {
   for (const Tensor* tensor : tensors) {
     if (is_skipped(*tensor)) continue;
     Shape other = tensor->shape;
-    view.require(other.size() == shape.size(), "its operands have other counts of dimensions");
+    view.require(other.size() == shape.size(), "its operands differ in the number of dimensions");
     rows += other[dim];
     other[dim] = shape[dim];
     view.require(other == shape, "its operands do not fit together");
@@ -60,7 +60,7 @@ std::int64_t sliced_rows(const CallView& view, std::size_t argument, std::int64_
   };
   const std::int64_t start = bound(argument, 0);
   const std::int64_t end = std::max(start, bound(argument + 1, rows));
-  return ceil_div(end - start, view.integer(argument + 2, 1, kMostRows));
+  return ceil_div(end - start, view.integer(argument + 2, 1, kMaxAdmittedRows));
 }
 
 // (self, dim, start, end, step)
@@ -79,7 +79,7 @@ Made slice_scatter(const CallView& view) {
   Shape part = self.shape;
   const auto dim = static_cast<std::size_t>(view.dim(2, part.size()));
   part[dim] = sliced_rows(view, 3, part[dim]);
-  view.require(view.tensor(1) == Tensor{self.dtype, part}, "what it puts in does not fit");
+  view.require(view.tensor(1) == Tensor{self.dtype, part}, "the rows to insert do not fit");
   return seen(view, self, self.shape);
 }
 
@@ -92,7 +92,7 @@ Made select_scatter(const CallView& view) {
   const std::int64_t rows = part[static_cast<std::size_t>(dim)];
   static_cast<void>(view.integer(3, -rows, rows - 1));
   part.erase(part.begin() + dim);
-  view.require(view.tensor(1) == Tensor{self.dtype, part}, "what it puts in does not fit");
+  view.require(view.tensor(1) == Tensor{self.dtype, part}, "the rows to insert do not fit");
   return seen(view, self, self.shape);
 }
 
@@ -118,7 +118,7 @@ Made select(const CallView& view) {
   return seen(view, view.tensor(0), std::move(shape));
 }
 
-// A list of parts with so many rows each.
+// A list of parts with the given numbers of rows.
 Made parted(const CallView& view, std::size_t dim, const Ints& rows) {
   Made made;
   made.is_list = true;
@@ -132,7 +132,7 @@ Made parted(const CallView& view, std::size_t dim, const Ints& rows) {
 }
 
 void require_few(const CallView& view, std::int64_t parts) {
-  view.require(parts <= static_cast<std::int64_t>(kMaxArguments), "it makes more parts than a node can have");
+  view.require(parts <= static_cast<std::int64_t>(kMaxArguments), "it makes more parts than a node can have outputs");
 }
 
 // (self, dim)
@@ -162,24 +162,24 @@ Made split_evenly(const CallView& view, std::size_t dim, std::int64_t size) {
 Made split(const CallView& view) {
   view.require_arguments(3);
   const auto dim = static_cast<std::size_t>(view.dim(2, view.tensor(0).shape.size()));
-  return split_evenly(view, dim, view.integer(1, 1, kMostRows));
+  return split_evenly(view, dim, view.integer(1, 1, kMaxAdmittedRows));
 }
 
 // (self, chunks, dim)
 Made chunk(const CallView& view) {
   view.require_arguments(3);
   const auto dim = static_cast<std::size_t>(view.dim(2, view.tensor(0).shape.size()));
-  return split_evenly(view, dim, ceil_div(view.tensor(0).shape[dim], view.integer(1, 1, kMostRows)));
+  return split_evenly(view, dim, ceil_div(view.tensor(0).shape[dim], view.integer(1, 1, kMaxAdmittedRows)));
 }
 
 // (self, split_sizes, dim)
 Made split_with_sizes(const CallView& view) {
   view.require_arguments(3);
   const auto dim = static_cast<std::size_t>(view.dim(2, view.tensor(0).shape.size()));
-  const Ints sizes = view.integers(1, 0, kMostRows);
+  const Ints sizes = view.integers(1, 0, kMaxAdmittedRows);
   std::int64_t rows = 0;
   for (const std::int64_t size : sizes) rows += size;
-  view.require(!sizes.empty() && rows == view.tensor(0).shape[dim], "its parts are not all of its input");
+  view.require(!sizes.empty() && rows == view.tensor(0).shape[dim], "its parts must cover its input");
   return parted(view, dim, sizes);
 }
 
@@ -194,9 +194,9 @@ Made flip(const CallView& view) {
 Made roll(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
-  const Ints shifts = view.integers(1, -kMostRows, kMostRows);
+  const Ints shifts = view.integers(1, -kMaxAdmittedRows, kMaxAdmittedRows);
   const std::vector<int> dims = view.dims(2, self.shape.size());
-  view.require(shifts.size() == std::max<std::size_t>(dims.size(), 1), "it has not one shift for each dimension");
+  view.require(shifts.size() == std::max<std::size_t>(dims.size(), 1), "it must have one shift for each dimension");
   return with_copies(view, seen(view, self, self.shape));
 }
 
@@ -204,15 +204,15 @@ Made roll(const CallView& view) {
 Made repeat_interleave(const CallView& view) {
   view.require_arguments(4);
   Shape shape = view.tensor(0).shape;
-  const std::int64_t times = view.integer(1, 1, kMostRows);
+  const std::int64_t times = view.integer(1, 1, kMaxAdmittedRows);
   const auto dim = static_cast<std::size_t>(view.dim(2, shape.size()));
-  view.require(shape[dim] <= kMostRows / times, "it repeats too often");
+  view.require(shape[dim] <= kMaxAdmittedRows / times, "it repeats too many times");
   shape[dim] *= times;
   static_cast<void>(view.try_integer(3, shape[dim], shape[dim]));
   return with_copies(view, seen(view, view.tensor(0), std::move(shape)));
 }
 
-// (self, n, dim, prepend, append): rows may be put before and behind first.
+// (self, n, dim, prepend, append): rows may first be added before and after.
 Made differences(const CallView& view) {
   view.require_arguments(5);
   const Tensor& self = view.tensor(0);
@@ -221,10 +221,10 @@ Made differences(const CallView& view) {
   for (const std::size_t argument : {std::size_t{3}, std::size_t{4}}) {
     const Tensor* more = view.try_tensor(argument);
     if (more == nullptr) continue;
-    view.require(more->dtype == self.dtype && more->shape.size() == shape.size(), "what it joins is of another type");
+    view.require(more->dtype == self.dtype && more->shape.size() == shape.size(), "the rows to join have another type");
     Shape joined = more->shape;
     joined[dim] = self.shape[dim];
-    view.require(joined == self.shape, "what it joins does not fit");
+    view.require(joined == self.shape, "the rows to join do not fit");
     shape[dim] += more->shape[dim];
   }
   const std::int64_t times = view.integer(1, 1, 16);
@@ -240,13 +240,13 @@ Made differences(const CallView& view) {
 Made meshgrid(const CallView& view, bool has_indexing) {
   view.require_arguments(has_indexing ? 2 : 1);
   const std::vector<const Tensor*> tensors = view.tensors(0);
-  view.require(!tensors.empty(), "it has no axis");
+  view.require(!tensors.empty(), "it lacks an axis");
   const std::string indexing = has_indexing ? view.text(1) : "ij";
-  view.require(indexing == "ij" || indexing == "xy", "its indexing is neither ij nor xy");
+  view.require(indexing == "ij" || indexing == "xy", "its indexing must be ij or xy");
   Shape shape;
   for (const Tensor* tensor : tensors) {
     view.require(tensor->shape.size() <= 1 && tensor->dtype == tensors.front()->dtype,
-                 "its axes are no vectors of one type");
+                 "its axes must be vectors of one type");
     shape.push_back(tensor->shape.empty() ? 1 : tensor->shape[0]);
   }
   if (indexing == "xy" && shape.size() > 1) std::swap(shape[0], shape[1]);
@@ -263,7 +263,7 @@ Made glu(const CallView& view) {
   const Tensor& self = view.tensor(0, kFloats);
   Shape shape = self.shape;
   const auto dim = static_cast<std::size_t>(view.dim(1, shape.size()));
-  view.require(shape[dim] % 2 == 0, "its rows cannot be halved");
+  view.require(shape[dim] % 2 == 0, "it must have an even number of rows");
   shape[dim] /= 2;
   return with_copies(view, seen(view, self, std::move(shape)));
 }

@@ -7,20 +7,20 @@
 namespace atl::infer::safety {
 namespace {
 
-// As PyTorch counts them: in ceil_mode the last window may pass the end, but must not begin behind it.
+// Counts as PyTorch does: in ceil_mode the last window may extend past the end, but must not begin there.
 std::int64_t rows_made(const CallView& view, std::int64_t rows, std::int64_t padding, std::int64_t kernel,
                        std::int64_t stride, std::int64_t dilation, bool ceil_mode) {
   if (!ceil_mode) return window_rows(view, rows, 2 * padding, kernel, stride, dilation);
   std::int64_t made = ceil_div(rows + 2 * padding - dilation * (kernel - 1) - 1, stride) + 1;
   if ((made - 1) * stride >= rows + padding) --made;
-  view.require(made >= 1, "its window is larger than its input with the padding");
+  view.require(made >= 1, "its window is larger than its padded input");
   return made;
 }
 
-// The input's dimensions before those in space: the channels', and maybe the batch's.
+// The input's dimensions before the spatial ones: channels, and possibly a batch.
 Shape before(const CallView& view, const Tensor& input, std::size_t spatial) {
   const std::size_t rank = input.shape.size();
-  view.require(rank == spatial + 1 || rank == spatial + 2, "its input has another count of dimensions");
+  view.require(rank == spatial + 1 || rank == spatial + 2, "its input has the wrong number of dimensions");
   return {input.shape.begin(), input.shape.end() - static_cast<std::ptrdiff_t>(spatial)};
 }
 
@@ -29,11 +29,11 @@ Made pool(const CallView& view, std::size_t spatial, bool has_dilation) {
   const Tensor& input = view.tensor(0, kFloats);
   Shape shape = before(view, input, spatial);
   const std::size_t first = shape.size();
-  const Ints kernel = view.per_dim(1, spatial, 1, kMostStep);
-  const bool has_stride = !view.integers(2, 1, kMostStep).empty();
-  const Ints stride = has_stride ? view.per_dim(2, spatial, 1, kMostStep) : kernel;
-  const Ints padding = view.per_dim(3, spatial, 0, kMostStep);
-  const Ints dilation = has_dilation ? view.per_dim(4, spatial, 1, kMostStep) : Ints(spatial, 1);
+  const Ints kernel = view.per_dim(1, spatial, 1, kMaxStep);
+  const bool has_stride = !view.integers(2, 1, kMaxStep).empty();
+  const Ints stride = has_stride ? view.per_dim(2, spatial, 1, kMaxStep) : kernel;
+  const Ints padding = view.per_dim(3, spatial, 0, kMaxStep);
+  const Ints dilation = has_dilation ? view.per_dim(4, spatial, 1, kMaxStep) : Ints(spatial, 1);
   const bool ceil_mode = view.boolean(has_dilation ? 5 : 4);
   double window = 1;
   for (std::size_t i = 0; i < spatial; ++i) {
@@ -49,7 +49,7 @@ Made pool(const CallView& view, std::size_t spatial, bool has_dilation) {
 Made max_pool(const CallView& view, std::size_t spatial, bool with_indices) {
   view.require_arguments(6);
   Made made = pool(view, spatial, true);
-  const Tensor indices{Dtype::kInt64, made.outputs.front().shape};  // some kernels make them and drop them
+  const Tensor indices{Dtype::kInt64, made.outputs.front().shape};  // some kernels make them and discard them
   if (with_indices) {
     made.outputs.push_back(indices);
   } else {
@@ -62,11 +62,11 @@ Made max_pool(const CallView& view, std::size_t spatial, bool with_indices) {
 Made avg_pool(const CallView& view, std::size_t spatial) {
   view.require_arguments(spatial == 1 ? 6 : 7);
   static_cast<void>(view.boolean(5));
-  if (spatial > 1) static_cast<void>(view.try_integer(6, 1, kMostRows));
+  if (spatial > 1) static_cast<void>(view.try_integer(6, 1, kMaxAdmittedRows));
   Made made = pool(view, spatial, false);
-  const Ints kernel = view.per_dim(1, spatial, 1, kMostStep);
+  const Ints kernel = view.per_dim(1, spatial, 1, kMaxStep);
   const Shape& sizes = view.tensor(0).shape;
-  for (std::size_t i = 0; spatial == 3 && i < 3; ++i) {  // where padding does not count
+  for (std::size_t i = 0; spatial == 3 && i < 3; ++i) {  // here padding does not count
     view.require(sizes[sizes.size() - 3 + i] >= kernel[i], "its window is larger than its input");
   }
   return made;
@@ -77,7 +77,7 @@ Made adaptive(const CallView& view, std::size_t spatial, bool with_indices) {
   view.require_arguments(2);
   const Tensor& input = view.tensor(0, kFloats);
   Shape shape = before(view, input, spatial);
-  const Ints rows = view.per_dim(1, spatial, 1, kMostRows);
+  const Ints rows = view.per_dim(1, spatial, 1, kMaxAdmittedRows);
   double windows = 1;
   for (std::size_t i = 0; i < spatial; ++i) {
     windows *= static_cast<double>(input.shape[shape.size()]) / static_cast<double>(rows[i]) + 2;

@@ -5,17 +5,17 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Products of matrices.
+// Matrix products.
 namespace atl::infer::safety {
 namespace {
 
 std::int64_t last(const Tensor& tensor) { return tensor.shape.back(); }
 
-// All tensors of the call have one floating type.
+// Requires that all tensors of the call have the same floating type.
 void require_one_type(const CallView& view) {
   for (const Tensor& operand : view.operands()) {
     view.require(kFloats.has(operand.dtype) && operand.dtype == view.operands().front().dtype,
-                 "its operands are not of one floating type");
+                 "its operands must have the same floating type");
   }
 }
 
@@ -31,7 +31,8 @@ Made linear(const CallView& view) {
   const Tensor& input = view.tensor(0);
   const Tensor& weight = view.tensor(1);
   require_one_type(view);
-  view.require(!input.shape.empty() && weight.shape.size() == 2, "it is not a matrix that weighs rows");
+  view.require(!input.shape.empty() && weight.shape.size() == 2,
+               "its weight must be a matrix, and its input must have dimensions");
   view.require(last(input) == last(weight), "its weight does not fit its input");
   require_weight(view, 2, input, {weight.shape[0]});
   Shape shape = input.shape;
@@ -47,7 +48,7 @@ Made matmul(const CallView& view) {
   require_one_type(view);
   const std::size_t a = left.shape.size();
   const std::size_t b = right.shape.size();
-  view.require(a > 0 && b > 0, "it multiplies something without dimensions");
+  view.require(a > 0 && b > 0, "its operands must have dimensions");
   view.require(last(left) == right.shape[b == 1 ? 0 : b - 2], "its operands do not fit together");
   const Shape before_left(left.shape.begin(),
                           left.shape.end() - static_cast<std::ptrdiff_t>(std::min<std::size_t>(a, 2)));
@@ -58,7 +59,7 @@ Made matmul(const CallView& view) {
   if (a > 1) shape.push_back(left.shape[a - 2]);
   if (b > 1) shape.push_back(last(right));
   Made made = product(view, std::move(shape), last(left));
-  // Operands that are broadcast are written out for each batch.
+  // Operands that are broadcast are copied for each batch.
   const double rows = a > 1 ? static_cast<double>(left.shape[a - 2]) : 1;
   const double columns = b > 1 ? static_cast<double>(last(right)) : 1;
   made.workspace_bytes +=
@@ -66,15 +67,15 @@ Made matmul(const CallView& view) {
   return made;
 }
 
-// Matrices of `rank` dimensions: [n, k] and [k, p], with a batch before them where it is 3.
+// Matrices [n, k] and [k, p], with a batch before them if `rank` is 3.
 Shape matrices(const CallView& view, std::size_t left_place, std::size_t rank) {
   const Tensor& left = view.tensor(left_place);
   const Tensor& right = view.tensor(left_place + 1);
   require_one_type(view);
   view.require(left.shape.size() == rank && right.shape.size() == rank,
-               "its operands have another count of dimensions");
+               "its operands have the wrong number of dimensions");
   view.require(last(left) == right.shape[rank - 2], "its operands do not fit together");
-  view.require(rank == 2 || left.shape[0] == right.shape[0], "its operands have batches of other sizes");
+  view.require(rank == 2 || left.shape[0] == right.shape[0], "its operands differ in batch size");
   Shape shape = left.shape;
   shape.back() = last(right);
   return shape;
@@ -106,22 +107,22 @@ struct Equation {
 
 Equation parse(const CallView& view, const std::string& text) {
   Equation equation{{""}, {}};
-  bool behind = false;
+  bool has_arrow = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     if (letter) {
-      (behind ? equation.output : equation.operands.back()) += c;
-    } else if (c == ',' && !behind) {
+      (has_arrow ? equation.output : equation.operands.back()) += c;
+    } else if (c == ',' && !has_arrow) {
       equation.operands.emplace_back();
-    } else if (c == '-' && !behind && text.substr(i, 2) == "->") {
-      behind = true;
+    } else if (c == '-' && !has_arrow && text.substr(i, 2) == "->") {
+      has_arrow = true;
       ++i;
     } else if (c != ' ') {
-      view.refuse("its equation has other signs than letters, commas and one arrow");
+      view.refuse("its equation may only have letters, commas and one arrow");
     }
   }
-  view.require(behind, "its equation does not say what it makes");
+  view.require(has_arrow, "its equation lacks an arrow and its result");
   return equation;
 }
 
@@ -138,7 +139,7 @@ Made einsum(const CallView& view) {
   const std::vector<const Tensor*> tensors = view.tensors(1);
   require_one_type(view);
   view.require(!tensors.empty() && tensors.size() <= 2 && tensors.size() == equation.operands.size(),
-               "it has other operands than its equation, or more than two");
+               "it must have the operands of its equation, at most two");
   std::map<char, std::int64_t> sizes;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string& letters = equation.operands[i];
@@ -146,14 +147,13 @@ Made einsum(const CallView& view) {
                  "its equation does not fit its operands");
     for (std::size_t k = 0; k < letters.size(); ++k) {
       const auto [known, is_new] = sizes.try_emplace(letters[k], tensors[i]->shape[k]);
-      view.require(is_new || known->second == tensors[i]->shape[k],
-                   "two dimensions of one letter have different sizes");
+      view.require(is_new || known->second == tensors[i]->shape[k], "dimensions with the same letter differ in size");
     }
   }
-  view.require(!has_twice(equation.output), "its equation makes a dimension twice");
+  view.require(!has_twice(equation.output), "its equation has a dimension twice in its result");
   Shape shape;
   for (const char letter : equation.output) {
-    view.require(sizes.contains(letter), "its equation makes a dimension from nothing");
+    view.require(sizes.contains(letter), "its equation has a dimension in its result that no operand has");
     shape.push_back(sizes[letter]);
   }
   Made made = product(view, std::move(shape), 1);

@@ -12,7 +12,7 @@ bool is_half(Dtype dtype) noexcept { return dtype == Dtype::kFloat16 || dtype ==
 
 Dtype promote_floating(Dtype a, Dtype b) noexcept {
   if (a == Dtype::kFloat64 || b == Dtype::kFloat64) return Dtype::kFloat64;
-  // Neither half type holds the other's values.
+  // Neither half type can hold the other's values.
   return is_half(a) && is_half(b) ? Dtype::kFloat32 : (is_half(a) ? b : a);
 }
 
@@ -49,7 +49,7 @@ Dtype promote(Dtype a, Dtype b) noexcept {
 }
 
 Dtype result_type(std::span<const Operand> operands) noexcept {
-  std::array<MaybeDtype, 3> kinds;  // with dimensions, without, numbers
+  std::array<MaybeDtype, 3> kinds;  // tensors with dimensions, tensors without, numbers
   for (const Operand& operand : operands) {
     Dtype dtype = operand.dtype;
     if (operand.is_number && is_floating(dtype)) dtype = Dtype::kFloat32;

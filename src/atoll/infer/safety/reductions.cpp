@@ -10,7 +10,7 @@ namespace {
 
 enum class ReductionResult { kSame, kSum, kMean, kIndex, kTruth };
 
-// What the arguments name; none: all dimensions.
+// The dimensions that the argument names; null: all.
 struct Reduced {
   std::vector<bool> dims;
   bool keeps = false;
@@ -18,14 +18,14 @@ struct Reduced {
 
 Reduced over_all(const CallView& view) { return {std::vector<bool>(view.tensor(0).shape.size(), true), false}; }
 
-// `empty_is_all`: what an empty list means; where it may mean two things it is refused.
+// `empty_is_all`: an empty list means all dimensions; otherwise it is ambiguous and refused.
 Reduced over(const CallView& view, std::size_t dims, std::size_t keepdim, bool empty_is_all) {
   const std::size_t rank = view.tensor(0).shape.size();
   Reduced reduced{std::vector<bool>(rank, true), view.boolean(keepdim)};
   if (view.is_null(dims)) return reduced;
   const std::vector<int> named = view.dims(dims, rank);
   if (named.empty()) {
-    view.require(empty_is_all, "it names no dimension");
+    view.require(empty_is_all, "it must name a dimension");
     return reduced;
   }
   reduced.dims.assign(rank, false);
@@ -39,7 +39,7 @@ Dtype reduced_dtype(const CallView& view, ReductionResult result, std::optional<
     case ReductionResult::kSame: return dtype;
     case ReductionResult::kSum: return wanted.value_or(is_floating(dtype) ? dtype : Dtype::kInt64);
     case ReductionResult::kMean:
-      view.require(is_floating(wanted.value_or(dtype)), "it takes the mean of whole numbers");
+      view.require(is_floating(wanted.value_or(dtype)), "it cannot take the mean of integers");
       return wanted.value_or(dtype);
     case ReductionResult::kIndex: return Dtype::kInt64;
     case ReductionResult::kTruth: return dtype == Dtype::kUint8 ? Dtype::kUint8 : Dtype::kBool;
@@ -63,7 +63,7 @@ Made reduce(const CallView& view, const Reduced& reduced, Dtype dtype) {
 // (self, dim, keepdim[, dtype])
 Made by_dims(const CallView& view, ReductionResult result, Dtypes takes, bool has_dtype, bool empty_is_all) {
   view.require_arguments(has_dtype ? 4 : 3);
-  view.require(result != ReductionResult::kSame || !view.is_null(1), "it names no dimension");
+  view.require(result != ReductionResult::kSame || !view.is_null(1), "it must name a dimension");
   static_cast<void>(view.tensor(0, takes));
   const std::optional<Dtype> wanted = has_dtype ? view.try_dtype(3) : std::nullopt;
   return reduce(view, over(view, 1, 2, empty_is_all), reduced_dtype(view, result, wanted));
@@ -83,7 +83,7 @@ Made by_dim(const CallView& view, ReductionResult result, Dtypes takes, bool has
   return by_dims(view, result, takes, has_dtype, false);
 }
 
-// (self, dim, keepdim): the value, and where it is.
+// (self, dim, keepdim): the value and its index.
 Made extreme(const CallView& view) {
   Made made = by_dim(view, ReductionResult::kSame, kAny, false);
   made.outputs.push_back({Dtype::kInt64, made.outputs.front().shape});
@@ -130,7 +130,7 @@ Made running(const CallView& view) {
   const Tensor& self = view.tensor(0);
   static_cast<void>(view.dim(1, self.shape.size()));
   const Dtype dtype = reduced_dtype(view, ReductionResult::kSum, view.try_dtype(2));
-  view.require(dtype != Dtype::kBool, "it adds up in booleans");
+  view.require(dtype != Dtype::kBool, "it cannot add in booleans");
   return with_copies(view, one(view, dtype, self.shape));
 }
 
@@ -140,7 +140,7 @@ Made softmax(const CallView& view) {
   const Tensor& self = view.tensor(0);
   static_cast<void>(view.dim(1, self.shape.size()));
   const Dtype dtype = view.try_dtype(2).value_or(self.dtype);
-  view.require(is_floating(dtype), "its result is not floating");
+  view.require(is_floating(dtype), "its result must be floating");
   Made made = with_copies(view, one(view, dtype, self.shape));
   made.workspace_bytes += bytes_in(made.outputs.front());
   made.operations *= 3;
@@ -152,7 +152,7 @@ Made plain_softmax(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0, kFloats);
   static_cast<void>(view.dim(1, self.shape.size()));
-  view.require(!view.boolean(2), "it converts halves, which not every device does");
+  view.require(!view.boolean(2), "it must not convert halves, which not every device supports");
   return with_copies(view, one(view, self.dtype, self.shape));
 }
 

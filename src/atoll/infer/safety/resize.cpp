@@ -5,37 +5,37 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Resampling. The kernels compute the row to read from the factor, in floating point: so a factor must be moderate, and
-// the one that leads from the one size to the other.
+// Resampling. Kernels compute the row to read from the factor, in floating point: so a factor must be moderate and
+// match the sizes.
 namespace atl::infer::safety {
 namespace {
 
 struct Resampling {
-  std::size_t spatial;  // dimensions; batch and channels are before
+  std::size_t spatial;  // dimensions; batch and channels precede them
   bool smooth;          // it has align_corners before the factors
-  double reads;         // rows, by dimension
+  double reads;         // rows along each dimension
 };
 
 std::int64_t rows_by(const CallView& view, std::int64_t rows, double factor) {
-  constexpr double kMostFactor = 1 << 16;
-  view.require(factor >= 1 / kMostFactor && factor <= kMostFactor, "its factor is no number from 2^-16 to 2^16");
+  constexpr double kMaxFactor = 1 << 16;
+  view.require(factor >= 1 / kMaxFactor && factor <= kMaxFactor, "its factor must be from 2^-16 to 2^16");
   const double made = std::floor(static_cast<double>(rows) * factor);
-  view.require(made >= 1 && made <= static_cast<double>(kMostRows), "it makes no rows, or too many");
+  view.require(made >= 1 && made <= static_cast<double>(kMaxAdmittedRows), "it makes too few or too many rows");
   return static_cast<std::int64_t>(made);
 }
 
-// (input, output_size, [align_corners,] scale_factors): one of both.
+// (input, output_size, [align_corners,] scale_factors): either sizes or factors.
 Shape by_list(const CallView& view, const Resampling& kind, const Shape& rows) {
   const std::size_t place = kind.smooth ? 3 : 2;
   view.require_arguments(place + 1);
-  view.require(view.is_null(1) != view.is_null(place), "it has neither sizes nor factors, or both");
+  view.require(view.is_null(1) != view.is_null(place), "it must have either sizes or factors");
   if (!view.is_null(1)) {
-    Ints sizes = view.integers(1, 1, kMostRows);
-    view.require(sizes.size() == kind.spatial, "it has not one size for each dimension");
+    Ints sizes = view.integers(1, 1, kMaxAdmittedRows);
+    view.require(sizes.size() == kind.spatial, "it must have one size for each dimension");
     return sizes;
   }
   const Floats factors = view.floats(place);
-  view.require(factors.size() == kind.spatial, "it has not one factor for each dimension");
+  view.require(factors.size() == kind.spatial, "it must have one factor for each dimension");
   Shape made;
   for (std::size_t i = 0; i < kind.spatial; ++i) made.push_back(rows_by(view, rows[i], factors[i]));
   return made;
@@ -45,17 +45,17 @@ Shape by_list(const CallView& view, const Resampling& kind, const Shape& rows) {
 Shape by_sizes(const CallView& view, const Resampling& kind, const Shape& rows) {
   const std::size_t place = kind.smooth ? 3 : 2;
   view.require_arguments(place + kind.spatial);
-  Ints sizes = view.per_dim(1, kind.spatial, 1, kMostRows);
+  Ints sizes = view.per_dim(1, kind.spatial, 1, kMaxAdmittedRows);
   for (std::size_t i = 0; i < kind.spatial; ++i) {
     if (view.is_null(place + i)) continue;
-    view.require(rows_by(view, rows[i], view.real(place + i)) == sizes[i], "its factor is not the one of its sizes");
+    view.require(rows_by(view, rows[i], view.real(place + i)) == sizes[i], "its factor does not match its sizes");
   }
   return sizes;
 }
 
 Made resize(const CallView& view, const Resampling& kind, bool list) {
   const Tensor& input = view.tensor(0, kFloats);
-  view.require(input.shape.size() == kind.spatial + 2, "its input has another count of dimensions");
+  view.require(input.shape.size() == kind.spatial + 2, "its input has the wrong number of dimensions");
   if (kind.smooth) static_cast<void>(view.boolean(2));
   const Shape rows(input.shape.begin() + 2, input.shape.end());
   Shape shape = list ? by_list(view, kind, rows) : by_sizes(view, kind, rows);

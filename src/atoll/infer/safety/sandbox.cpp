@@ -23,14 +23,14 @@ namespace atl::infer::safety {
 namespace {
 
 [[noreturn]] void failed(const std::string& step, int error_number) {
-  throw Error(ErrorKind::kUnavailable, with_errno("the sandbox cannot be entered: " + step, error_number));
+  throw Error(ErrorKind::kUnavailable, with_errno("cannot enter the sandbox: " + step, error_number));
 }
 
-// The size of the address space.
+// The current size of the address space.
 std::int64_t address_space() {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen("/proc/self/statm", "re"), std::fclose);
   long pages = 0;
-  if (!file || std::fscanf(file.get(), "%ld", &pages) != 1) failed("/proc/self/statm says no size", errno);
+  if (!file || std::fscanf(file.get(), "%ld", &pages) != 1) failed("/proc/self/statm has no size", errno);
   return pages * sysconf(_SC_PAGESIZE);
 }
 
@@ -47,12 +47,12 @@ void set(int option, unsigned long value, const char* name) {
   if (prctl(option, value, 0, 0, 0) != 0) failed(name, errno);
 }
 
-// Rules for system calls; whatever has none fails with EPERM.
+// Rules for system calls; calls without a rule fail with EPERM.
 class Filter {
  public:
   Filter() : context_(seccomp_init(SCMP_ACT_ERRNO(EPERM)), seccomp_release) {
     if (!context_) failed("seccomp_init", ENOMEM);
-    // Threads that libraries have started are bound as well.
+    // Applies to threads that libraries have started as well.
     check(seccomp_attr_set(context_.get(), SCMP_FLTATR_CTL_TSYNC, 1), "seccomp for all threads");
   }
 
@@ -64,7 +64,7 @@ class Filter {
 
  private:
   void rule(std::uint32_t action, int call, const std::vector<scmp_arg_cmp>& arguments) {
-    // A call that this machine's kernel does not have needs no rule.
+    // A call that this machine's kernel lacks needs no rule.
     const int result =
         seccomp_rule_add_array(context_.get(), action, call, static_cast<unsigned>(arguments.size()), arguments.data());
     check(result, "a rule of seccomp");
@@ -82,7 +82,7 @@ scmp_arg_cmp masked(unsigned argument, std::uint64_t mask, std::uint64_t value) 
 }
 
 constexpr std::array kAllowed{
-    // Bytes on descriptors, and waiting for them.
+    // Reading, writing and waiting on descriptors.
     SCMP_SYS(read), SCMP_SYS(readv), SCMP_SYS(pread64), SCMP_SYS(write), SCMP_SYS(writev), SCMP_SYS(pwrite64),
     SCMP_SYS(recvmsg), SCMP_SYS(recvfrom), SCMP_SYS(sendmsg), SCMP_SYS(sendto), SCMP_SYS(shutdown), SCMP_SYS(lseek),
     SCMP_SYS(close), SCMP_SYS(fstat), SCMP_SYS(poll), SCMP_SYS(ppoll), SCMP_SYS(epoll_create1), SCMP_SYS(epoll_ctl),
@@ -97,12 +97,12 @@ constexpr std::array kAllowed{
     // Signals to itself, and their handlers.
     SCMP_SYS(rt_sigaction), SCMP_SYS(rt_sigprocmask), SCMP_SYS(rt_sigreturn), SCMP_SYS(sigaltstack),
     SCMP_SYS(restart_syscall),
-    // Time, chance and its own numbers.
+    // Time, random bytes and its own ids.
     SCMP_SYS(clock_gettime), SCMP_SYS(clock_getres), SCMP_SYS(clock_nanosleep), SCMP_SYS(nanosleep),
     SCMP_SYS(gettimeofday), SCMP_SYS(time), SCMP_SYS(getrandom), SCMP_SYS(getpid), SCMP_SYS(getppid), SCMP_SYS(getuid),
     SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname)};
 
-// Nothing that computes does these by mistake.
+// Computing never does these by mistake.
 constexpr std::array kKilled{SCMP_SYS(execve),
                              SCMP_SYS(execveat),
                              SCMP_SYS(ptrace),
@@ -133,24 +133,24 @@ constexpr std::array kKilled{SCMP_SYS(execve),
 
 void allow_memory(Filter& filter) {
   filter.allow(SCMP_SYS(mmap), {masked(2, PROT_EXEC, 0)});
-  // oneDNN writes machine code for each shape into memory that it makes writable and executable at once.
+  // oneDNN writes machine code for each shape into memory that is writable and executable at the same time.
   filter.allow(SCMP_SYS(mprotect));
 }
 
 void allow_threads(Filter& filter) {
   filter.allow(SCMP_SYS(clone), {masked(0, CLONE_THREAD, CLONE_THREAD)});
-  // Its flags are in memory, where a filter cannot look; the C library then takes clone.
+  // Its flags are in memory, which a filter cannot read; the C library then falls back to clone.
   filter.fail(SCMP_SYS(clone3), ENOSYS);
   filter.allow(SCMP_SYS(tgkill), {equals(0, static_cast<std::uint64_t>(getpid()))});
   constexpr std::uint64_t kNameMemory = 0x53564d41;  // PR_SET_VMA
   for (const std::uint64_t option : {std::uint64_t{PR_SET_NAME}, std::uint64_t{PR_GET_NAME}, kNameMemory}) {
     filter.allow(SCMP_SYS(prctl), {equals(0, option)});
   }
-  // Reading its own limits: the C library asks for the size of stacks.
+  // Reading its own limits: the C library looks up the size of stacks.
   filter.allow(SCMP_SYS(prlimit64), {equals(0, 0), equals(2, 0)});
   filter.allow(SCMP_SYS(getrlimit));
 #ifdef __x86_64__
-  // Matrix units of the processor are asked for (ARCH_GET_XCOMP_SUPP, ARCH_GET_XCOMP_PERM, ARCH_REQ_XCOMP_PERM).
+  // Requests the processor's matrix units (ARCH_GET_XCOMP_SUPP, ARCH_GET_XCOMP_PERM, ARCH_REQ_XCOMP_PERM).
   for (const std::uint64_t option : {0x1021, 0x1022, 0x1023}) filter.allow(SCMP_SYS(arch_prctl), {equals(0, option)});
 #endif
 }

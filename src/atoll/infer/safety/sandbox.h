@@ -8,30 +8,30 @@
 namespace atl::infer::safety {
 
 struct SandboxOptions {
-  /// Address space that may be added to what the process has now: tensors, stacks of threads (8 MiB each, as a rule) and
-  /// what the allocator sets aside. 0: no limit, as libraries of accelerators need that reserve far more than they use.
+  /// Address space that may be added to what the process has now: tensors, thread stacks (usually 8 MiB each) and the
+  /// allocator's reserves. 0: no limit, for libraries of accelerators that reserve far more than they use.
   std::int64_t memory_bytes = std::int64_t{4} << 30;
-  /// One above the highest descriptor that the process can get from now on. Those it has stay open.
+  /// One above the highest descriptor that the process can get from now on. Open ones stay open.
   int descriptors = 64;
-  /// Who started this process, when it did; 0: not checked. If it is gone already, the process ends here.
+  /// The parent at the time this process was started; 0: not checked. If it has exited, enter_sandbox() throws.
   pid_t parent = 0;
-  /// Whether ioctl is allowed, which drivers of accelerators need. It reaches whatever driver has an open descriptor.
+  /// Whether to allow ioctl, which drivers of accelerators need. It reaches any driver with an open descriptor.
   bool device = false;
 };
 
-/// Takes from the calling process, all its threads and all that it will start what computing does not need. Call it when
-/// all libraries are loaded, all descriptors are there and something has been computed: PyTorch looks at the processor in
-/// /proc and /sys at its first call, and is slower where it cannot. It cannot be undone.
+/// Restricts the calling process, with all its present and future threads, to what computing needs. Call it when all
+/// libraries are loaded, all descriptors are open and something has been computed: PyTorch reads the processor's
+/// features from /proc and /sys at its first call, and is slower where it cannot. It cannot be undone.
 ///
-/// From then on the process may read, write, send and receive on the descriptors it has, and get further ones from
-/// messages on them; wait for them; map memory, or what its descriptors stand for; start threads, not processes; ask for
-/// time, random bytes and its own numbers; end. It is killed by its parent's death, dumps no core, gains no rights, and
-/// other processes of its user cannot look into it. Memory can be made executable, because oneDNN computes with
-/// code that it writes; nothing is mapped as code from the start. Starting a program, tracing, and reaching into the kernel kill the process;
-/// everything else (files, sockets, signals to others) fails with EPERM, which libraries take for a file that they may not
-/// read. The size of a file behind a descriptor is known from lseek: stat is among what fails.
+/// From then on the process may read, write, send and receive on its descriptors, receive further ones in messages, and
+/// wait for them; map memory and the files of its descriptors; start threads, but not processes; query time, random
+/// bytes and its own ids; and exit. It is killed when its parent dies, dumps no core, gains no privileges, and other
+/// processes of its user cannot inspect it. Memory can be made executable, because oneDNN runs code that it generates,
+/// but cannot be mapped as executable in the first place. Starting a program, tracing and reaching into the kernel kill
+/// the process. Everything else (files, sockets, signals to other processes) fails with EPERM, which libraries treat as
+/// a file that they may not read. Stat fails too; lseek gives the size of a descriptor's file.
 ///
-/// Throws Error(kUnavailable), which names the step, where the kernel does not do this; the process is then to be ended.
+/// Throws Error(kUnavailable), which names the step, if the kernel does not support this; the process must then exit.
 void enter_sandbox(const SandboxOptions& options);
 
 }  // namespace atl::infer::safety

@@ -30,7 +30,7 @@ Made with_copies(const CallView& view, Made made) {
 std::int64_t window_rows(const CallView& view, std::int64_t rows, std::int64_t padding, std::int64_t kernel,
                          std::int64_t stride, std::int64_t dilation) {
   const std::int64_t free = rows + padding - dilation * (kernel - 1) - 1;
-  if (free < 0) view.refuse("its window is larger than its input with the padding");
+  if (free < 0) view.refuse("its window is larger than its padded input");
   return free / stride + 1;
 }
 
@@ -39,7 +39,7 @@ void require_weight(const CallView& view, std::size_t argument, const Tensor& in
   if (weight == nullptr) return;
   if (weight->dtype != input.dtype) view.refuse("argument " + std::to_string(argument) + " must have its input's type");
   if (weight->shape != shape)
-    view.refuse("argument " + std::to_string(argument) + " has another shape than its input asks for");
+    view.refuse("argument " + std::to_string(argument) + " has the wrong shape for its input");
 }
 
 }  // namespace atl::infer::safety

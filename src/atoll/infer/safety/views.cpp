@@ -6,22 +6,22 @@
 
 #include "atoll/infer/safety/validators.h"
 
-// Operators that arrange the same elements differently: they move, add, drop, merge and repeat dimensions.
+// Operators that rearrange the same elements: they move, add, drop, merge and repeat dimensions.
 namespace atl::infer::safety {
 namespace {
 
-// Sizes for `elements` elements; one of them may be -1, which stands for what is left.
+// Sizes for `elements` elements; one of them may be -1, which is computed from the others.
 Shape completed(const CallView& view, Shape sizes, std::int64_t elements) {
   const auto open = std::find(sizes.begin(), sizes.end(), -1);
   if (open != sizes.end()) {
     *open = 1;
-    view.require(std::find(sizes.begin(), sizes.end(), -1) == sizes.end(), "two of its sizes are open");
+    view.require(std::find(sizes.begin(), sizes.end(), -1) == sizes.end(), "only one of its sizes may be -1");
     const std::int64_t known = Tensor{Dtype::kBool, view.bounded(sizes)}.elements();
-    view.require(known > 0 && elements % known == 0, "its sizes do not divide its elements");
+    view.require(known > 0 && elements % known == 0, "its sizes do not divide its number of elements");
     *open = elements / known;
   }
   Tensor made{Dtype::kBool, view.bounded(std::move(sizes))};
-  view.require(made.elements() == elements, "its sizes are for another count of elements");
+  view.require(made.elements() == elements, "its sizes do not match its number of elements");
   return made.shape;
 }
 
@@ -29,7 +29,7 @@ Shape completed(const CallView& view, Shape sizes, std::int64_t elements) {
 Made reshape(const CallView& view) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
-  return with_copies(view, seen(view, self, completed(view, view.integers(1, -1, kMostRows), self.elements())));
+  return with_copies(view, seen(view, self, completed(view, view.integers(1, -1, kMaxAdmittedRows), self.elements())));
 }
 
 // (self, start_dim, end_dim)
@@ -38,7 +38,7 @@ Made flatten(const CallView& view) {
   const Tensor& self = view.tensor(0);
   const int first = view.dim(1, self.shape.size());
   const int end = view.dim(2, self.shape.size());
-  view.require(first <= end, "it flattens from a dimension to an earlier one");
+  view.require(first <= end, "its first dimension must not be after its last one");
   Shape shape(self.shape.begin(), self.shape.begin() + first);
   shape.push_back(
       std::accumulate(self.shape.begin() + first, self.shape.begin() + end + 1, std::int64_t{1}, std::multiplies<>()));
@@ -51,8 +51,8 @@ Made unflatten(const CallView& view) {
   view.require_arguments(3);
   const Tensor& self = view.tensor(0);
   const int dim = view.dim(1, self.shape.size());
-  const Ints sizes = view.integers(2, -1, kMostRows);
-  view.require(!sizes.empty(), "it has no sizes");
+  const Ints sizes = view.integers(2, -1, kMaxAdmittedRows);
+  view.require(!sizes.empty(), "it lacks sizes");
   const Shape parts = completed(view, sizes, self.shape[static_cast<std::size_t>(dim)]);
   Shape shape(self.shape.begin(), self.shape.begin() + dim);
   shape.insert(shape.end(), parts.begin(), parts.end());
@@ -76,7 +76,7 @@ std::vector<int> counted(std::size_t rank) {
 Made permute(const CallView& view) {
   view.require_arguments(2);
   const std::vector<int> order = view.dims(1, view.tensor(0).shape.size());
-  view.require(order.size() == view.tensor(0).shape.size(), "it does not name all dimensions");
+  view.require(order.size() == view.tensor(0).shape.size(), "it must name all dimensions");
   return ordered(view, order);
 }
 
@@ -91,7 +91,7 @@ Made transpose(const CallView& view) {
 Made turn(const CallView& view) {
   view.require_arguments(1);
   std::vector<int> order = counted(view.tensor(0).shape.size());
-  view.require(order.size() <= 2, "it has more than two dimensions");
+  view.require(order.size() <= 2, "its input must not have more than two dimensions");
   std::reverse(order.begin(), order.end());
   return ordered(view, order);
 }
@@ -102,7 +102,7 @@ Made move_dims(const CallView& view) {
   const std::size_t rank = view.tensor(0).shape.size();
   const std::vector<int> source = view.dims(1, rank);
   const std::vector<int> destination = view.dims(2, rank);
-  view.require(source.size() == destination.size(), "it moves to more or fewer places than it moves from");
+  view.require(source.size() == destination.size(), "its source and destination must name equally many dimensions");
   std::vector<int> order(rank, -1);
   std::vector<int> rest = counted(rank);
   for (std::size_t i = 0; i < source.size(); ++i) {
@@ -116,7 +116,7 @@ Made move_dims(const CallView& view) {
   return ordered(view, order);
 }
 
-// Dimensions of one row are dropped, of those that are named.
+// Drops the named dimensions that have one row.
 Made squeezed(const CallView& view, const std::vector<int>& named) {
   std::vector<int> order;
   for (const int dim : counted(view.tensor(0).shape.size())) {
@@ -146,17 +146,17 @@ Made unsqueeze(const CallView& view) {
 
 Made expanded(const CallView& view) {
   const Tensor& self = view.tensor(0);
-  Shape shape = view.integers(1, -1, kMostRows);
-  view.require(shape.size() >= self.shape.size(), "it expands to fewer dimensions");
+  Shape shape = view.integers(1, -1, kMaxAdmittedRows);
+  view.require(shape.size() >= self.shape.size(), "it must not expand to fewer dimensions");
   const std::size_t added = shape.size() - self.shape.size();
   for (std::size_t i = 0; i < shape.size(); ++i) {
     if (i < added) {
-      view.require(shape[i] >= 0, "a new dimension has no size");
+      view.require(shape[i] >= 0, "a new dimension must have a size");
       continue;
     }
     const std::int64_t rows = self.shape[i - added];
     if (shape[i] < 0) shape[i] = rows;
-    view.require(rows == 1 || rows == shape[i], "it expands a dimension that has more than one row");
+    view.require(rows == 1 || rows == shape[i], "it can expand only dimensions of one row");
   }
   return seen(view, self, std::move(shape));
 }
@@ -177,11 +177,12 @@ Made broadcast_to(const CallView& view) {
 Made repeat(const CallView& view) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
-  Shape shape = view.integers(1, 1, kMostRows);
-  view.require(shape.size() >= self.shape.size() && shape.size() <= kMaxDims, "it has another count of dimensions");
+  Shape shape = view.integers(1, 1, kMaxAdmittedRows);
+  view.require(shape.size() >= self.shape.size() && shape.size() <= kMaxDims,
+               "its result has an invalid number of dimensions");
   const std::size_t added = shape.size() - self.shape.size();
   for (std::size_t i = added; i < shape.size(); ++i) {
-    view.require(self.shape[i - added] <= kMostRows / shape[i], "it repeats too often");
+    view.require(self.shape[i - added] <= kMaxAdmittedRows / shape[i], "it repeats too many times");
     shape[i] *= self.shape[i - added];
   }
   return seen(view, self, std::move(shape));
@@ -191,7 +192,7 @@ Made repeat(const CallView& view) {
 Made shuffle(const CallView& view, bool finer) {
   view.require_arguments(2);
   const Tensor& self = view.tensor(0);
-  const std::int64_t factor = view.integer(1, 1, kMostStep);
+  const std::int64_t factor = view.integer(1, 1, kMaxStep);
   const std::size_t rank = self.shape.size();
   view.require(rank >= 3, "it has no channels");
   Shape shape = self.shape;
@@ -200,11 +201,11 @@ Made shuffle(const CallView& view, bool finer) {
     view.require(channels % (factor * factor) == 0, "its factor does not divide its channels");
     channels /= factor * factor;
   } else {
-    view.require(channels <= kMostRows / (factor * factor), "it makes too many channels");
+    view.require(channels <= kMaxAdmittedRows / (factor * factor), "it makes too many channels");
     channels *= factor * factor;
   }
   for (std::size_t i = rank - 2; i < rank; ++i) {
-    view.require(finer ? shape[i] <= kMostRows / factor : shape[i] % factor == 0,
+    view.require(finer ? shape[i] <= kMaxAdmittedRows / factor : shape[i] % factor == 0,
                  "its factor does not divide its rows");
     shape[i] = finer ? shape[i] * factor : shape[i] / factor;
   }
@@ -216,8 +217,8 @@ Made unfold(const CallView& view) {
   view.require_arguments(4);
   Shape shape = view.tensor(0).shape;
   const auto dim = static_cast<std::size_t>(view.dim(1, shape.size()));
-  const std::int64_t size = view.integer(2, 1, kMostRows);
-  shape[dim] = window_rows(view, shape[dim], 0, size, view.integer(3, 1, kMostRows), 1);
+  const std::int64_t size = view.integer(2, 1, kMaxAdmittedRows);
+  shape[dim] = window_rows(view, shape[dim], 0, size, view.integer(3, 1, kMaxAdmittedRows), 1);
   shape.push_back(size);
   return seen(view, view.tensor(0), std::move(shape));
 }

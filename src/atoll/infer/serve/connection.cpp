@@ -7,18 +7,19 @@
 
 #include "atoll/core/log.h"
 #include "atoll/infer/safety/admit.h"
-#include "atoll/infer/serve/software.h"
+#include "atoll/infer/software.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostStrangerBytes = 4096;               // of a control frame, until the client has said hello
-constexpr std::size_t kMostModels = 16;                        // of one client
-constexpr std::size_t kMaxReplyBytes = std::size_t{64} << 20;  // that wait for a client; then it is not heard
+constexpr std::size_t kMaxStrangerBytes = 4096;  // of a control frame, before the client's Hello
+constexpr std::size_t kMaxModels = 16;           // of one client
+constexpr std::size_t kMaxReplyBytes = std::size_t{64}
+                                       << 20;  // queued for a client; beyond this, its messages are not read
 constexpr std::chrono::milliseconds kConnectionCloseTimeout{1000};
-constexpr std::chrono::seconds kMostUnread{30};  // while more than kMaxReplyBytes wait
+constexpr std::chrono::seconds kMaxUnread{30};  // while more than kMaxReplyBytes wait
 
-// What admission would refuse anyway need not be sent.
+// Weights that admission would refuse anyway need not be uploaded.
 std::uint64_t most_model_bytes(const ServerOptions& options) {
   return std::min(options.most_model_bytes, static_cast<std::uint64_t>(safety::Limits().weight_bytes));
 }
@@ -26,7 +27,7 @@ std::uint64_t most_model_bytes(const ServerOptions& options) {
 }  // namespace
 
 Connection::Connection(ServerContext& context, Fd socket, const std::string& peer, OnOver on_over)
-    : context_(context), peer_(peer), on_over_(std::move(on_over)), parser_(kMostStrangerBytes) {
+    : context_(context), peer_(peer), on_over_(std::move(on_over)), parser_(kMaxStrangerBytes) {
   transport::SecureStream::Options options;
   options.name = peer;
   stream_ = std::make_unique<transport::SecureStream>(context_.loop, *this, std::move(socket),
@@ -64,11 +65,11 @@ void Connection::on_bytes(transport::SecureStream&, std::span<const std::byte> b
     refuse(Error(ErrorKind::kInternal, error.what()));
   }
   if (is_over_ || is_clogged_ || stream_->queued_bytes() <= kMaxReplyBytes) return;
-  is_clogged_ = true;  // it asks and does not read
+  is_clogged_ = true;  // it sends requests but does not read the replies
   pause();
 }
 
-// The end for a client that breaks the rules.
+// Ends the connection of a client that violates the protocol.
 void Connection::refuse(const Error& error) {
   if (is_over_) return;
   ++context_.counts.refused;
@@ -83,16 +84,17 @@ void Connection::refuse(const Error& error) {
 
 void Connection::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
   if (header.kind == wire::FrameKind::kControl) return take(wire::decode(payload));
-  if (!is_greeted_) throw Error(ErrorKind::kProtocol, "the client did not say hello first");
+  if (!is_greeted_) throw Error(ErrorKind::kProtocol, "the client did not send Hello first");
   if (header.kind == wire::FrameKind::kWeights) return model(header.id).take_weights(header.offset, payload);
   if (header.kind == wire::FrameKind::kProbe) return take_probe(header);
   const auto found = inferences_.find(header.id);
-  if (found != inferences_.end()) found->second->take_rows(header, payload);  // else: cancelled and forgotten
+  if (found != inferences_.end())
+    found->second->take_rows(header, payload);  // otherwise it was cancelled and forgotten
 }
 
 void Connection::take(const wire::Message& message) {
   if (!is_greeted_ && !std::holds_alternative<wire::Hello>(message)) {
-    throw Error(ErrorKind::kProtocol, "the client did not say hello first");
+    throw Error(ErrorKind::kProtocol, "the client did not send Hello first");
   }
   if (const auto* hello = std::get_if<wire::Hello>(&message)) {
     greet(*hello);
@@ -104,7 +106,7 @@ void Connection::take(const wire::Message& message) {
     model(divide->model).take(*divide);
   } else if (const auto* run = std::get_if<wire::Run>(&message)) {
     ServedModel& asked = model(run->model);
-    if (run->inference <= last_inference_) throw Error(ErrorKind::kProtocol, "inferences have to ascend");
+    if (run->inference <= last_inference_) throw Error(ErrorKind::kProtocol, "numbers of inferences must ascend");
     last_inference_ = run->inference;
     std::erase_if(inferences_, [&](const auto& entry) { return entry.second == &asked; });
     inferences_[run->inference] = &asked;
@@ -130,7 +132,7 @@ void Connection::take(const wire::Message& message) {
 }
 
 void Connection::greet(const wire::Hello& hello) {
-  if (std::exchange(is_greeted_, true)) throw Error(ErrorKind::kProtocol, "the client said hello twice");
+  if (std::exchange(is_greeted_, true)) throw Error(ErrorKind::kProtocol, "the client sent Hello twice");
   hello_ = hello;
   parser_.set_most_control_bytes(wire::kMaxControlBytes);
   const ServerOptions& options = context_.options;
@@ -145,7 +147,7 @@ void Connection::greet(const wire::Hello& hello) {
 }
 
 void Connection::open(const wire::Open& message) {
-  if (models_.contains(message.model)) throw Error(ErrorKind::kProtocol, "the client opens a model twice");
+  if (models_.contains(message.model)) throw Error(ErrorKind::kProtocol, "the client opened a model twice");
   const auto fail = [&](const Error& error) {
     models_.erase(message.model);
     wire::Failed failed;
@@ -154,20 +156,20 @@ void Connection::open(const wire::Open& message) {
     failed.text = error.what();
     send(wire::Message(failed));
   };
-  if (models_.size() >= kMostModels) {
-    return fail(Error(ErrorKind::kRefused, "a client has at most " + std::to_string(kMostModels) + " models"));
+  if (models_.size() >= kMaxModels) {
+    return fail(Error(ErrorKind::kRefused, "a client can have at most " + std::to_string(kMaxModels) + " models"));
   }
-  if (context_.is_draining) return fail(Error(ErrorKind::kUnavailable, "the server is going down"));
+  if (context_.is_draining) return fail(Error(ErrorKind::kUnavailable, "the server is shutting down"));
   if (hello_.rules != kRulesVersion) {
-    return fail(Error(ErrorKind::kMismatch, "the client (" + hello_.software + ") divides models by version " +
-                                                std::to_string(hello_.rules) + " of the rules, this server (" +
-                                                software() + ") by version " + std::to_string(kRulesVersion) +
+    return fail(Error(ErrorKind::kMismatch, "the client (" + hello_.software + ") uses version " +
+                                                std::to_string(hello_.rules) + " of the division rules, this server (" +
+                                                software() + ") version " + std::to_string(kRulesVersion) +
                                                 ": install the same release on both"));
   }
   if (const std::uint64_t most = most_model_bytes(context_.options); message.weight_bytes > most) {
     return fail(Error(ErrorKind::kRefused, "the model has " + std::to_string(message.weight_bytes) +
-                                               " bytes of weights; this server takes at most " + std::to_string(most) +
-                                               " of one model"));
+                                               " bytes of weights; this server accepts at most " +
+                                               std::to_string(most) + " for one model"));
   }
   const auto made = models_.emplace(message.model, std::make_unique<ServedModel>(context_, *this, message)).first;
   try {
@@ -177,26 +179,26 @@ void Connection::open(const wire::Open& message) {
   }
 }
 
-// As this client's models find the device.
+// The load of the device from other clients' models.
 wire::Load Connection::load_of_others() const {
-  const auto is_own = [this](Turns::Who who) {
-    return std::any_of(models_.begin(), models_.end(), [who](const auto& entry) { return entry.second.get() == who; });
+  const auto is_own = [this](Turns::Key key) {
+    return std::any_of(models_.begin(), models_.end(), [key](const auto& entry) { return entry.second.get() == key; });
   };
   return context_.turns.load_of_others(is_own, Clock::now());
 }
 
-// How long the frames of a probe take to come in tells the client the rate of the link.
+// The time in which a probe's frames arrive tells the client the rate of the link.
 void Connection::take_probe(const wire::FrameHeader& header) {
   if (header.offset == 0) {
     probe_ = header.id;
-    probe_begun_ = Clock::now();
+    probe_started_ = Clock::now();
     probe_first_bytes_ = header.payload_bytes;
   }
   if (header.id != probe_ || header.offset + header.payload_bytes != header.message_bytes) return;
   wire::Ack ack;
   ack.bytes = header.message_bytes;
   ack.first_bytes = probe_first_bytes_;
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - probe_begun_);
+  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - probe_started_);
   ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
   send(wire::Message(ack));
 }
@@ -235,19 +237,19 @@ void Connection::resume() {
 }
 
 void Connection::drain() {
-  if (is_greeted_) send(wire::Message(wire::Draining{"the server is going down"}));
+  if (is_greeted_) send(wire::Message(wire::Draining{"the server is shutting down"}));
 }
 
 void Connection::on_tick(Clock::time_point now) {
-  if (!is_greeted_ && now - begun_ > context_.options.hello_limit) {
-    return refuse(Error(ErrorKind::kTimeout, "the client did not say hello in time"));
+  if (!is_greeted_ && now - started_ > context_.options.hello_limit) {
+    return refuse(Error(ErrorKind::kTimeout, "the client did not send Hello in time"));
   }
   const std::size_t queued = stream_->queued_bytes();
   if (queued <= kMaxReplyBytes || queued < queued_) read_ = now;
   queued_ = queued;
-  if (now - read_ > kMostUnread) {
+  if (now - read_ > kMaxUnread) {
     return refuse(
-        Error(ErrorKind::kTimeout, "the client has read nothing for " + std::to_string(kMostUnread.count()) + " s"));
+        Error(ErrorKind::kTimeout, "the client has read nothing for " + std::to_string(kMaxUnread.count()) + " s"));
   }
   for (const auto& [number, model] : models_) model->on_tick(now);
 }

@@ -10,21 +10,21 @@
 
 #include "atoll/infer/serve/context.h"
 #include "atoll/infer/serve/served_model.h"
-#include "atoll/transport/secure_stream.h"
+#include "atoll/transport/stream/secure_stream.h"
 
 namespace atl::infer {
 
 /// One client of a server. On the server's loop.
 class Connection : public transport::SecureStream::Owner, public ServedModel::Client {
  public:
-  /// `on_over` is called once, behind everything else, when the connection may be destroyed.
+  /// `on_over` is called once, last of all, when the connection may be destroyed.
   using OnOver = std::function<void(Connection&)>;
   Connection(ServerContext& context, Fd socket, const std::string& peer, OnOver on_over);
   ~Connection() override;
 
   void drain();
   void on_tick(Clock::time_point now);
-  bool is_running() const;  ///< some inference
+  bool is_running() const;  ///< whether an inference runs or its answer is still being sent
 
  private:
   void on_open(transport::SecureStream& stream) override;
@@ -50,17 +50,17 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   ServerContext& context_;
   const std::string peer_;
   const OnOver on_over_;
-  const Clock::time_point begun_ = Clock::now();
+  const Clock::time_point started_ = Clock::now();
   wire::FrameParser parser_;
   std::map<std::uint64_t, std::unique_ptr<ServedModel>> models_;
   std::map<std::uint64_t, ServedModel*> inferences_;  // the last one of each model
   std::unique_ptr<transport::SecureStream> stream_;
   std::uint64_t probe_ = 0;
   std::size_t probe_first_bytes_ = 0;
-  Clock::time_point probe_begun_{};
-  std::size_t queued_ = 0;           // at the last tick
-  Clock::time_point read_ = begun_;  // when the client was last seen to read
-  int paused_ = 0;                   // by how many models
+  Clock::time_point probe_started_{};
+  std::size_t queued_ = 0;             // at the last tick
+  Clock::time_point read_ = started_;  // when the client was last seen to read
+  int paused_ = 0;                     // number of models that have paused it
   std::uint64_t last_inference_ = 0;
   wire::Hello hello_;
   bool is_greeted_ = false;

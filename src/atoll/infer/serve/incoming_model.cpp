@@ -6,14 +6,14 @@
 
 namespace atl::infer {
 
-IncomingModel::IncomingModel(ServerContext& context, Owner& owner, Begun begun, const wire::Open& open)
+IncomingModel::IncomingModel(ServerContext& context, Owner& owner, StartedUpload started, const wire::Open& open)
     : context_(context),
       owner_(owner),
       graph_bytes_(open.graph_bytes),
       weight_bytes_(open.weight_bytes),
-      upload_(std::move(begun.upload)),
-      has_graph_(!begun.needs_graph),
-      there_(begun.weights_from) {}
+      upload_(std::move(started.upload)),
+      has_graph_(!started.needs_graph),
+      there_(started.weights_from) {}
 
 IncomingModel::~IncomingModel() {
   *is_alive_ = false;
@@ -26,8 +26,8 @@ std::shared_ptr<ModelCache::Upload> IncomingModel::take_upload() noexcept { retu
 
 void IncomingModel::take_graph(std::string text) {
   if (has_graph_ || text.size() != graph_bytes_) {
-    throw Error(ErrorKind::kProtocol, "a graph of " + std::to_string(text.size()) + " bytes came, where " +
-                                          (has_graph_ ? "none" : std::to_string(graph_bytes_)) + " was expected");
+    throw Error(ErrorKind::kProtocol, "a graph of " + std::to_string(text.size()) + " bytes arrived; expected: " +
+                                          (has_graph_ ? "none" : std::to_string(graph_bytes_)));
   }
   has_graph_ = true;
   const std::size_t size = text.size();
@@ -36,9 +36,9 @@ void IncomingModel::take_graph(std::string text) {
 
 void IncomingModel::take_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (offset != there_ || bytes.size() > weight_bytes_ - there_) {
-    throw Error(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights came for byte " +
-                                          std::to_string(offset) + ", where byte " + std::to_string(there_) + " of " +
-                                          std::to_string(weight_bytes_) + " was next");
+    throw Error(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights arrived for byte " +
+                                          std::to_string(offset) + "; expected: byte " + std::to_string(there_) +
+                                          " of " + std::to_string(weight_bytes_));
   }
   there_ += bytes.size();
   write(bytes.size(), [offset, copy = std::vector<std::byte>(bytes.begin(), bytes.end())](ModelCache::Upload& upload) {
@@ -62,7 +62,7 @@ void IncomingModel::write(std::size_t bytes, std::function<void(ModelCache::Uplo
     }
     if (error) *failed = true;
     part = nullptr;
-    upload.reset();  // whoever begins an upload of this model next must not find it here
+    upload.reset();  // released before another upload of this model may start
     context.loop.post([this, bytes, error, alive, &context] {
       context.queued_for_disk -= bytes;
       if (*alive) on_part(bytes, error);

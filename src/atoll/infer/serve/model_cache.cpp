@@ -18,7 +18,8 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/infer/bundle.h"
+#include "atoll/infer/bundle/bundle.h"
+#include "atoll/infer/hash_text.h"
 #include "atoll/transport/digest.h"
 
 namespace atl::infer {
@@ -30,7 +31,7 @@ constexpr const char* kGraph = "/graph.json";
 constexpr const char* kWeights = "/weights.safetensors";
 constexpr const char* kPart = ".part";
 constexpr std::size_t kFileReadBytes = std::size_t{1} << 20;
-constexpr std::uint64_t kMinModelBytes = std::uint64_t{1} << 12;  // that any model counts for
+constexpr std::uint64_t kMinModelBytes = std::uint64_t{1} << 12;  // the minimum that a model counts for
 
 [[noreturn]] void fail(ErrorKind kind, const std::string& message) { throw Error(kind, message); }
 
@@ -45,7 +46,7 @@ void write_all(int file, std::uint64_t offset, std::span<const std::byte> bytes,
     const ssize_t count = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      fail(ErrorKind::kUnavailable, with_errno("the model cannot be kept in " + path, errno) +
+      fail(ErrorKind::kUnavailable, with_errno("the model cannot be written to " + path, errno) +
                                         ": make room there, or give another folder with --cache");
     }
     offset += static_cast<std::uint64_t>(count);
@@ -59,7 +60,7 @@ std::uint64_t size_of(const std::string& path) noexcept {
   return ignored ? 0 : size;
 }
 
-// Whether a folder of this name is a model's, or the part of one.
+// Returns whether a folder of this name is a model's, or that of a partial upload.
 bool is_model(const std::string& name) {
   const std::string_view hash = std::string_view(name).substr(0, kHashDigits);
   return is_hash_text(hash) && (name.size() == kHashDigits || name.substr(kHashDigits) == kPart);
@@ -69,7 +70,8 @@ void add_file(transport::Sha256& sum, const std::string& path, const std::atomic
   const Fd file = open_file(path, O_RDONLY);
   std::vector<std::byte> buffer(kFileReadBytes);
   for (;;) {
-    if (is_stopping) fail(ErrorKind::kAborted, "the server ends, and " + path + " is compared when it runs again");
+    if (is_stopping)
+      fail(ErrorKind::kAborted, "the server is shutting down; " + path + " will be checked when it runs again");
     const ssize_t count = ::read(file.get(), buffer.data(), buffer.size());
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) fail(ErrorKind::kUnavailable, with_errno(path + " cannot be read", errno));
@@ -84,7 +86,7 @@ ModelCache::ModelCache(std::string folder, std::uint64_t most_bytes)
     : folder_(std::move(folder)), most_bytes_(most_bytes) {
   std::error_code error;
   const bool is_new = fs::create_directories(folder_, error);
-  if (error) fail(ErrorKind::kUnavailable, "the cache folder " + folder_ + " cannot be made: " + error.message());
+  if (error) fail(ErrorKind::kUnavailable, "the cache folder " + folder_ + " cannot be created: " + error.message());
   if (is_new) fs::permissions(folder_, fs::perms::owner_all, error);
   if (::access(folder_.c_str(), W_OK | X_OK) != 0) {
     fail(ErrorKind::kUnavailable, with_errno("the cache folder " + folder_ + " cannot be written", errno));
@@ -101,7 +103,7 @@ bool ModelCache::has(const ModelHash& hash) const {
 ModelCache::Model ModelCache::open(const ModelHash& hash) {
   const std::string path = path_of(hash);
   std::error_code ignored;
-  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);  // used now
+  fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);  // marks it as used now
   std::ifstream file(path + kGraph, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();
@@ -109,7 +111,7 @@ ModelCache::Model ModelCache::open(const ModelHash& hash) {
   return {std::move(text).str(), open_file(path + kWeights, O_RDONLY)};
 }
 
-// What others have put into the folder is neither counted nor removed.
+// Other files in the folder are neither counted nor removed.
 void ModelCache::make_room(std::uint64_t bytes) {
   struct Kept {
     fs::file_time_type used;
@@ -143,7 +145,8 @@ void ModelCache::make_room(std::uint64_t bytes) {
     if (!error) total -= model.bytes;
   }
   if (total <= most_bytes_) return;
-  fail(ErrorKind::kUnavailable, "there is no room for the model beside those that are being sent: try again later");
+  fail(ErrorKind::kUnavailable,
+       "there is no room for the model besides those that are being uploaded: try again later");
 }
 
 void ModelCache::end_upload(const ModelHash& hash) {
@@ -161,9 +164,9 @@ std::unique_ptr<ModelCache::Upload> ModelCache::begin(const ModelHash& hash, std
                                     " bytes of weights, and this server keeps at most " + std::to_string(most_bytes_) +
                                     " bytes of models: start it with a larger --cache-size");
     }
-    uploading_.emplace(hash, 0);  // its own part is not to be removed
+    uploading_.emplace(hash, 0);  // keeps its own partial upload from being removed
   }
-  if (has(hash)) {  // since the caller looked; now nobody else can bring it
+  if (has(hash)) {  // another upload may have finished since the caller checked; now none can
     end_upload(hash);
     return nullptr;
   }
@@ -189,7 +192,7 @@ ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64
       weight_bytes_(weight_bytes) {
   std::error_code error;
   fs::create_directory(part_, error);
-  if (error) fail(ErrorKind::kUnavailable, part_ + " cannot be made: " + error.message());
+  if (error) fail(ErrorKind::kUnavailable, part_ + " cannot be created: " + error.message());
   has_graph_ = size_of(part_ + kGraph) == graph_bytes_ && graph_bytes_ > 0;
   weights_ = open_file(part_ + kWeights, O_RDWR | O_CREAT);
   there_ = std::min(size_of(part_ + kWeights), weight_bytes_);
@@ -197,7 +200,7 @@ ModelCache::Upload::Upload(ModelCache& cache, const ModelHash& hash, std::uint64
 
 ModelCache::Upload::~Upload() {
   std::error_code ignored;
-  if (!has_graph_ && there_ == 0) fs::remove_all(part_, ignored);  // nothing is worth keeping
+  if (!has_graph_ && there_ == 0) fs::remove_all(part_, ignored);  // nothing has arrived that is worth keeping
   cache_.end_upload(hash_);
 }
 
@@ -207,8 +210,8 @@ bool ModelCache::Upload::is_complete() const noexcept { return has_graph_ && the
 
 void ModelCache::Upload::add_graph(std::string_view text) {
   if (has_graph_ || text.size() != graph_bytes_) {
-    fail(ErrorKind::kProtocol, "a graph of " + std::to_string(text.size()) + " bytes came, where " +
-                                   (has_graph_ ? "none" : std::to_string(graph_bytes_)) + " was expected");
+    fail(ErrorKind::kProtocol, "a graph of " + std::to_string(text.size()) +
+                                   " bytes arrived; expected: " + (has_graph_ ? "none" : std::to_string(graph_bytes_)));
   }
   const Fd file = open_file(part_ + kGraph, O_WRONLY | O_CREAT | O_TRUNC);
   write_all(file.get(), 0, as_byte_span(text), part_);
@@ -217,16 +220,16 @@ void ModelCache::Upload::add_graph(std::string_view text) {
 
 void ModelCache::Upload::add_weights(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (offset != there_ || bytes.size() > weight_bytes_ - there_) {
-    fail(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights came for byte " +
-                                   std::to_string(offset) + ", where byte " + std::to_string(there_) + " of " +
-                                   std::to_string(weight_bytes_) + " was next");
+    fail(ErrorKind::kProtocol, std::to_string(bytes.size()) + " bytes of weights arrived for byte " +
+                                   std::to_string(offset) + "; expected: byte " + std::to_string(there_) + " of " +
+                                   std::to_string(weight_bytes_));
   }
   write_all(weights_.get(), offset, bytes, part_);
   there_ += bytes.size();
 }
 
 void ModelCache::Upload::finish() {
-  const Fd weights = std::move(weights_);  // closed here: that may wait for the disk, too
+  const Fd weights = std::move(weights_);  // closed here, because closing may wait for the disk, too
   transport::Sha256 sum;
   add_file(sum, part_ + kGraph, cache_.is_stopping_);
   add_file(sum, part_ + kWeights, cache_.is_stopping_);
@@ -234,17 +237,17 @@ void ModelCache::Upload::finish() {
   std::error_code error;
   if (found != hash_) {
     fs::remove_all(part_, error);
-    fail(ErrorKind::kRefused, "the model that came has the hash " + text_of(found) + ", not " + text_of(hash_));
+    fail(ErrorKind::kRefused, "the uploaded model has the hash " + text_of(found) + ", not " + text_of(hash_));
   }
   const std::string path = cache_.path_of(hash_);
-  ::fsync(weights.get());  // what bears the name of a hash has its bytes, whatever happens to the machine
+  ::fsync(weights.get());  // a folder named by a hash must hold its bytes even after a crash
   ::fsync(open_file(part_ + kGraph, O_RDONLY).get());
   fs::rename(part_, path, error);
-  if (error && !cache_.has(hash_)) {  // half of a model lies there
+  if (error && !cache_.has(hash_)) {  // an incomplete model is in the way
     fs::remove_all(path, error);
     fs::rename(part_, path, error);
   }
-  if (error && !cache_.has(hash_)) fail(ErrorKind::kUnavailable, path + " cannot be made: " + error.message());
+  if (error && !cache_.has(hash_)) fail(ErrorKind::kUnavailable, path + " cannot be created: " + error.message());
 }
 
 }  // namespace atl::infer

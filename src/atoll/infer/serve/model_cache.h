@@ -14,42 +14,44 @@
 
 namespace atl::infer {
 
-/// SHA-256 of a model's graph.json followed by its weights.safetensors.
+/// The SHA-256 of a model's graph.json followed by its weights.safetensors.
 using ModelHash = wire::BundleHash;
 
-/// Models that were sent to a server, each in a folder named by its hash, so that none is sent twice. Uploads that broke off
-/// stay as parts and go on later. Files are readable by their owner alone. All of it may wait for the disk. One
-/// thread at a time calls the cache, and one each upload; has() and the end of an upload may come on any.
+/// The models that were uploaded to a server, each in a folder named by its hash, so that none is uploaded twice.
+/// Interrupted uploads are kept and resumed later. Files are readable only by their owner. Every call may wait for the
+/// disk. One thread at a time calls the cache, and one each upload; has() and the end of an upload may come on any
+/// thread.
 class ModelCache {
  public:
-  /// Makes the folder. `most_bytes`: of all models; the least recently used go first. Error(kUnavailable) where it cannot be
-  /// written.
+  /// Creates the folder. `most_bytes`: of all models; the least recently used are removed first. Throws
+  /// Error(kUnavailable) if the folder cannot be written.
   ModelCache(std::string folder, std::uint64_t most_bytes);
 
   struct Model {
     std::string graph;  ///< its JSON text
-    Fd weights;         ///< its file, for reading
+    Fd weights;         ///< the weight file, for reading
   };
   bool has(const ModelHash& hash) const;
-  /// Error(kUnavailable) where it cannot be read.
+  /// Opens a model. Throws Error(kUnavailable) if it cannot be read.
   Model open(const ModelHash& hash);
 
-  /// A model on its way. Destroyed before it is finished, it leaves what has come for the next attempt.
+  /// A model that is being uploaded. If destroyed before it is finished, it leaves what has arrived for the next
+  /// attempt.
   class Upload {
    public:
     ~Upload();
     bool needs_graph() const noexcept;
-    std::uint64_t weights_from() const noexcept;  ///< up to here they are there
+    std::uint64_t weights_from() const noexcept;  ///< the bytes that have arrived
     bool is_complete() const noexcept;
 
-    /// Error(kProtocol) for a graph that is there or has another size than said, and weights that do not follow what is
-    /// there; kUnavailable when the disk is full.
+    /// Throw Error(kProtocol) for a graph that was not requested or has another size than announced, and for weights
+    /// that do not follow the previous ones; kUnavailable when the disk is full.
     void add_graph(std::string_view text);
     void add_weights(std::uint64_t offset, std::span<const std::byte> bytes);
 
-    /// Compares the hash (reads everything: seconds for large models; any thread) and puts the model where has() finds
-    /// it; nothing can be added afterwards. Error(kRefused), with the part removed, where the bytes are not those of the
-    /// hash.
+    /// Checks the hash, which reads everything and takes seconds for large models, and adds the model to the cache. Any
+    /// thread; nothing can be added afterwards. If the hash does not match, removes the upload and throws
+    /// Error(kRefused).
     void finish();
 
    private:
@@ -65,12 +67,12 @@ class ModelCache {
     Fd weights_;
   };
 
-  /// None while another upload of the same model goes on, and for a model that is there. Makes room by removing models that nobody has used for longest;
-  /// what else lies in the folder stays.
-  /// Error(kRefused) for a model larger than the cache, kUnavailable where there is no room.
+  /// Begins an upload. None while another upload of the same model is in progress, and for a model that exists. Makes
+  /// room by removing the least recently used models; other files in the folder stay. Throws Error(kRefused) for a
+  /// model larger than the cache, kUnavailable if there is no room.
   std::unique_ptr<Upload> begin(const ModelHash& hash, std::uint64_t graph_bytes, std::uint64_t weight_bytes);
 
-  /// The end is near: Upload::finish() compares no further (kAborted), and its part stays. Any thread.
+  /// Stops Upload::finish(), which throws Error(kAborted) and keeps the upload. Any thread.
   void stop() noexcept { is_stopping_ = true; }
 
  private:
@@ -81,8 +83,8 @@ class ModelCache {
   const std::string folder_;
   const std::uint64_t most_bytes_;
   std::atomic<bool> is_stopping_ = false;
-  std::mutex mutex_;                              // never held while the disk is waited for
-  std::map<ModelHash, std::uint64_t> uploading_;  // bytes that were promised to them
+  std::mutex mutex_;                              // never held while waiting for the disk
+  std::map<ModelHash, std::uint64_t> uploading_;  // bytes that are reserved for them
 };
 
 }  // namespace atl::infer

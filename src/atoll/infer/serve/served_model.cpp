@@ -7,13 +7,13 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostQueuedForWorker = std::size_t{16} << 20;  // then its client has to wait
-constexpr int kMostDivides = 64;                                     // without an answer
-constexpr std::size_t kMostQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
-constexpr std::size_t kMostQueuedForAll = kMostQueuedForClient;
-constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // goes on even then
-constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client that is not read
-constexpr std::chrono::milliseconds kMostUntaken{5'000};         // its system gives up what nobody reads after 10 s
+constexpr std::size_t kMaxQueuedForWorker = std::size_t{16} << 20;  // beyond this, its client has to wait
+constexpr int kMaxDivides = 64;                                     // unanswered
+constexpr std::size_t kMaxQueuedForClient = std::size_t{4} << 30;   // twice the largest answer
+constexpr std::size_t kMaxQueuedForAll = kMaxQueuedForClient;
+constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // allowed even then
+constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client whose messages are not read
+constexpr std::chrono::milliseconds kMaxUntaken{5'000};          // the client's kernel gives up unread data after 10 s
 
 double seconds_of_us(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
 
@@ -24,7 +24,7 @@ ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Ope
 
 ServedModel::~ServedModel() {
   *is_alive_ = false;
-  let_client_go_on();
+  resume_client();
   std::erase(context_.waiting, this);
   const bool had_worker = context_.with_worker.erase(this) > 0;
   context_.turns.forget(this, Clock::now());
@@ -35,66 +35,66 @@ ServedModel::~ServedModel() {
 }
 
 void ServedModel::expect(State state, const char* what) const {
-  if (state_ != state) throw Error(ErrorKind::kProtocol, std::string(what) + " came out of order");
+  if (state_ != state) throw Error(ErrorKind::kProtocol, std::string(what) + " arrived out of order");
 }
 
 void ServedModel::forward(const wire::FrameHeader& header, std::span<const std::byte> payload) {
   worker_->send(header, payload);
-  hold_client();
+  pause_client();
 }
 
 void ServedModel::forward(const wire::Message& message) {
   worker_->send(message);
-  hold_client();
+  pause_client();
 }
 
-// The client is not read any more while so much waits for its worker.
-void ServedModel::hold_client() {
-  if (worker_->queued_bytes() <= kMostQueuedForWorker || std::exchange(is_paused_, true)) return;
+// Stops reading from the client while too much waits for its worker.
+void ServedModel::pause_client() {
+  if (worker_->queued_bytes() <= kMaxQueuedForWorker || std::exchange(is_paused_, true)) return;
   pinged_ = took_ = Clock::now();
   taken_bytes_ = worker_->taken_bytes();
   client_.pause();
 }
 
-void ServedModel::on_taken(WorkerProcess&) { let_client_go_on(); }
+void ServedModel::on_taken(WorkerProcess&) { resume_client(); }
 
-void ServedModel::let_client_go_on() {
+void ServedModel::resume_client() {
   if (std::exchange(is_paused_, false)) client_.resume();
 }
 
 void ServedModel::take(const wire::Divide& divide) {
   if (state_ == State::kDead) return;
   expect(State::kReady, "a division");
-  if (++divides_ > kMostDivides) throw Error(ErrorKind::kProtocol, "too many divisions came without an answer");
+  if (++divides_ > kMaxDivides) throw Error(ErrorKind::kProtocol, "too many divisions are waiting for an answer");
   if (divides_ == 1) preparing_ = Clock::now();
   forward(divide);
 }
 
 void ServedModel::take(const wire::Run& run) {
-  if (run.inference <= last_inference_) throw Error(ErrorKind::kProtocol, "inferences have to ascend");
+  if (run.inference <= last_inference_) throw Error(ErrorKind::kProtocol, "numbers of inferences must ascend");
   last_inference_ = run.inference;
   if (state_ == State::kDead || context_.is_draining) {
     wire::Failed failed;
     failed.model = open_.model;
     failed.inference = run.inference;
     failed.kind = ErrorKind::kUnavailable;
-    failed.text = context_.is_draining ? "the server is going down" : "the model's worker process has ended";
+    failed.text = context_.is_draining ? "the server is shutting down" : "the model's worker process has ended";
     client_.send(failed);
     return;
   }
   expect(State::kReady, "an inference");
-  if (inference_ != 0) throw Error(ErrorKind::kProtocol, "a model has one inference at a time");
+  if (inference_ != 0) throw Error(ErrorKind::kProtocol, "a model runs one inference at a time");
   inference_ = run.inference;
   forward(run);
 }
 
 void ServedModel::take(const wire::Cancel& cancel) {
-  if (inference_ == 0 || cancel.inference != inference_) return;  // over already
+  if (inference_ == 0 || cancel.inference != inference_) return;  // already over
   ++context_.counts.cancelled;
   if (!cancelled_) cancelled_ = Clock::now();
   forward(cancel);
   if (context_.turns.before(this) == 0) return;
-  context_.turns.over(this, Clock::now());  // it waits for its turn: let it see that there is nothing to do
+  context_.turns.over(this, Clock::now());  // it waits for its turn: wake it up to see that it was cancelled
   on_turn();
 }
 
@@ -103,30 +103,31 @@ void ServedModel::take(const wire::Ack& ack) {
 }
 
 void ServedModel::take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (header.id == inference_ && worker_) forward(header, payload);  // else: over already
+  if (header.id == inference_ && worker_) forward(header, payload);  // otherwise it is already over
 }
 
 void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std::span<const std::byte> payload) {
   if (state_ == State::kDead) return;
   if (header.kind == wire::FrameKind::kTensor) {
-    if (header.id != inference_) throw Error(ErrorKind::kProtocol, "the worker process answers what nobody asked");
+    if (header.id != inference_)
+      throw Error(ErrorKind::kProtocol, "the worker process sent rows of an inference that is not running");
     client_.send(header, payload);
   } else if (header.kind == wire::FrameKind::kControl) {
     take_from_worker(wire::decode(payload));
   } else {
-    throw Error(ErrorKind::kProtocol, "the worker process sent no message");
+    throw Error(ErrorKind::kProtocol, "the worker process sent a frame that is not a message");
   }
   const std::size_t queued = client_.queued_bytes();
-  const bool is_too_much = context_.queued_for_clients > kMostQueuedForAll && queued > kLittleForClient;
-  if (is_too_much || queued > kMostQueuedForClient) {
-    throw Error(ErrorKind::kProtocol, "the worker process answers without end, or its client does not read");
+  const bool is_too_much = context_.queued_for_clients > kMaxQueuedForAll && queued > kLittleForClient;
+  if (is_too_much || queued > kMaxQueuedForClient) {
+    throw Error(ErrorKind::kProtocol, "the worker process sends more than its client reads");
   }
 }
 
 void ServedModel::take_from_worker(const wire::Message& message) {
   if (const auto* turn = std::get_if<wire::Turn>(&message)) {
     if (turn->what == wire::Turn::What::kWanted) {
-      if (cancelled_) return on_turn();  // to see that there is nothing to do
+      if (cancelled_) return on_turn();  // wakes it up to see that it was cancelled
       context_.turns.want(this, Clock::now());
       if (const std::size_t before = context_.turns.before(this); before > 0) {
         wire::Queued queued;
@@ -141,7 +142,7 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     return;
   }
   if (const auto* ready = std::get_if<wire::Ready>(&message); ready && ready->model == open_.model) {
-    expect(State::kStarting, "an answer of the worker process");
+    expect(State::kStarting, "the worker process's Ready");
     state_ = State::kReady;
     if (!timed_) timed_ = context_.profiles.keep(open_.hash, *ready);
     wire::Ready timed = *timed_;
@@ -153,7 +154,7 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     context_.counts.waited_seconds += seconds_of_us(done->waited_us);
     end_inference();
     wire::Done told = *done;
-    told.load = context_.turns.load_of_others([this](Turns::Who who) { return who == this; }, Clock::now());
+    told.load = context_.turns.load_of_others([this](Turns::Key key) { return key == this; }, Clock::now());
     return client_.send(told);
   } else if (const auto* failed = std::get_if<wire::Failed>(&message); failed && failed->model == open_.model) {
     if (failed->inference == 0) on_division();
@@ -166,12 +167,12 @@ void ServedModel::take_from_worker(const wire::Message& message) {
   } else if (std::holds_alternative<wire::Divided>(message)) {
     on_division();
   } else if (!std::holds_alternative<wire::Ack>(message)) {
-    throw Error(ErrorKind::kProtocol, "the worker process sent a message that is not its to send");
+    throw Error(ErrorKind::kProtocol, "the worker process sent a message that only others send");
   }
   client_.send(message);
 }
 
-// Prepared or refused; the next one's time begins.
+// A division was prepared or refused; the time of the next one begins.
 void ServedModel::on_division() {
   if (divides_ > 0) --divides_;
   preparing_ = Clock::now();
@@ -191,19 +192,20 @@ void ServedModel::on_turn() {
 }
 
 void ServedModel::on_overrun() {
-  lose_worker("an inference computes for longer than this server's limit of ", context_.options.compute_limit);
+  lose_worker("an inference has computed for longer than this server's limit of ", context_.options.compute_limit);
 }
 
 void ServedModel::on_tick(Clock::time_point now) {
   watch_arrival(now);
   watch_worker(now);
-  // The client hears nothing else of a server that does not read, and must not take it for lost.
+  // While the server does not read from a client, these pings keep the client from taking it for lost.
   if (!is_paused_ || now - pinged_ < kBetweenPings) return;
   pinged_ = now;
   client_.send(wire::Ping{});
 }
 
-// Computing in its turn is watched where turns are. Beside that a worker reads at once what it is sent, and has little to do.
+// The time of computing is limited by the turns. Apart from that, a worker reads at once what it is sent, and has
+// little to do.
 void ServedModel::watch_worker(Clock::time_point now) {
   const std::chrono::milliseconds limit = context_.options.compute_limit;
   if (state_ == State::kStarting) {
@@ -212,9 +214,8 @@ void ServedModel::watch_worker(Clock::time_point now) {
   }
   if (state_ != State::kReady) return;
   if (is_paused_ && std::exchange(taken_bytes_, worker_->taken_bytes()) != worker_->taken_bytes()) took_ = now;
-  if (is_paused_ && now - took_ > std::min(limit, kMostUntaken)) {
-    return lose_worker("the worker process for this model takes nothing of what came for it since ",
-                       std::min(limit, kMostUntaken));
+  if (is_paused_ && now - took_ > std::min(limit, kMaxUntaken)) {
+    return lose_worker("the worker process for this model has read nothing for ", std::min(limit, kMaxUntaken));
   }
   if (cancelled_ && now - *cancelled_ > limit) {
     return lose_worker("the worker process for this model has not ended a cancelled inference within ", limit);
@@ -247,14 +248,14 @@ void ServedModel::die(const Error& error) {
     failed.inference = 0;
   }
   client_.send(failed);
-  let_client_go_on();
+  resume_client();
   end_inference();
   incoming_.reset();
   std::erase(context_.waiting, this);
   context_.with_worker.erase(this);
   if (!worker_) return context_.retry_waiting_later();
   worker_->stop();
-  // Perhaps inside a call of its own.
+  // Posted, because this may be inside a call from the worker.
   context_.loop.post([worker = std::shared_ptr<WorkerProcess>(std::move(worker_)), &context = context_]() mutable {
     worker.reset();
     context.retry_waiting();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a served model comes from the cache or from its client, until its worker process is started.
+// A served model's path from the cache or its client to the start of its worker process.
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,19 +10,19 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostQueuedForDisk = std::size_t{1} << 20;  // of one client, which then has to wait
-constexpr std::size_t kMostQueuedByAll = std::size_t{64} << 20;
-constexpr std::size_t kMostPartsForDisk = 256;  // of one client: each takes room besides its bytes
+constexpr std::size_t kMaxQueuedForDisk = std::size_t{1} << 20;  // of one client, which has to wait beyond this
+constexpr std::size_t kMaxQueuedByAll = std::size_t{64} << 20;
+constexpr std::size_t kMaxPartsForDisk = 256;  // of one client: each part takes memory besides its bytes
 
 }  // namespace
 
-// The disk may be slow: what it finds comes back to the loop.
-void ServedModel::ask_disk(void (*ask)(ModelCache& cache, const wire::Open& open, Found& found),
-                           void (ServedModel::*then)(Found& found)) {
-  context_.disk.post([this, ask, then, open = open_, alive = is_alive_, &context = context_] {
+// The disk may be slow, so its result is posted back to the loop.
+void ServedModel::query_disk(void (*query)(ModelCache& cache, const wire::Open& open, Found& found),
+                             void (ServedModel::*then)(Found& found)) {
+  context_.disk.post([this, query, then, open = open_, alive = is_alive_, &context = context_] {
     const auto found = std::make_shared<Found>();
     try {
-      ask(context.cache, open, *found);
+      query(context.cache, open, *found);
     } catch (const Error& error) {
       found->error = error;
     } catch (const std::exception& error) {
@@ -30,8 +30,8 @@ void ServedModel::ask_disk(void (*ask)(ModelCache& cache, const wire::Open& open
     }
     context.loop.post([this, then, found, alive, &context] {
       if (*alive && state_ != State::kDead) return (this->*then)(*found);
-      if (!found->begun.upload) return;
-      found->begun.upload.reset();  // others may wait for it
+      if (!found->started.upload) return;
+      found->started.upload.reset();  // other clients may wait for it
       context.retry_waiting();
     });
   });
@@ -44,24 +44,24 @@ void ServedModel::begin() {
   const auto look = [](ModelCache& cache, const wire::Open& open, Found& found) {
     found.is_there = cache.has(open.hash);
     if (found.is_there) return;
-    found.begun.upload = cache.begin(open.hash, open.graph_bytes, open.weight_bytes);
-    found.is_there = !found.begun.upload && cache.has(open.hash);
-    if (!found.begun.upload) return;
-    found.begun.needs_graph = found.begun.upload->needs_graph();
-    found.begun.weights_from = found.begun.upload->weights_from();
+    found.started.upload = cache.begin(open.hash, open.graph_bytes, open.weight_bytes);
+    found.is_there = !found.started.upload && cache.has(open.hash);
+    if (!found.started.upload) return;
+    found.started.needs_graph = found.started.upload->needs_graph();
+    found.started.weights_from = found.started.upload->weights_from();
   };
-  ask_disk(look, &ServedModel::on_looked);
+  query_disk(look, &ServedModel::on_looked);
 }
 
 void ServedModel::on_looked(Found& found) {
   if (found.error) return die(*found.error);
-  if (found.begun.upload) return begin_upload(std::move(found.begun));
+  if (found.started.upload) return begin_upload(std::move(found.started));
   if (!found.is_there) {
-    if (freed_ != context_.freed) return begin();  // that was meanwhile
-    return wait_for("another robot is sending this model");
+    if (freed_ != context_.freed) return begin();  // something has become free in the meantime
+    return wait_for("another robot is uploading this model");
   }
   if (context_.with_worker.size() >= context_.options.most_workers) {
-    return wait_for("the server runs as many models as it may");
+    return wait_for("the server runs its maximum number of models");
   }
   state_ = State::kOpening;
   asked_ = Clock::now();
@@ -70,7 +70,7 @@ void ServedModel::on_looked(Found& found) {
   const auto fetch = [](ModelCache& cache, const wire::Open& open, Found& fetched) {
     fetched.model = cache.open(open.hash);
   };
-  ask_disk(fetch, &ServedModel::on_opened);
+  query_disk(fetch, &ServedModel::on_opened);
 }
 
 void ServedModel::on_opened(Found& found) {
@@ -84,12 +84,12 @@ void ServedModel::on_opened(Found& found) {
   }
 }
 
-void ServedModel::begin_upload(IncomingModel::Begun begun) {
+void ServedModel::begin_upload(IncomingModel::StartedUpload started) {
   state_ = State::kUploading;
   std::erase(context_.waiting, this);
   progressed_ = Clock::now();
   IncomingModel::Owner& self = *this;
-  incoming_ = std::make_unique<IncomingModel>(context_, self, std::move(begun), open_);
+  incoming_ = std::make_unique<IncomingModel>(context_, self, std::move(started), open_);
   if (incoming_->is_complete()) return on_complete(*incoming_);
   wire::Need need;
   need.model = open_.model;
@@ -110,7 +110,7 @@ void ServedModel::wait_for(std::string why) {
 }
 
 void ServedModel::take(const wire::GraphText& text) {
-  if (state_ == State::kDead) return;  // the client has not heard yet
+  if (state_ == State::kDead) return;  // the client does not know yet
   expect(State::kUploading, "a graph");
   incoming_->take_graph(text.text);
   arrived();
@@ -125,8 +125,8 @@ void ServedModel::take_weights(std::uint64_t offset, std::span<const std::byte> 
 
 void ServedModel::arrived() {
   progressed_ = Clock::now();
-  const bool is_too_much = incoming_->queued_bytes() > kMostQueuedForDisk ||
-                           incoming_->queued_parts() > kMostPartsForDisk || context_.queued_for_disk > kMostQueuedByAll;
+  const bool is_too_much = incoming_->queued_bytes() > kMaxQueuedForDisk ||
+                           incoming_->queued_parts() > kMaxPartsForDisk || context_.queued_for_disk > kMaxQueuedByAll;
   if (!is_too_much || std::exchange(is_paused_, true)) return;
   pinged_ = progressed_;
   client_.pause();
@@ -134,15 +134,15 @@ void ServedModel::arrived() {
 
 void ServedModel::on_written(IncomingModel& model) {
   progressed_ = Clock::now();
-  if (model.queued_parts() == 0) let_client_go_on();
+  if (model.queued_parts() == 0) resume_client();
 }
 
-// A full disk is no fault of the client, whose other models go on.
+// A full disk is not the client's fault, so its other models continue.
 void ServedModel::on_unwritable(IncomingModel&, const Error& error) { die(error); }
 
 void ServedModel::on_complete(IncomingModel& model) {
   state_ = State::kHashing;
-  let_client_go_on();
+  resume_client();
   std::shared_ptr<ModelCache::Upload> upload = model.take_upload();
   incoming_.reset();
   context_.hashing.post([this, upload = std::move(upload), alive = is_alive_, &context = context_]() mutable {
@@ -155,7 +155,7 @@ void ServedModel::on_complete(IncomingModel& model) {
       failed = Error(ErrorKind::kInternal, error.what());
     }
     upload.reset();
-    // Who waits for it may go on, whoever sent it.
+    // Models that wait for it may continue, whichever client sent it.
     context.loop.post([this, &context, alive, failed] {
       if (*alive) return on_hashed(failed);
       context.retry_waiting();
@@ -178,7 +178,7 @@ void ServedModel::watch_arrival(Clock::time_point now) {
                      "the server's disk has not answered for " + std::to_string(options.start_limit.count()) + " ms"));
   }
   if (state_ != State::kUploading || now - progressed_ <= options.upload_limit) return;
-  const char* what = incoming_->queued_bytes() > 0 ? "could be written to the server's disk" : "has come";
+  const char* what = incoming_->queued_bytes() > 0 ? "could be written to the server's disk" : "has arrived";
   die(Error(ErrorKind::kTimeout, std::string("nothing of the model ") + what + " for " +
                                      std::to_string(options.upload_limit.count()) + " ms"));
 }

@@ -13,7 +13,7 @@
 #include "atoll/core/log.h"
 #include "atoll/infer/serve/connection.h"
 #include "atoll/infer/serve/context.h"
-#include "atoll/transport/stream_listener.h"
+#include "atoll/transport/stream/stream_listener.h"
 
 namespace atl::infer {
 namespace {
@@ -23,7 +23,8 @@ constexpr std::chrono::milliseconds kTick{50};
 ServerOptions checked(ServerOptions options) {
   if (!options.credentials) throw Error(ErrorKind::kInvalidArgument, "a server needs a key or certificates");
   if (::access(options.worker_program.c_str(), X_OK) != 0) {
-    throw Error(ErrorKind::kUnavailable, with_errno("the program for workers, " + options.worker_program, errno));
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("the worker program " + options.worker_program + " cannot be run", errno));
   }
   return options;
 }
@@ -36,9 +37,9 @@ ServerContext::ServerContext(const ServerOptions& given, Loop& serving, Loop& ha
       hashing(hashing_loop),
       disk(disk_loop),
       cache(given.cache_folder, given.cache_bytes),
-      turns(std::max<std::size_t>(given.turns, 1), [](Turns::Who who) {
-        // Only served models ask, and they are not const.
-        static_cast<ServedModel*>(const_cast<void*>(who))->on_turn();
+      turns(std::max<std::size_t>(given.turns, 1), [](Turns::Key key) {
+        // Only served models request turns, and they are not const.
+        static_cast<ServedModel*>(const_cast<void*>(key))->on_turn();
       }) {}
 
 void ServerContext::retry_waiting() {
@@ -66,7 +67,8 @@ struct Server::Impl : public transport::StreamListener::Owner {
     });
   }
 
-  // Whether all has ended; else a thread still waits for the disk, and uses what is here when it goes on.
+  // Returns whether everything has ended. Otherwise a thread still waits for the disk and will use this object
+  // afterwards.
   bool end() {
     loop.run_and_wait([this] {
       listener.reset();
@@ -78,7 +80,7 @@ struct Server::Impl : public transport::StreamListener::Owner {
     if (is_idle(disk, until) && is_idle(hashing, until)) return true;
     log(LogLevel::kWarning, "serve: the disk with " + options.cache_folder + " has not answered for " +
                                 std::to_string(options.end_limit.count()) +
-                                " ms: the server ends, and the thread that waits for it is left behind");
+                                " ms: the server ends and abandons the thread that waits for it");
     return false;
   }
 
@@ -92,13 +94,13 @@ struct Server::Impl : public transport::StreamListener::Owner {
   void on_connection(Fd socket, const std::string& peer) override {
     if (connections.size() >= options.most_connections) {
       ++context.counts.refused;
-      log(LogLevel::kWarning, "serve: " + peer + " is turned away: there are " + std::to_string(connections.size()) +
-                                  " clients, as many as are allowed");
+      log(LogLevel::kWarning, "serve: " + peer + " is turned away: there are already " +
+                                  std::to_string(connections.size()) + " clients, the maximum");
       return;
     }
     ++context.counts.accepted;
     connections.push_back(std::make_unique<Connection>(context, std::move(socket), peer, [this](Connection& over) {
-      // It may be inside a call.
+      // Posted, because the connection may be inside a call.
       loop.post(
           [this, gone = &over] { std::erase_if(connections, [&](const auto& each) { return each.get() == gone; }); });
     }));
@@ -106,8 +108,8 @@ struct Server::Impl : public transport::StreamListener::Owner {
 
   void tick() {
     const auto now = Clock::now();
-    for (const Turns::Who who : context.turns.longer_than(options.compute_limit, now)) {
-      static_cast<ServedModel*>(const_cast<void*>(who))->on_overrun();
+    for (const Turns::Key key : context.turns.longer_than(options.compute_limit, now)) {
+      static_cast<ServedModel*>(const_cast<void*>(key))->on_overrun();
     }
     context.queued_for_clients = 0;
     for (const auto& connection : connections) {
@@ -122,14 +124,14 @@ struct Server::Impl : public transport::StreamListener::Owner {
   std::list<std::unique_ptr<Connection>> connections;
   std::unique_ptr<transport::StreamListener> listener;
   std::string address;
-  Loop loop;  // ends before what its tasks use
-  Loop disk;  // this one and the next post to the first
+  Loop loop;  // destroyed before what its tasks use
+  Loop disk;  // this one and `hashing` post to `loop`
   Loop hashing;
 };
 
 Server::Server(ServerOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Server::~Server() {
-  // A forked child has neither the threads nor the workers, which it would kill.
+  // A forked child has neither the threads nor the workers, and must not kill them.
   if (impl_->process != fork_depth() || !impl_->end()) static_cast<void>(impl_.release());
 }
 

@@ -8,12 +8,12 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/transport/credentials.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::infer {
 
 struct ServerOptions {
-  std::string host = "127.0.0.1";  ///< where to listen; other machines reach it only if this says so
+  std::string host = "127.0.0.1";  ///< where to listen; by default, other machines cannot reach it
   std::uint16_t port = 0;          ///< 0: any
   std::shared_ptr<const transport::Credentials> credentials;
   std::string cache_folder;
@@ -23,25 +23,25 @@ struct ServerOptions {
   int threads = 1;        ///< of each worker
   std::size_t turns = 1;  ///< workers that compute at once
   std::size_t most_connections = 256;
-  std::size_t most_workers = 64;                               ///< processes, one for each client's model; others wait
+  std::size_t most_workers = 64;  ///< processes, one for each client's model; more models wait
   std::uint64_t worker_memory_bytes = std::uint64_t{8} << 30;  ///< of address space beyond what a worker starts with
-  /// Of one model's weight file. More than workers admit (safety::Limits::weight_bytes) is taken for that.
+  /// The maximum of one model's weight file; capped at what workers admit (safety::Limits::weight_bytes).
   std::uint64_t most_model_bytes = std::uint64_t{8} << 30;
-  /// Of computing of one inference, without pauses; and until a worker has ended a cancelled one.
+  /// The time that one inference may compute without a pause, and that a worker may take to end a cancelled one.
   std::chrono::milliseconds compute_limit{10'000};
-  std::chrono::milliseconds start_limit{120'000};  ///< of loading, warming up and timing a model, and of a division
+  std::chrono::milliseconds start_limit{120'000};  ///< for loading, warming up and timing a model, and for a division
   std::chrono::milliseconds hello_limit{5'000};
-  std::chrono::milliseconds upload_limit{60'000};  ///< without a byte of a model that is being sent
-  std::chrono::milliseconds end_limit{5'000};      ///< for what the disk was asked for, when the server ends
+  std::chrono::milliseconds upload_limit{60'000};  ///< without a byte of a model that is being uploaded
+  std::chrono::milliseconds end_limit{5'000};      ///< for pending disk operations when the server ends
 };
 
-/// What a server has done and is doing.
+/// Counters of a server.
 struct ServerCounts {
   std::uint64_t connections = 0;  ///< now
   std::uint64_t workers = 0;      ///< now
   std::uint64_t waiting_models = 0;
   std::uint64_t waiting_inferences = 0;
-  std::uint64_t accepted = 0;  ///< since the start, as are the following
+  std::uint64_t accepted = 0;  ///< since the start, like the following
   std::uint64_t refused = 0;   ///< strangers and misbehaving clients
   std::uint64_t uploads = 0;
   std::uint64_t inferences = 0;
@@ -54,17 +54,17 @@ struct ServerCounts {
   double waited_seconds = 0;
 };
 
-/// Runs parts of models for robots: any number of clients with any number of models, each model of each client in a worker
-/// process of its own. One thread carries all bytes; a second one reads and writes the cache, and a third one compares
-/// models with their hash. All functions are thread-safe.
+/// Runs parts of models for robots: any number of clients with any number of models, each model of each client in a
+/// worker process of its own. One thread moves all bytes, a second one reads and writes the cache, and a third one
+/// compares models with their hashes. All functions are thread-safe.
 class Server {
  public:
-  /// Listens. Error(kUnavailable) naming the address, the folder or the program that is the obstacle; kInvalidArgument
-  /// without credentials.
+  /// Listens. Throws Error(kUnavailable), which names the address, folder or program that is unusable, and
+  /// kInvalidArgument without credentials.
   explicit Server(ServerOptions options);
-  /// Ends everything at once, but waits `end_limit` for the disk. A thread that a disk never answers cannot be ended: it is left
-  /// behind with a warning, and a process whose threads the kernel holds ends when that lets them go. In a forked child
-  /// it does nothing.
+  /// Ends everything at once, but waits up to `end_limit` for the disk. A thread that a disk does not answer cannot be
+  /// ended: it is abandoned with a warning, and the process exits only when the kernel releases that thread. Does
+  /// nothing in a forked child.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -73,8 +73,9 @@ class Server {
   std::string address() const;
   ServerCounts counts() const;
 
-  /// Takes no more clients and inferences, tells the clients, and waits until all inferences that run are over. Whether they
-  /// were before the deadline. `check` is called every 50 ms meanwhile, and what it throws ends the wait.
+  /// Stops accepting clients and inferences, notifies the clients, and waits until all running inferences are over.
+  /// Returns whether they were before the deadline. `check` is called every 50 ms during the wait, and what it throws
+  /// ends it.
   bool drain(Deadline deadline, const std::function<void()>& check = {});
 
  private:

@@ -11,43 +11,43 @@
 
 namespace atl::infer {
 
-/// How much of a device's turns each model has used lately: means over the past, in which what was counts for 1 / e after
-/// `memory`. One thread at a time; times do not go back.
+/// Tracks how much of a device's turns each model has used lately: means over the past, in which a contribution counts
+/// for 1 / e after `memory`. One thread at a time; times must not go back.
 class TurnLoad {
  public:
-  /// A model: anything that has an address.
-  using Who = const void*;
+  /// Identifies a model by its address.
+  using Key = const void*;
 
   explicit TurnLoad(std::chrono::duration<double> memory = std::chrono::seconds(2)) : memory_(memory) {}
 
-  void waits(Who who, Clock::time_point now) { enter(who, State::kWaits, now); }
-  void runs(Who who, Clock::time_point now) { enter(who, State::kRuns, now); }
-  /// Whoever neither waits nor runs; one that is not known is not from now on either.
-  void rests(Who who, Clock::time_point now);
-  /// It is gone, with what it has used.
-  void forget(Who who) { uses_.erase(who); }
+  void waits(Key key, Clock::time_point now) { enter(key, State::kWaits, now); }
+  void runs(Key key, Clock::time_point now) { enter(key, State::kRuns, now); }
+  /// The model neither waits nor runs; ignored if it is not known.
+  void rests(Key key, Clock::time_point now);
+  /// Removes the model and what it has used.
+  void forget(Key key) { uses_.erase(key); }
   std::size_t known() const noexcept { return uses_.size(); }
 
-  /// Of all that are not `is_own`, on a device of so many turns at once. Without a turn that has ended, those that run are
-  /// as long as they are so far.
-  wire::Load of_others(std::size_t turns, const std::function<bool(Who)>& is_own, Clock::time_point now) const;
+  /// The load by all models that are not `is_own`, on a device with `turns` turns at once. Before any turn has ended,
+  /// running turns count with their time so far.
+  wire::Load of_others(std::size_t turns, const std::function<bool(Key)>& is_own, Clock::time_point now) const;
 
  private:
   enum class State { kRests, kWaits, kRuns };
   struct Use {
     State state = State::kRests;
-    Clock::time_point since{};  // of the means
-    Clock::time_point begun{};  // the turn
-    double running = 0;         // means
+    Clock::time_point since{};    // when the means were computed
+    Clock::time_point started{};  // when the turn was
+    double running = 0;           // means
     double waiting = 0;
     double turn_seconds = 0;  // sums
     double turns = 0;
   };
-  void enter(Who who, State state, Clock::time_point now);
+  void enter(Key key, State state, Clock::time_point now);
   Use at(Use use, Clock::time_point now) const;
 
   const std::chrono::duration<double> memory_;
-  std::map<Who, Use> uses_;
+  std::map<Key, Use> uses_;
 };
 
 }  // namespace atl::infer

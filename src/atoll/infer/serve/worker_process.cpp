@@ -28,14 +28,14 @@ extern char** environ;
 namespace atl::infer {
 namespace {
 
-constexpr int kSocketThere = 3;  // descriptors in the process
+constexpr int kSocketThere = 3;  // descriptors in the worker
 constexpr int kWeightsThere = 4;
 constexpr std::size_t kWorkerReadBytes = std::size_t{1} << 18;
-constexpr int kReadsAtOnce = 8;                            // then others have a turn
-constexpr std::chrono::milliseconds kMostWaitForEnd{250};  // of a process that was killed
+constexpr int kReadsAtOnce = 8;                           // then other descriptors are served
+constexpr std::chrono::milliseconds kMaxWaitForEnd{250};  // of a process that was killed
 
-// What programs and the libraries of devices look at. A worker runs a stranger's model: whatever else there is, such as
-// passwords, is not for it.
+// The variables that programs and device libraries read. A worker runs a stranger's model, so it must not see others,
+// such as passwords.
 constexpr std::array<std::string_view, 42> kInherited{"PATH=",         "HOME=",
                                                       "USER=",         "LOGNAME=",
                                                       "LANG=",         "LANGUAGE=",
@@ -82,7 +82,7 @@ class SpawnActions {
   posix_spawn_file_actions_t actions_{};
 };
 
-/// The process may be told to end: the thread that starts it has all signals blocked.
+// Unblocks signals in the process, so that it can be terminated: the starting thread has all signals blocked.
 class SpawnAttributes {
  public:
   SpawnAttributes() {
@@ -107,7 +107,8 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   // dup2 onto the same number would leave close-on-exec set; both come from above.
   const Fd high_socket(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
   const Fd high_weights(::fcntl(weights, F_DUPFD_CLOEXEC, 10));
-  if (!high_socket || !high_weights) throw Error(ErrorKind::kUnavailable, with_errno("a worker's descriptors", errno));
+  if (!high_socket || !high_weights)
+    throw Error(ErrorKind::kUnavailable, with_errno("cannot duplicate a worker's descriptors", errno));
   actions.inherit(high_socket.get(), kSocketThere);
   actions.inherit(high_weights.get(), kWeightsThere);
   std::vector<std::string> words{command.program, command.device, std::to_string(command.threads),
@@ -123,10 +124,11 @@ pid_t spawn(const WorkerCommand& command, int socket, int weights) {
   return pid;
 }
 
-// Whether it has ended, or does so in a moment. A device's driver may hold it up for much longer.
+// Returns whether the process has ended, or ends within kMaxWaitForEnd. A device's driver may delay its end much
+// longer.
 bool ends(pid_t pid, siginfo_t& info, int options) {
   constexpr std::chrono::milliseconds kLook{1};
-  const Clock::time_point until = Clock::now() + kMostWaitForEnd;
+  const Clock::time_point until = Clock::now() + kMaxWaitForEnd;
   for (;;) {
     info = {};
     const bool is_told = ::waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | options) == 0;
@@ -136,7 +138,7 @@ bool ends(pid_t pid, siginfo_t& info, int options) {
   }
 }
 
-// So that it does not stay in the table of processes, however long it takes.
+// Reaps the process, however long its end takes.
 void await_end(pid_t pid) {
   try {
     std::thread([pid] {
@@ -144,16 +146,16 @@ void await_end(pid_t pid) {
       while (::waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
       }
     }).detach();
-  } catch (const std::system_error&) {  // it stays there until this process ends
+  } catch (const std::system_error&) {  // it stays a zombie until this process ends
   }
 }
 
 std::string ending(int status) {
   if (WIFSIGNALED(status)) {
     const int number = WTERMSIG(status);
-    return "was ended by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
+    return "was killed by signal " + std::to_string(number) + " (" + ::strsignal(number) + ")";
   }
-  return "ended with status " + std::to_string(WEXITSTATUS(status));
+  return "exited with status " + std::to_string(WEXITSTATUS(status));
 }
 
 }  // namespace
@@ -162,7 +164,7 @@ WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& comm
     : loop_(loop), owner_(owner), buffer_(kWorkerReadBytes) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
-    throw Error(ErrorKind::kUnavailable, with_errno("a socket pair for a worker", errno));
+    throw Error(ErrorKind::kUnavailable, with_errno("cannot create a socket pair for a worker", errno));
   }
   socket_ = Fd(ends[0]);
   const Fd theirs(ends[1]);
@@ -199,7 +201,7 @@ void WorkerProcess::send(const wire::FrameHeader& header, std::span<const std::b
   wire::encode(header, payload, head);
   std::size_t sent = 0;
   if (queue_.empty()) {
-    // sendmsg does not change what the pieces point to.
+    // sendmsg does not change the bytes that the iovecs point to.
     std::array<iovec, 2> pieces{iovec{head.data(), head.size()},
                                 iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
     msghdr message{};
@@ -226,7 +228,7 @@ void WorkerProcess::flush() {
     const ssize_t count = ::send(socket_.get(), front.data() + front_sent_, front.size() - front_sent_, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
-    if (count < 0) return;  // its end is seen when it is read
+    if (count < 0) return;  // read() will see the end
     front_sent_ += static_cast<std::size_t>(count);
     queued_bytes_ -= static_cast<std::size_t>(count);
     taken_bytes_ += static_cast<std::size_t>(count);
@@ -264,10 +266,10 @@ void WorkerProcess::read() {
 }
 
 void WorkerProcess::on_exit() {
-  ::kill(pid_, SIGKILL);  // it may have closed its end only
+  ::kill(pid_, SIGKILL);  // it may only have closed its end of the socket
   siginfo_t info{};
   if (!ends(pid_, info, WNOWAIT)) {
-    const char* text = "the worker process for this model does not come to its end";
+    const char* text = "the worker process for this model does not exit";
     return owner_.on_ended(*this, Error(ErrorKind::kUnavailable, text));
   }
   const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;

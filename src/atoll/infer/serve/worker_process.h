@@ -15,12 +15,12 @@
 
 namespace atl::infer {
 
-/// What every worker process is started with.
+/// The parameters of every worker process.
 struct WorkerCommand {
   std::string program;  ///< atoll_infer_worker
   std::string device = "cpu";
   int threads = 1;
-  std::uint64_t memory_bytes = 0;  ///< of address space beyond what it has at its start; 0: no limit
+  std::uint64_t memory_bytes = 0;  ///< of address space beyond what it starts with; 0: no limit
   double profile_seconds = 1;      ///< for timing the model's operators; 0: their times are known
 };
 
@@ -32,28 +32,28 @@ class WorkerProcess {
     virtual ~Owner() = default;
     virtual void on_frame(WorkerProcess& worker, const wire::FrameHeader& header,
                           std::span<const std::byte> payload) = 0;
-    /// What it did not take at once has been taken.
+    /// Queued bytes have all been taken.
     virtual void on_taken(WorkerProcess& worker) = 0;
-    /// The last call: it has ended, or sent what does not parse. The worker may be destroyed inside.
+    /// The last call: the process has ended, or sent bytes that do not parse. The worker may be destroyed inside.
     virtual void on_ended(WorkerProcess& worker, const Error& error) = 0;
   };
 
-  /// Starts the process, with that part of the environment which programs and devices need. Error(kUnavailable) where that
-  /// fails.
+  /// Starts the process, with the part of the environment that programs and devices need. Throws Error(kUnavailable) if
+  /// that fails.
   WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& command, const Fd& weights);
-  /// Kills it. Does not wait for one that a device holds up.
+  /// Kills the process. Does not wait if a device delays its end.
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
-  /// The payload is copied where the process does not take it at once.
+  /// Copies what the process does not take at once.
   void send(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void send(const wire::Message& message);
-  /// Calls nobody any more.
+  /// Stops calling the owner.
   void stop();
   /// Bytes that it has not taken.
   std::size_t queued_bytes() const noexcept { return queued_bytes_; }
-  /// That it has taken of what it did not take at once, so far.
+  /// Queued bytes that it has taken so far.
   std::uint64_t taken_bytes() const noexcept { return taken_bytes_; }
   pid_t pid() const noexcept { return pid_; }
 

@@ -9,10 +9,12 @@
 namespace atl::infer {
 namespace {
 
-constexpr double kMostAhead = 1e-3;  // seconds of operators that a device may have before it: they cannot be taken back
-constexpr double kMostBetweenWaits = 16;
-constexpr std::chrono::microseconds kComputePollPeriod{200};  // for the server's rows, while the device computes
-constexpr double kFreeShare = 0.01;  // of the model: what following the plan may add to the rest
+constexpr double kMaxAhead =
+    1e-3;  // seconds of operators that may be queued on a device, where they cannot be withdrawn
+constexpr double kMaxBetweenWaits = 16;
+constexpr std::chrono::microseconds kComputePollPeriod{
+    200};                            // for polling for the server's rows while the device computes
+constexpr double kFreeShare = 0.01;  // of the model's time: how much following the plan may add to the rest
 
 }  // namespace
 
@@ -47,15 +49,15 @@ Attempt::Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, 
 
 double Attempt::elapsed() const { return seconds_since(rules_.begin); }
 
-// Asked before a step and, while it waits, again and again.
+// Called before a step and repeatedly while it waits.
 bool Attempt::may_go_on(int asked) {
   if (is_closed()) return false;
   const Step& next = run_.split().program.steps[stopped_];
   if (next.kind == Step::Kind::kFree) return true;
-  // What is there already is taken, however late it is.
+  // Rows that have arrived are taken, however late it is.
   if (next.kind == Step::Kind::kReceive && asked == 0) return true;
   if (next.kind != Step::Kind::kReceive && rules_.hedge == Hedge::kAlways) return true;
-  // The server's answer counts until the robot's own is there, also where that has to begin at once.
+  // The server's answer is used until the robot has its own, even if computing that must begin at once.
   if (next.kind == Step::Kind::kSend) return elapsed() < rules_.deadline;
   const Guard& guard = run_.split().guard;
   const double latest = rules_.hedge == Hedge::kNever
@@ -63,7 +65,7 @@ bool Attempt::may_go_on(int asked) {
                             : guard.latest_start(rules_.deadline, stopped_, rules_.margin, rules_.engine_seconds);
   if (elapsed() < latest) return true;
   if (next.kind == Step::Kind::kReceive || std::isfinite(rules_.engine_seconds)) return false;
-  // It is too late to wait, and what the plan computes the robot has to compute alone too.
+  // It is too late to wait, but steps that the robot alone would need as well may still be computed.
   const double extra = guard.step_seconds(stopped_) + guard.rest_seconds(stopped_ + 1) - guard.rest_seconds(stopped_);
   if (extra_ + extra > kFreeShare * guard.rest_seconds(0)) return false;
   extra_ += std::max(extra, 0.0);
@@ -79,7 +81,7 @@ bool Attempt::follow() {
     try {
       has_gone_on = inference_.run(steps[stopped_], exchange_, go_on);
     } catch (const Error& error) {
-      // What came from the server and is no tensor is the server's fault.
+      // Received bytes that are not a tensor are the server's fault.
       const bool is_received = steps[stopped_].steps.front().kind == Step::Kind::kReceive;
       if (is_received && !exchange_.error) exchange_.error = Error(ErrorKind::kProtocol, error.what());
       if (!exchange_.error) throw;
@@ -95,7 +97,8 @@ bool Attempt::follow() {
   return true;
 }
 
-// Whether the rows are there that the program waits for, and what it still computes is nearly all needed alone too.
+// Returns whether the rows that the program waits for have arrived, and computing its remaining steps wastes little of
+// what has been computed alone.
 bool Attempt::may_resume() const {
   const Step& next = run_.split().program.steps[stopped_];
   if (exchange_.error || next.kind != Step::Kind::kReceive || !run_.arrivals().are_there(next.index, next.rows)) {
@@ -104,7 +107,7 @@ bool Attempt::may_resume() const {
   return extra_ + seconds_twice() <= kFreeShare * run_.split().guard.rest_seconds(0);
 }
 
-// Of what the program still computes: what has been computed alone, which it does not use.
+// The part of the program's remaining computing that has already been done alone and would be done twice.
 double Attempt::seconds_twice() const {
   const std::vector<Step>& steps = run_.split().program.steps;
   double seconds = 0;
@@ -114,7 +117,7 @@ double Attempt::seconds_twice() const {
   return seconds;
 }
 
-// Likewise, before the device has done what it was given.
+// The same, polled until the device has finished its queued work.
 bool Attempt::may_resume_first() const {
   while (!model_.runner().wait_until(Deadline::after(kComputePollPeriod))) {
     if (may_resume()) return true;
@@ -122,7 +125,7 @@ bool Attempt::may_resume_first() const {
   return false;
 }
 
-// Computes what is left alone, besides what the program has made; false: it may be resumed.
+// Computes what is left alone, from what the program has made; false: the program may be resumed.
 bool Attempt::compute_alone() {
   if (alone_) {
     alone_->add(inference_);
@@ -131,11 +134,11 @@ bool Attempt::compute_alone() {
   }
   const Program rest = rest_of(model_.graph(), run_.operators(), alone_->held());
   const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
-  const auto between = static_cast<std::size_t>(std::clamp(kMostAhead / mean, 1.0, kMostBetweenWaits));
-  std::size_t asked = 0;  // before every step
+  const auto between = static_cast<std::size_t>(std::clamp(kMaxAhead / mean, 1.0, kMaxBetweenWaits));
+  std::size_t asked = 0;  // before each step
   const Inference::GoOn go_on = [&] {
     if (is_closed() || may_resume()) return false;
-    // A device that is behind what was called would compute on after the server's rows have come.
+    // A device with queued work would continue to compute after the server's rows have arrived.
     if (asked % between == between - 1 && may_resume_first()) return false;
     const Step& step = rest.steps[asked++];
     if (computes(step)) alone_until_ = std::max(alone_until_, step.index);

@@ -7,20 +7,21 @@
 #include <optional>
 #include <vector>
 
+#include "atoll/infer/engine/caller_check.h"
 #include "atoll/infer/link/arrivals.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/caller_check.h"
 #include "atoll/infer/session/plan_set.h"
 #include "atoll/infer/session/report.h"
 #include "atoll/infer/session/turn_gate.h"
 
 namespace atl::infer {
 
-/// A plan that a server was told, with what is made once for all its inferences. Used by one inference at a time.
+/// A plan that was sent to a server, with everything that is made once for all its inferences. Used by one inference at
+/// a time.
 class SplitRun {
  public:
-  /// `graph` and `sender` are borrowed. `number`: by which the server knows the division.
+  /// Borrows `graph` and `sender`. The server knows the division by `number`.
   SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::size_t plan, std::uint32_t number,
            FrameSender& sender, LinkExchange::Rate rate, wire::Codec lossy);
 
@@ -45,43 +46,44 @@ inline double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// When an attempt gives up the server's answer. Seconds count from `begin`.
+/// The rules by which an attempt gives up the server's answer. Seconds count from `begin`.
 struct AttemptRules {
   Clock::time_point begin;
   Hedge hedge = Hedge::kDeadline;
   double deadline = 0;  ///< guard_deadline()
   double margin = 0;
-  double engine_seconds = std::numeric_limits<double>::infinity();  ///< in which the robot's own engine answers
-  const TurnGate* gate = nullptr;                                   ///< once it is closed, the attempt ends
-  CallerCheck* caller = nullptr;                                    ///< what it throws ends the attempt, too
+  double engine_seconds = std::numeric_limits<double>::infinity();  ///< time of the robot's own engine
+  const TurnGate* gate = nullptr;                                   ///< the attempt ends once it is closed
+  CallerCheck* caller = nullptr;                                    ///< what it throws ends the attempt as well
 
-  /// Whether the attempt is to end; to be asked all the time. Throws what the caller's check throws.
+  /// Returns whether the attempt must end. Call it often. Throws what the caller's check throws.
   bool is_over() const {
     if (caller != nullptr) (*caller)();
     return gate != nullptr && gate->is_closed();
   }
 };
 
-/// The robot's side of one split inference: its program as far as the guard and the link let it, and what is then left, alone.
+/// The robot's side of one split inference: runs its program as far as the guard and the link allow, and computes the
+/// rest alone.
 class Attempt {
  public:
-  /// All are borrowed. The inference has its inputs.
+  /// Borrows everything. The inference must have its inputs.
   Attempt(const LoadedModel& model, SplitRun& run, Inference& inference, const AttemptRules& rules);
 
-  /// Runs the program from where it was stopped; false when it is stopped before its end. Throws what the runner throws,
-  /// and Error(kAborted) once the gate is closed, as finish_alone() does.
+  /// Runs the program from where it was stopped; false when it stops before its end. Throws what the runner throws, and
+  /// Error(kAborted) once the gate is closed, as finish_alone() does.
   bool follow();
-  /// After that: computes what is left, for as long as the program waits: it goes on when the rows have come that it waits
-  /// for. The first of the two that is done ends the inference.
+  /// Afterwards, computes what is left while the program waits; the program is resumed when the rows that it waits for
+  /// have arrived. Whichever of the two finishes first ends the inference.
   void finish_alone();
-  /// The one that is done.
+  /// The inference that has finished.
   Inference& result() noexcept { return alone_ ? *alone_ : inference_; }
   /// Seconds that finish_alone() is predicted to take.
   double rest_seconds() const { return run_.split().guard.rest_seconds(stopped_); }
 
   bool was_stopped_by_guard() const noexcept { return by_guard_; }
   const std::optional<Error>& link_error() const noexcept { return exchange_.error; }
-  /// Whether the server's rows are part of the outputs, or the robot's computing is.
+  /// Returns whether the server's rows (or the robot's computing) are part of the outputs.
   bool used_server() const noexcept { return exchange_.received > 0; }
   bool used_robot() const noexcept { return used_robot_; }
   Origin origin() const noexcept {
@@ -89,11 +91,11 @@ class Attempt {
     return used_robot() ? Origin::kMixed : Origin::kServer;
   }
   double waited_seconds() const noexcept { return exchange_.waited; }
-  /// What finish_alone() took, if it came to its end without going back to the program; else 0.
+  /// The time that finish_alone() took if it finished without returning to the program; otherwise 0.
   double alone_seconds() const noexcept { return alone_seconds_; }
 
  private:
-  // Keeps what goes wrong with the link apart from what goes wrong here.
+  // Separates errors of the link from errors of this device.
   struct Watched : Exchange {
     explicit Watched(LinkExchange& link) : inner(link) {}
     void send(int tensor, Region rows, HostBytes bytes) override;
@@ -117,9 +119,9 @@ class Attempt {
   Inference& inference_;
   const AttemptRules rules_;
   Watched exchange_;
-  std::optional<Inference> alone_;  // what the robot computes besides its part of the program
+  std::optional<Inference> alone_;  // computes besides the robot's part of the program
   std::size_t stopped_ = 0;
-  double extra_ = 0;      // seconds that following the program has added to the rest
+  double extra_ = 0;      // seconds by which following the program has exceeded the rest
   int alone_until_ = -1;  // the last node that was computed alone
   bool by_guard_ = false;
   bool used_robot_ = false;

@@ -8,14 +8,14 @@
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/infer/session/server_profile.h"
+#include "atoll/infer/client/server_profile.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostTold = 60;  // servers keep 64
+constexpr std::size_t kMaxTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
-// Before a server that has refused every division is asked again.
+// The pause before a server that has refused every division is queried again.
 constexpr std::chrono::seconds kMinPause{1};
 constexpr std::chrono::seconds kMaxPause{60};
 
@@ -35,14 +35,14 @@ std::vector<bool> Divisions::Offer::usable() const {
 }
 
 Divisions::Divisions(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
-                     std::function<void()> start_anew)
+                     std::function<void()> reconnect)
     : graph_(graph),
       robot_(robot),
       options_(std::move(options)),
       sender_(sender),
       rates_(rates),
-      start_anew_(std::move(start_anew)),
-      thread_([this] { plan_for_ever(); }) {}
+      reconnect_(std::move(reconnect)),
+      thread_([this] { plan_forever(); }) {}
 
 Divisions::~Divisions() { stop(); }
 
@@ -85,7 +85,7 @@ void Divisions::on_divided(const wire::Divided& divided) {
 }
 
 void Divisions::on_refused(const std::string& why) {
-  log(LogLevel::kWarning, "infer: the server refuses a division: " + why);
+  log(LogLevel::kWarning, "infer: the server refused a division: " + why);
   const std::lock_guard lock(mutex_);
   answer_ = Answer::kRefused;
   refused_ = why;
@@ -134,7 +134,7 @@ void Divisions::look_at_link() {
   changed_.notify_all();
 }
 
-void Divisions::plan_for_ever() {
+void Divisions::plan_forever() {
   pthread_setname_np(pthread_self(), "atoll-plans");
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -148,7 +148,7 @@ void Divisions::plan_for_ever() {
     if (!server_) continue;
     try {
       make_plans(lock);
-    } catch (const std::exception& error) {  // whatever it is, inferences go on without a plan
+    } catch (const std::exception& error) {  // of any type: inferences continue without a plan
       const std::string why = error.what();
       if (lock.owns_lock()) lock.unlock();
       log(LogLevel::kWarning, "infer: no plan can be made, so everything is computed here: " + why);
@@ -204,14 +204,14 @@ void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<c
   changed_.notify_all();
 }
 
-// By which the server knows the division, once it has answered; none where it does not take it.
+// The number by which the server knows the division, once it has answered; none if it refuses the division.
 std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& lock, const Division& division) {
   for (const auto& [number, told] : told_) {
     if (told == division) return number;
   }
-  if (told_.size() >= kMostTold) {
+  if (told_.size() >= kMaxTold) {
     lock.unlock();
-    start_anew_();
+    reconnect_();
     lock.lock();
     return std::nullopt;
   }
@@ -223,7 +223,7 @@ std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& 
   divide.dim = division.dim;
   divide.shares = division.shares;
   divide.chunks = static_cast<std::uint32_t>(division.chunks);
-  // What comes back is no input, which kJpeg is for.
+  // kJpeg is for inputs only, and answers are not inputs.
   divide.answer_codec = options_.lossy == wire::Codec::kJpeg ? wire::Codec::kRaw : options_.lossy;
   answer_ = Answer::kNone;
   lock.unlock();

@@ -12,66 +12,67 @@
 #include <vector>
 
 #include "atoll/core/deadline.h"
+#include "atoll/infer/client/link_rates.h"
 #include "atoll/infer/session/attempt.h"
-#include "atoll/infer/session/link_rates.h"
 #include "atoll/infer/session/plan_set.h"
 #include "atoll/infer/session/report.h"
 
 namespace atl::infer {
 
-/// The plans of a session and the divisions that its server was told, made on a thread of its own: when the server gets ready,
-/// and when the link has changed for long. An inference takes what is there and waits for nothing.
+/// The plans of a session and the divisions that were sent to its server, made on a thread of its own when the server
+/// gets ready, and when the link has changed for some time. An inference takes what is available and does not wait.
 class Divisions {
  public:
-  /// What the server can run.
+  /// The plans that the server can run.
   struct Offer {
     std::shared_ptr<const PlanSet> set;
-    std::vector<std::shared_ptr<SplitRun>> runs;  ///< by plan; null where the server cannot
+    std::vector<std::shared_ptr<SplitRun>> runs;  ///< by plan; null if the server cannot run it
     std::uint64_t model = 0;
     std::uint64_t connection = 0;
-    bool is_complete = false;  ///< nothing more comes
+    bool is_complete = false;  ///< no more plans will be added
     std::vector<bool> usable() const;
   };
 
   struct Options {
     PlanSetOptions plans;
     wire::Codec lossy = wire::Codec::kRaw;
-    std::chrono::milliseconds answer_limit{5000};  ///< for a division
+    std::chrono::milliseconds answer_limit{5000};  ///< for the reply to a division
     std::chrono::milliseconds between_plans{30'000};
   };
 
-  /// `start_anew` is called, on the thread, where the server keeps more divisions than it should. All but the options are
-  /// borrowed.
+  /// `reconnect` is called, on the thread, when the server holds more divisions than it should. Borrows everything but
+  /// the options.
   Divisions(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
-            std::function<void()> start_anew);
+            std::function<void()> reconnect);
   ~Divisions();
 
   void on_ready(const wire::Ready& ready);
   void on_lost();
   void on_divided(const wire::Divided& divided);
-  /// The server refuses the division that it was asked for.
+  /// The server refused the requested division.
   void on_refused(const std::string& why);
 
-  /// Null where there is no server.
+  /// Null if there is no server.
   std::shared_ptr<const Offer> offer() const;
-  /// Which connection's server is ready; 0: none.
+  /// The number of the connection whose server is ready; 0: none.
   std::uint64_t connection() const;
-  /// Whether the offer is complete and holds what the server can run, at the deadline at the latest; false at once where it
-  /// is known that no plan will do.
+  /// Waits until the deadline for a complete offer; returns whether there is one. Returns false at once if no plan can
+  /// be used.
   bool wait(Deadline deadline) const;
-  /// Why no plan will do: none can be made, or the server refuses them all. Empty where one will, or nobody has tried.
+  /// Why no plan can be used: none can be made, or the server refuses them all. Empty if one can, or before the first
+  /// try.
   std::string failure() const;
-  /// The server's device, the plans and the failure.
+  /// Sets the server's device, the plans and the failure.
   void fill(SessionReport& report) const;
-  /// Makes new plans where the link is not what they were made for.
+  /// Makes new plans if the link differs from the one they were made for.
   void look_at_link();
-  /// Ends the thread; nothing is sent afterwards.
+  /// Ends the thread; sends nothing afterwards.
   void stop();
 
  private:
   enum class Answer { kNone, kDivided, kRefused };
 
-  void plan_for_ever();
+  void plan_forever();
   void make_plans(std::unique_lock<std::mutex>& lock);
   void tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set);
   std::optional<std::uint32_t> number_of(std::unique_lock<std::mutex>& lock, const Division& division);
@@ -82,7 +83,7 @@ class Divisions {
   const Options options_;
   FrameSender& sender_;
   LinkRates& rates_;
-  const std::function<void()> start_anew_;
+  const std::function<void()> reconnect_;
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
@@ -92,11 +93,11 @@ class Divisions {
   std::optional<wire::Ready> server_;  // while it is ready
   std::string server_device_;
   std::string failure_;
-  std::string refused_;                            // why, a division of the last offer
-  std::optional<Clock::time_point> ask_again_at_;  // where all were
+  std::string refused_;                            // why a division of the last offer was
+  std::optional<Clock::time_point> ask_again_at_;  // set if all were refused
   std::chrono::seconds pause_{};
   std::shared_ptr<const Offer> offer_;
-  std::vector<std::pair<std::uint32_t, Division>> told_;  // on this connection
+  std::vector<std::pair<std::uint32_t, Division>> told_;  // sent on this connection
   std::uint32_t last_number_ = 0;
   std::uint32_t asked_ = 0;
   Answer answer_ = Answer::kNone;

@@ -9,8 +9,8 @@
 
 namespace atl::infer {
 
-/// When a server that fails inferences is asked again: what failed will fail again, perhaps, so pauses grow from a second to a
-/// minute until something succeeds. Any thread.
+/// The pauses before a server that fails inferences is used again. Failures may be lasting, so pauses grow from a
+/// second to a minute until an inference succeeds. Any thread.
 class FailurePause {
  public:
   void another() {

@@ -7,25 +7,25 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/exchange.h"
-#include "atoll/plan/guard.h"
 #include "atoll/plan/numbers.h"
-#include "atoll/plan/stages.h"
+#include "atoll/plan/operators/exchange.h"
+#include "atoll/plan/operators/guard.h"
+#include "atoll/plan/operators/stages.h"
 
 namespace atl::infer {
 namespace {
 
 constexpr std::size_t kRatios = 128;
-constexpr double kLeastMargin = 5e-4;
+constexpr double kMinMargin = 5e-4;
 constexpr double kUnknownShare = 0.1;
-constexpr double kUnknownWeight = 0.5;  // of an inference that was seen now
+constexpr double kUnknownWeight = 0.5;  // relative to a ratio that is measured now
 constexpr double kRatioMemory = 30;     // seconds
 constexpr double kNotKnown = -1;
 constexpr int kBetweenPasses = 16;  // steps that compute
 
 using plan::as_index;
 
-// What is held while a program runs, and what its rest costs.
+// Tracks the rows that are held while a program runs, and computes the cost of the rest.
 class Holding {
  public:
   Holding(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered)
@@ -46,7 +46,8 @@ class Holding {
     if (!computes(step)) return 0;
     const int index = operator_of(step);
     double seconds = lowered_.operators[as_index(index)].robot.seconds(step.rows.size());
-    if (step.kind == Step::Kind::kCompute && operators_.operators[as_index(index)].state >= 0) {  // both at once
+    if (step.kind == Step::Kind::kCompute &&
+        operators_.operators[as_index(index)].state >= 0) {  // states and result at once
       const plan::Operator& states = lowered_.operators[as_index(index - 1)];
       seconds += states.robot.seconds(states.rows);
     }
@@ -97,7 +98,7 @@ class Holding {
   }
 
  private:
-  // Of a node with two the last is its result, behind its states.
+  // A node with two operators is represented by its result, which follows its states.
   int operator_of(const Step& step) const {
     return node_operators_[as_index(step.index)] - (step.kind == Step::Kind::kState ? 1 : 0);
   }
@@ -108,7 +109,7 @@ class Holding {
   std::vector<std::vector<Region>> held_;  // by tensor
   std::vector<int> node_operators_;        // by node
   std::vector<std::vector<int>> taken_;    // by operator
-  std::vector<int> outputs_;               // that operators make
+  std::vector<int> outputs_;               // those made by operators
 };
 
 }  // namespace
@@ -125,7 +126,7 @@ Guard::Guard(const Graph& graph, const Operators& operators, const plan::Operato
     holding.apply(step);
   }
   rest_.back() = holding.rest();
-  // Whoever has not done a step can do it alone; who has not freed a tensor has more.
+  // A step that has not been done can be done alone, and a tensor that has not been freed only helps.
   for (std::size_t i = robot.steps.size(); i-- > 0;) {
     if (rest_[i] == kNotKnown) rest_[i] = step_[i] + rest_[i + 1];
   }
@@ -146,12 +147,12 @@ void Jitter::add(double now, double predicted, double took) {
 
 double Jitter::margin(double now, double predicted) const {
   const double unknown = kUnknownShare / (1 + 2 * static_cast<double>(seen_.size()));
-  return std::max(kLeastMargin, (quantile(now, 0.95, 1 + unknown) - 1) * predicted);
+  return std::max(kMinMargin, (quantile(now, 0.95, 1 + unknown) - 1) * predicted);
 }
 
 double Jitter::ratio(double now) const { return quantile(now, 0.5, 1); }
 
-// Of the weighted ratios; `unknown` is one of them.
+// A quantile of the weighted ratios, one of which is `unknown`.
 double Jitter::quantile(double now, double share, double unknown) const {
   std::vector<std::pair<double, double>> weighted{{unknown, kUnknownWeight}};
   double total = kUnknownWeight;

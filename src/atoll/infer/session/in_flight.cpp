@@ -8,17 +8,17 @@ namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kEndPollPeriod{5};
-constexpr double kMostWait = 0.02;  // seconds
-constexpr double kMostPatience = 1e9;
+constexpr double kMaxServerWait = 0.02;  // seconds
+constexpr double kMaxPatience = 1e9;
 
-// `unended`: since the last inference has begun.
+// `unended`: seconds since the last inference started.
 Clock::duration end_wait(const AttemptRules& rules, double local, double unended) {
   double seconds = rules.deadline - unended;
   if (rules.hedge != Hedge::kNever) {
     const double left = rules.deadline - rules.margin - local - seconds_since(rules.begin);
-    seconds = std::min({left, local / 4, kMostWait});
+    seconds = std::min({left, local / 4, kMaxServerWait});
   }
-  const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, kMostPatience));
+  const std::chrono::duration<double> wait(std::clamp(seconds, 0.0, kMaxPatience));
   return std::chrono::duration_cast<Clock::duration>(wait);
 }
 
@@ -32,7 +32,7 @@ std::uint64_t InFlight::begin(const std::shared_ptr<SplitRun>& run, const std::f
   run->exchange().begin(last_);
   run_ = run;
   unended_ = last_;
-  begun_ = Clock::now();
+  started_ = Clock::now();
   down_bytes_ = 0;
   return last_;
 }
@@ -44,7 +44,7 @@ void InFlight::over() {
 
 bool InFlight::wait_for_end(const AttemptRules& rules, double local) {
   std::unique_lock lock(mutex_);
-  const Deadline limit = Deadline::after(end_wait(rules, local, seconds_since(begun_)));
+  const Deadline limit = Deadline::after(end_wait(rules, local, seconds_since(started_)));
   while (unended_ != 0 && !limit.expired()) {
     if (rules.is_over()) TurnGate::refuse();
     ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kEndPollPeriod));
@@ -89,7 +89,7 @@ std::optional<wire::Ack> InFlight::take(const wire::FrameHeader& header, std::sp
   const std::lock_guard lock(mutex_);
   if (header.id > last_) {
     throw Error(ErrorKind::kProtocol,
-                "it sent rows of inference " + std::to_string(header.id) + ", which has not begun");
+                "it sent rows of inference " + std::to_string(header.id) + ", which has not started");
   }
   if (!run_ || header.id < last_) return std::nullopt;
   down_bytes_ += payload.size();

@@ -12,28 +12,28 @@
 
 namespace atl::infer {
 
-/// The one inference that a server runs for a session, between the thread that computes and the client's, which takes rows and
-/// hears of ends.
+/// The one inference that a server runs for a session. Shared by the thread that computes and the client's thread,
+/// which takes rows and is notified of ends.
 class InFlight {
  public:
-  /// The inference's number; 0 where `is_connected` says no. That is asked behind the lock of lost(), so that no loss
-  /// is missed.
+  /// Starts an inference and returns its number; 0 if `is_connected` returns false. That is called under the lock of
+  /// lost(), so that no loss is missed.
   std::uint64_t begin(const std::shared_ptr<SplitRun>& run, const std::function<bool()>& is_connected);
-  /// Rows that come from now on are dropped.
+  /// Drops rows that arrive from now on.
   void over();
-  /// Whether the server has ended the last inference: it runs one of a model at a time. One that was given up may go on there, and
-  /// an end may be under way. The next one, of `rules` and with a model that takes `local` seconds here alone, waits for that a
-  /// fraction of `local`, at most some milliseconds; with Hedge::kNever until the last one has had all patience.
-  /// Error(kAborted) once the gate is closed.
+  /// Returns whether the server has ended the last inference, because it runs one of a model at a time. One that was
+  /// given up may still run there, or its end may be on the way. The next one, with `rules` and a model that takes
+  /// `local` seconds here alone, waits for it a fraction of `local`, at most some milliseconds; with Hedge::kNever
+  /// until the patience for the last one is used up. Throws Error(kAborted) once the gate is closed.
   bool wait_for_end(const AttemptRules& rules, double local);
-  /// Of rows of the last inference, as they came.
+  /// Bytes of rows of the last inference, as they arrived.
   std::uint64_t down_bytes() const;
   wire::Done last_done() const;
 
   void done(const wire::Done& done);
   void failed(std::uint64_t inference, const Error& error);
   void lost(const Error& error);
-  /// Error(kProtocol) for rows of inferences that have not begun, and as Arrivals::take.
+  /// Throws Error(kProtocol) for rows of inferences that have not started, and as Arrivals::take does.
   std::optional<wire::Ack> take(const wire::FrameHeader& header, std::span<const std::byte> payload);
 
  private:
@@ -42,7 +42,7 @@ class InFlight {
   std::shared_ptr<SplitRun> run_;  // null when it is over
   std::uint64_t last_ = 0;
   std::uint64_t unended_ = 0;
-  Clock::time_point begun_{};
+  Clock::time_point started_{};
   std::uint64_t down_bytes_ = 0;
   wire::Done done_;
 };

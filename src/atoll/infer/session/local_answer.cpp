@@ -5,9 +5,9 @@
 #include <limits>
 #include <utility>
 
+#include "atoll/infer/client/link_rates.h"
+#include "atoll/infer/engine/caller_check.h"
 #include "atoll/infer/run/measure.h"
-#include "atoll/infer/session/caller_check.h"
-#include "atoll/infer/session/link_rates.h"
 
 namespace atl::infer {
 namespace {
@@ -77,7 +77,7 @@ std::optional<std::vector<Value>> LocalAnswer::by_operators(std::span<const Valu
 }
 
 std::optional<std::vector<Value>> LocalAnswer::run(std::span<const Value> inputs, const Inference::GoOn& go_on) {
-  const bool by_engine = uses_engine();  // asked once: one that stalled may come back meanwhile
+  const bool by_engine = uses_engine();  // checked once: a stalled engine may return during the run
   const double expected = by_engine ? engine_->seconds() : profile_.seconds();
   const Clock::time_point begin = Clock::now();
   std::optional<std::vector<Value>> values =

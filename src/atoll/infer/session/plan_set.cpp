@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "atoll/infer/run/profiled.h"
-#include "atoll/plan/fluid_bound.h"
-#include "atoll/plan/timeline.h"
+#include "atoll/plan/operators/fluid_bound.h"
+#include "atoll/plan/operators/timeline.h"
 
 namespace atl::infer {
 namespace {
@@ -26,7 +26,7 @@ double rate_of(const plan::TableOptions& options, int index, int count) {
          std::pow(options.most_rate / options.least_rate, static_cast<double>(index) / (count - 1));
 }
 
-// Of everything on the robot and one plan.
+// For everything on the robot, and for one plan.
 plan::PlanTable table_of(const plan::OperatorGraph& graph, const plan::LinkCost& link, const PlanSetOptions& options) {
   plan::PlanTable table;
   table.link = link;

@@ -12,20 +12,20 @@
 #include "atoll/infer/run/division.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/session/guard.h"
-#include "atoll/plan/envelope.h"
-#include "atoll/plan/operator_policies.h"
+#include "atoll/plan/operators/envelope.h"
+#include "atoll/plan/operators/policies.h"
 
 namespace atl::infer {
 
 struct PlanSetOptions {
   std::string policy =
-      "auto";  ///< "auto": the table's choice for each inference; others (operator_policies): that plan
+      "auto";  ///< "auto": the table's choice for each inference; others (operator_policies): always that plan
   plan::OperatorOptions operators = {};
   plan::TableOptions table = {};
   plan::RobotPower power = {};
 };
 
-/// One plan with what the robot needs to run it.
+/// One plan with everything that the robot needs to run it.
 struct SplitPlan {
   plan::OperatorPlan plan;
   Division division;
@@ -34,36 +34,37 @@ struct SplitPlan {
   bool robot_computes = false;
 };
 
-/// The plans of a model between two devices, over all rates of a link. Not changed once it is made.
+/// The plans of a model for two devices and all rates of their link. Not changed once it is made.
 struct PlanSet {
   std::shared_ptr<const Operators> operators;
   plan::OperatorGraph lowered;
   plan::PlanTable table;
-  std::vector<std::shared_ptr<const SplitPlan>> splits;  ///< by plan of the table; null for those that use no server
-  std::optional<std::size_t> pinned;                     ///< the policy's plan
+  std::vector<std::shared_ptr<const SplitPlan>> splits;  ///< by plan of the table; null for plans without a server
+  std::optional<std::size_t> pinned;                     ///< the policy's plan, unless it is "auto"
   std::vector<double> bound_rates;                       ///< ascending
-  std::vector<double> bounds;                            ///< seconds that no plan undercuts at these rates
+  std::vector<double> bounds;                            ///< lower bounds of the seconds of any plan at these rates
   double local_seconds = 0;                              ///< of the whole model on the robot
 
-  /// What no plan undercuts at this rate up: the bound of the next higher rate that was looked at.
+  /// The lower bound at this rate up: that of the next higher rate in `bound_rates`.
   double bound_at(double rate) const;
 };
 
-/// Plans for these profiles over a link with this proportion of rates and this latency. Where the profiles were measured along
-/// different dimensions, operators stay whole. Takes up to a second for large models. Errors as make_table and make_plan.
+/// Makes plans for these profiles over a link with this ratio of rates and this latency. If the profiles were measured
+/// along different dimensions, operators stay whole. Takes up to a second for large models. Throws as make_table and
+/// make_plan do.
 std::shared_ptr<const PlanSet> make_plan_set(const Graph& graph, const Profile& robot, const Profile& server,
                                              const plan::LinkCost& link, const PlanSetOptions& options);
 
-/// A plan, and what its answer is expected to take.
+/// A plan and the predicted time of its answer.
 struct PlanChoice {
   std::size_t plan = 0;
   double seconds = 0;
 };
 
-/// The plan of the least mean time over the likely rates, when the robot's own answer is there after `ceiling` seconds
-/// whatever the link does; of plans within the table's margin the simplest. Plan 0 is local and takes `local` seconds.
-/// `is_usable`, by plan, says which others the server can run. They take `wait` seconds more, for which
-/// their first turn there is waited for.
+/// Chooses the plan with the least mean time over the likely rates, given that the robot has its own answer after
+/// `ceiling` seconds whatever the link does; among plans within the table's margin, the simplest. Plan 0 is local and
+/// takes `local` seconds. `is_usable`, by plan, tells which others the server can run. They take `wait` seconds more,
+/// for their first turn on the server.
 PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> likely, double local, double ceiling,
                        const std::vector<bool>& is_usable, double wait = 0);
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "atoll/plan/timeline.h"
+#include "atoll/plan/operators/timeline.h"
 
 namespace atl::infer {
 namespace {

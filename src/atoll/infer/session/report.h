@@ -8,49 +8,50 @@
 #include <string>
 #include <vector>
 
-#include "atoll/infer/session/client.h"
-#include "atoll/infer/session/engine_runs.h"
-#include "atoll/infer/session/estimator.h"
+#include "atoll/infer/client/client.h"
+#include "atoll/infer/client/estimator.h"
+#include "atoll/infer/engine/engine_runs.h"
 #include "atoll/infer/wire/codecs.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 
-/// Where an answer was computed.
+/// The place where an answer was computed.
 enum class Origin { kLocal, kServer, kMixed };
 const char* to_string(Origin origin) noexcept;
 
-/// What a robot did for an inference, in seconds. Computing and waiting exclude each other; its radio works beside both.
+/// The seconds that a robot spent on an inference. Computing and waiting exclude each other; its radio works alongside
+/// both.
 struct RobotTimes {
   double computing = 0;
-  double waiting = 0;    ///< for rows, and for the server to end what it was asked before
-  double sending = 0;    ///< as long as the bytes take at the estimated rate of their direction
+  double waiting = 0;    ///< for rows, and for the server to end its last inference
+  double sending = 0;    ///< the time of the bytes at the estimated rate of their direction
   double receiving = 0;  ///< likewise
 };
 
-/// Those of `seconds` in which the robot waited so long and so many bytes went each way.
+/// The times of an inference of `seconds` in which the robot waited for `waited` and sent and received these bytes.
 RobotTimes robot_times(double seconds, double waited, std::uint64_t up_bytes, std::uint64_t down_bytes,
                        const plan::LinkCost& link) noexcept;
 
-/// What the robot draws in them.
+/// The energy that the robot uses in these times.
 double joules_of(const plan::RobotPower& power, const RobotTimes& times) noexcept;
 
-/// What a session has done. Seconds, bytes and joules; those of inferences are of the last thousand.
+/// A report on a session, in seconds, bytes and joules; statistics of inferences cover the last thousand.
 struct SessionReport {
   std::string policy;
   std::string plan;      ///< of the last inference: "local", "stream", ...
   double predicted = 0;  ///< seconds of the last inference
-  double bound = 0;      ///< that no plan undercuts at the rate of then; 0: not known
-  double gap = 0;        ///< by which share `predicted` is above the bound
+  double bound = 0;      ///< lower bound of any plan at the rate of that time; 0: not known
+  double gap = 0;        ///< the share by which `predicted` exceeds the bound
   double local_seconds = 0;
-  std::vector<std::string> plans;  ///< that there are
-  std::string robot;               ///< devices
-  std::string server;              ///< empty: never ready
+  std::vector<std::string> plans;  ///< all available ones
+  std::string robot;               ///< its device
+  std::string server;              ///< its device; empty: never ready
 
   std::uint64_t inferences = 0;
   std::array<std::uint64_t, 3> origins{};  ///< by Origin
-  std::uint64_t guarded = 0;               ///< the guard stopped the split
-  std::uint64_t missed = 0;                ///< deadlines
+  std::uint64_t guarded = 0;               ///< inferences in which the guard stopped the split
+  std::uint64_t missed = 0;                ///< missed deadlines
   std::uint64_t link_losses = 0;           ///< during inferences
   std::vector<double> latencies;           ///< the last hundred, in order
   double mean = 0;
@@ -65,8 +66,8 @@ struct SessionReport {
   RobotTimes times;           ///< of all inferences
   double server_compute = 0;  ///< seconds of the last inference there
   double server_waited = 0;   ///< for its turn
-  double expected_wait = 0;   ///< seconds that the next inference would wait there, as plans take it
-  std::string planning;       ///< why no plan can be made; empty: they can, or nobody has tried
+  double expected_wait = 0;   ///< seconds that the next inference would wait there, as plans assume
+  std::string planning;       ///< why no plan can be used; empty if one can, or before the first try
 
   LinkStatus link;
   double up_rate = 0;  ///< bytes per second, estimated
@@ -74,8 +75,8 @@ struct SessionReport {
   double latency = 0;  ///< of a message
   BandwidthEstimate::ForecastError forecast;
 
-  wire::Codec lossy = wire::Codec::kRaw;  ///< as asked for
-  std::uint64_t losses = 0;               ///< inferences in which it was measured what that did to what went up
+  wire::Codec lossy = wire::Codec::kRaw;  ///< as requested
+  std::uint64_t losses = 0;               ///< inferences in which the loss of what was sent up was measured
   wire::Loss largest_loss;                ///< of those
   double mean_loss = 0;                   ///< the mean of their means
 
@@ -85,7 +86,7 @@ struct SessionReport {
   std::string json() const;
 };
 
-/// What the server said of its last answer; and what the client knows of the link.
+/// Sets what the server reported with its last answer, or what the client knows of the link.
 void fill(SessionReport& report, const wire::Done& done);
 void fill(SessionReport& report, const Client& client);
 

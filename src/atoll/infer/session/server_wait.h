@@ -8,17 +8,18 @@
 
 namespace atl::infer {
 
-/// How long a session's next inference will wait for a turn on its server, from what the server tells of the others and what
-/// the last inferences have waited. Seconds of any clock that does not go back come with each call. Any thread.
+/// Predicts how long a session's next inference will wait for a turn on its server, from the load that the server
+/// reports and the waits of the last inferences. Each call passes the time, in seconds of any monotonic clock. Any
+/// thread.
 class ServerWait {
  public:
   void told(double now, const wire::Load& load);
-  /// An inference has waited for so long. Counts for 1 / e after two seconds, and not at all after ten: or a session that went
-  /// away because of it would never come back.
+  /// An inference has waited for `seconds`. Counts for 1 / e after two seconds, and not at all after ten: otherwise a
+  /// session that stopped using the server because of a wait would never return to it.
   void waited(double now, double seconds);
-  /// It is another server from now on.
+  /// Forgets everything: from now on it is another server.
   void forget();
-  /// plan::expected_wait(); 0 where nothing was told for ten seconds.
+  /// plan::expected_wait(); 0 if the server has reported no load for ten seconds.
   double expected(double now) const;
 
  private:

@@ -21,8 +21,8 @@ namespace {
 
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kTellingShare = 0.2;  // of a model: what is quicker says little about how fast this robot is
-constexpr double kHorizon = 0.05;      // how far ahead rates are asked for
+constexpr double kTellingShare = 0.2;  // of a model's time: shorter runs tell little about this robot's speed
+constexpr double kHorizon = 0.05;      // seconds ahead for which rates are predicted
 
 }  // namespace
 
@@ -52,7 +52,7 @@ class Session::Impl final : private Client::Owner {
     gate_.close();
     if (!client_) return;
     divisions_->stop();
-    client_->stop();  // its calls of this object use it
+    client_->stop();  // its callbacks use this object
   }
 
   Outcome run(std::span<const HostBytes> inputs, std::optional<Seconds> deadline,
@@ -106,7 +106,7 @@ class Session::Impl final : private Client::Owner {
   std::optional<Refusal> refusal() const { return client_ ? refusal_of(*client_, *divisions_) : std::nullopt; }
 
  private:
-  // One inference's turn, and when its times begin: `asked` for the user, `begin` for what the robot does for it.
+  // One inference's turn and the start of its times: `asked` for the user, `begin` for the robot's work.
   struct Frame {
     Frame(Impl& session, std::optional<Clock::time_point> since)
         : called(Clock::now()),
@@ -119,11 +119,11 @@ class Session::Impl final : private Client::Owner {
     CallerCheck caller;
     const TurnGate::Turn turn;
     const Clock::time_point begin;
-    double waited = 0;  // since then
+    double waited = 0;  // since `begin`
     InferenceRecord record{};
   };
 
-  // What was decided for one inference.
+  // The decision for one inference.
   struct Choice {
     std::shared_ptr<const Divisions::Offer> offer;
     std::shared_ptr<SplitRun> run;  // null: local
@@ -162,7 +162,7 @@ class Session::Impl final : private Client::Owner {
     return outcome;
   }
 
-  // What is left of the deadline counts: a turn that came late is one whose deadline is near.
+  // Uses the rest of the deadline, which is short if the turn came late.
   AttemptRules rules_for(std::optional<Seconds> deadline, Frame& frame) const {
     std::optional<double> left;
     if (deadline) left = deadline->count() - Seconds(frame.begin - frame.asked).count();
@@ -198,11 +198,11 @@ class Session::Impl final : private Client::Owner {
     const Clock::time_point begin = Clock::now();
     const bool is_free = flight_.wait_for_end(rules, local);
     frame.waited += seconds_since(begin);
-    const auto offer = usable_offer();  // another one, perhaps, than before that wait
+    const auto offer = usable_offer();  // may have changed during the wait
     if (!is_free || !offer) return choice;
     divisions_->look_at_link();
     choice.bound = offer->set->bound_at(client_->rates().up_rate());
-    // With "always" the robot's own answer takes as long as the model; it is then all that can be late.
+    // With "always" the robot's own answer takes as long as the model, and nothing can be later.
     const double ceiling = rules.hedge == Hedge::kAlways ? local : rules.deadline;
     const PlanChoice best = choose_plan(*offer->set, client_->rates().likely_up(kHorizon), local, ceiling,
                                         offer->usable(), wait_.expected(seconds_of(Clock::now())));
@@ -215,19 +215,19 @@ class Session::Impl final : private Client::Owner {
     return choice;
   }
 
-  // Null where the server cannot help.
+  // Null if the server cannot help.
   std::shared_ptr<const Divisions::Offer> usable_offer() const {
     return client_->is_ready() && !failures_.is_too_early() ? divisions_->offer() : nullptr;
   }
 
   void run_local(std::span<const Value> inputs, const AttemptRules& rules, Outcome& outcome) {
     auto values = local_.run(inputs, [&rules] { return !rules.is_over(); });
-    if (!values || gate_.is_closed()) TurnGate::refuse();  // an engine does not look
+    if (!values || gate_.is_closed()) TurnGate::refuse();  // an engine does not check the gate
     outcome.values = std::move(*values);
     outcome.origin = Origin::kLocal;
   }
 
-  // False: the link went before anything was sent.
+  // False: the link was lost before anything was sent.
   bool run_split(std::span<const Value> inputs, const Choice& choice, const AttemptRules& rules, Outcome& outcome,
                  Frame& frame) {
     SplitRun& run = *choice.run;
@@ -252,7 +252,7 @@ class Session::Impl final : private Client::Owner {
       outcome.values = outputs_from(model_, attempt.result());
       outcome.origin = attempt.origin();
     }
-    // An answer that does not unpack: nothing of this server's can be trusted any more.
+    // The answer was malformed, so this connection can no longer be trusted.
     if (attempt.link_error() && attempt.link_error()->kind() == ErrorKind::kProtocol) client_->reconnect();
     if (attempt.alone_seconds() > 0 && attempt.rest_seconds() >= kTellingShare * local_.predicted()) {
       local_.took(attempt.rest_seconds(), attempt.alone_seconds());
@@ -278,7 +278,7 @@ class Session::Impl final : private Client::Owner {
     return number;
   }
 
-  // Whatever way an inference ends, the server hears of it, and what comes later belongs to nobody.
+  // However an inference ends, the server is told, and rows that arrive later are dropped.
   struct Ending {
     Impl& session;
     std::uint64_t number;
@@ -321,12 +321,12 @@ class Session::Impl final : private Client::Owner {
   }
 
   void on_failed(const wire::Failed& failed) {
-    // That nobody wanted the answer any more is no fault of the server, unless its model is gone with it.
+    // A late answer is not the server's fault, unless its model is gone as well.
     const bool was_late = failed.kind == ErrorKind::kTimeout;
     if (failed.inference != 0) {
       if (failed.kind != ErrorKind::kMismatch && !was_late) failures_.another();
       flight_.failed(failed.inference, Error(failed.kind, "the server: " + failed.text));
-      // Its worker is gone, or it has forgotten the division: all is told anew.
+      // The worker is gone, or it has forgotten the division: a new connection sets up everything again.
       if (failed.kind == ErrorKind::kUnavailable || failed.kind == ErrorKind::kMismatch) client_->reconnect();
     } else if (client_->is_ready()) {
       divisions_->on_refused(failed.text);
@@ -353,7 +353,7 @@ class Session::Impl final : private Client::Owner {
   InFlight flight_;
   FailurePause failures_;
   ServerWait wait_;
-  std::string logged_;  // the last refusal; of the client's thread
+  std::string logged_;  // the last refusal; used on the client's thread
 
   std::unique_ptr<Client> client_;
   std::unique_ptr<Divisions> divisions_;
@@ -364,7 +364,7 @@ Session::Session(SessionOptions options, Bundle model, std::shared_ptr<OperatorR
     : impl_(std::make_unique<Impl>(std::move(options), std::move(model), std::move(runner), std::move(engine))) {}
 
 Session::~Session() {
-  // A forked child has neither the session's threads nor its connection, and its locks may be held for ever.
+  // A forked child has neither the session's threads nor its connection, and its locks may be held forever.
   if (impl_->is_inherited()) static_cast<void>(impl_.release());
 }
 

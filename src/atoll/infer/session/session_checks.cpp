@@ -9,8 +9,8 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/wire/images.h"
 #include "atoll/infer/wire/messages.h"
-#include "atoll/plan/operator_policies.h"
-#include "atoll/transport/host_port.h"
+#include "atoll/plan/operators/policies.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::infer {
 
@@ -21,7 +21,7 @@ void check_options(const SessionOptions& options) {
   }
   if (!(options.patience.count() >= 0)) {
     throw Error(ErrorKind::kInvalidArgument, "patience is " + std::to_string(options.patience.count()) +
-                                                 ": give the seconds that a silent server is waited for");
+                                                 ": give the seconds to wait for a silent server");
   }
   const std::vector<std::string> known = plan::operator_policies();
   if (std::find(known.begin(), known.end(), options.policy) == known.end()) {
@@ -41,7 +41,7 @@ SessionOptions checked_options(SessionOptions options, const Graph& graph) {
 
 void check_count(const Graph& graph, std::size_t inputs) {
   if (inputs == graph.inputs.size()) return;
-  throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph.inputs.size()) + " inputs, and " +
+  throw Error(ErrorKind::kInvalidArgument, "the model has " + std::to_string(graph.inputs.size()) + " inputs, but " +
                                                std::to_string(inputs) + " were given");
 }
 
@@ -59,13 +59,13 @@ void check_lossy(const Graph& graph, wire::Codec lossy) {
     inputs += (inputs.empty() ? "" : ", ") + to_string(type);
   }
   throw Error(ErrorKind::kInvalidArgument, "lossy jpeg packs inputs that are images, " + std::string(wire::kImages) +
-                                               ", and none of the model's is one (" + inputs +
+                                               ", but none of the model's inputs is one (" + inputs +
                                                "): give half or int8, or leave it out");
 }
 
 std::uint64_t microseconds(double seconds) {
-  constexpr auto kMost = static_cast<double>(wire::kMaxMicroseconds);
-  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMost));
+  constexpr auto kMax = static_cast<double>(wire::kMaxMicroseconds);
+  return static_cast<std::uint64_t>(std::clamp(seconds * 1e6, 1.0, kMax));
 }
 
 void fill(SessionReport& report, const Outcome& last) {

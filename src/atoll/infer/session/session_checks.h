@@ -11,30 +11,30 @@
 
 namespace atl::infer {
 
-/// Error(kInvalidArgument) for a policy that is not known, which names those that are, for chunks that the wire does not
-/// take, and for a server's address that is none.
+/// Throws Error(kInvalidArgument) for an unknown policy (and names the known ones), a number of chunks that messages
+/// cannot hold, and an invalid server address.
 void check_options(const SessionOptions& options);
-/// The options, checked so, and for this graph (check_lossy).
+/// The options, checked by check_options and, for this graph, by check_lossy.
 SessionOptions checked_options(SessionOptions options, const Graph& graph);
 
-/// Error(kInvalidArgument) where the graph has another number of inputs.
+/// Throws Error(kInvalidArgument) if the graph has another number of inputs.
 void check_count(const Graph& graph, std::size_t inputs);
 
-/// The deadline. Error(kInvalidArgument) for one that is no number.
+/// Returns the deadline. Throws Error(kInvalidArgument) for NaN.
 std::optional<std::chrono::duration<double>> checked_deadline(std::optional<std::chrono::duration<double>> deadline);
 
-/// Error(kInvalidArgument), which names the inputs, for kJpeg where none of them is an image.
+/// Throws Error(kInvalidArgument), which names the inputs, for kJpeg if none of them is an image.
 void check_lossy(const Graph& graph, wire::Codec lossy);
 
-/// What a message says for so many seconds: at least 1, and what the wire takes.
+/// Seconds as microseconds in a message: at least 1, and at most wire::kMaxMicroseconds.
 std::uint64_t microseconds(double seconds);
 
-/// What was planned for the last inference.
+/// Sets what was planned for the last inference.
 void fill(SessionReport& report, const Outcome& last);
-/// The record with what the outcome tells.
+/// Adds the outcome's figures to the record.
 InferenceRecord with_outcome(InferenceRecord record, const Outcome& outcome);
 
-/// How a session with these options plans.
+/// The options of divisions for a session with these options.
 Divisions::Options division_options(const SessionOptions& options);
 
 }  // namespace atl::infer

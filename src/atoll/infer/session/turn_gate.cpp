@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/session/turn_gate.h"
 
-#include "atoll/infer/session/caller_check.h"
+#include "atoll/infer/engine/caller_check.h"
 
 namespace atl::infer {
 

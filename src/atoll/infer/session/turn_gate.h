@@ -13,8 +13,8 @@ namespace atl::infer {
 /// Lets the inferences of a session run one at a time, and none once it is closed. Any thread.
 class TurnGate {
  public:
-  /// A turn, from its coming to its end. Error(kInvalidArgument) where the gate is closed, kAborted where it closes before
-  /// the turn has come; and what `check` throws, which is called every 50 ms while it waits.
+  /// A turn. The constructor waits for it, and throws Error(kInvalidArgument) if the gate is closed, kAborted if it is
+  /// closed before the turn begins, and what `check` throws, which is called every 50 ms during the wait.
   class Turn {
    public:
     explicit Turn(TurnGate& gate, const std::function<void()>& check = {})
@@ -29,10 +29,11 @@ class TurnGate {
     const bool has_waited_;
   };
 
-  /// Turns that wait end at once; who has the turn sees is_closed(). Returns when nobody is inside; not to be called there.
+  /// Ends waiting turns at once; the one that runs sees is_closed(). Returns when all turns are over; must not be
+  /// called within a turn.
   void close();
   bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
-  /// For an inference that stops because of it.
+  /// Throws the error of an inference that stops because the gate is closed.
   [[noreturn]] static void refuse() {
     throw Error(ErrorKind::kAborted, "the session was closed while this inference ran");
   }

@@ -33,11 +33,11 @@ struct FreeContext {
 
 template <class Context>
 Context& required(const std::unique_ptr<Context, FreeContext>& context) {
-  if (!context) throw Error(ErrorKind::kUnavailable, "zstd gets no memory to work in");
+  if (!context) throw Error(ErrorKind::kUnavailable, "zstd cannot allocate its working memory");
   return *context;
 }
 
-// A context is about a megabyte, made once for each thread that packs.
+// A context takes about a megabyte and is made once for each thread that packs.
 ZSTD_CCtx& compressor() {
   thread_local const std::unique_ptr<ZSTD_CCtx, FreeContext> context(ZSTD_createCCtx());
   return required(context);
@@ -51,25 +51,27 @@ ZSTD_DCtx& decompressor() {
   throw Error(ErrorKind::kProtocol, std::string("a message packed as ") + to_string(codec) + ": " + what);
 }
 
-// None when it does not become shorter.
+// None if it does not become shorter.
 MaybePacked pack_zstd(Bytes bytes) {
   std::vector<std::byte> packed(bytes.size() - 1);
   const std::size_t size =
       ZSTD_compressCCtx(&compressor(), packed.data(), packed.size(), bytes.data(), bytes.size(), kZstdLevel);
-  if (ZSTD_isError(size) != 0) return std::nullopt;  // most often: it did not fit
+  if (ZSTD_isError(size) != 0) return std::nullopt;  // usually because it does not fit
   packed.resize(size);
   return packed;
 }
 
-// What one frame of zstd says it holds, if it is one, whole and alone. Older formats that zstd may know are refused.
+// The content size that a zstd frame declares, if the bytes are exactly one frame. Older formats that zstd may support
+// are refused.
 std::size_t zstd_content_bytes(Codec codec, Bytes packed) {
   if (packed.size() < kZstdMagic.size() || std::memcmp(packed.data(), kZstdMagic.data(), kZstdMagic.size()) != 0) {
-    bad_packed(codec, "it does not begin as zstd");
+    bad_packed(codec, "it does not begin as a zstd frame");
   }
   if (ZSTD_findFrameCompressedSize(packed.data(), packed.size()) != packed.size())
     bad_packed(codec, "it is not one zstd frame");
   const unsigned long long size = ZSTD_getFrameContentSize(packed.data(), packed.size());
-  if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR) bad_packed(codec, "it does not say its size");
+  if (size == ZSTD_CONTENTSIZE_UNKNOWN || size == ZSTD_CONTENTSIZE_ERROR)
+    bad_packed(codec, "it does not declare its size");
   return size;
 }
 
@@ -88,7 +90,7 @@ void unpack_bits_zstd(std::size_t element_bytes, Bytes packed, std::span<std::by
   const std::size_t most = most_few_values_bytes(element_bytes, out.size() / element_bytes);
   if (size > most) {
     bad_packed(Codec::kBitsZstd,
-               "it holds " + std::to_string(size) + " bytes, at most " + std::to_string(most) + " are possible");
+               "it holds " + std::to_string(size) + " bytes: at most " + std::to_string(most) + " are possible");
   }
   std::vector<std::byte> few(size);
   unpack_zstd(Codec::kBitsZstd, packed, few);
@@ -98,7 +100,7 @@ void unpack_bits_zstd(std::size_t element_bytes, Bytes packed, std::span<std::by
 void require_size(const Tensor& type, std::size_t bytes) {
   if (static_cast<std::uint64_t>(type.bytes()) == bytes) return;
   throw Error(ErrorKind::kInvalidArgument,
-              "rows of " + std::to_string(type.bytes()) + " bytes are given " + std::to_string(bytes) + " bytes");
+              std::to_string(bytes) + " bytes were given for rows of " + std::to_string(type.bytes()) + " bytes");
 }
 
 template <class F>
@@ -129,7 +131,7 @@ Packed pack(Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
   require_size(type, bytes.size());
   if (codec > Codec::kJpeg) {
     throw Error(ErrorKind::kInvalidArgument,
-                std::string("nothing packs as ") + to_string(codec) + ": choose half, int8 or jpeg");
+                std::string("rows cannot be packed as ") + to_string(codec) + ": choose half, int8 or jpeg");
   }
   const auto element_bytes = static_cast<std::size_t>(bytes_of(type.dtype));
   if (codec == Codec::kRaw || bytes.empty()) return {};
@@ -168,7 +170,7 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
     case Codec::kJpeg: return unpack_jpeg(type, packed, out);
     case Codec::kRaw: break;
   }
-  bad_packed(codec, "nothing here unpacks that");
+  bad_packed(codec, "this Atoll cannot unpack it");
 }
 
 const char* to_string(Codec codec) noexcept {

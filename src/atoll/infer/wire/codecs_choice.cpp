@@ -11,12 +11,12 @@
 namespace atl::infer::wire {
 namespace {
 
-constexpr double kLeastGain = 0.05;
+constexpr double kMinGain = 0.05;
 constexpr double kProbeShare = 0.02;
 constexpr int kProbeEvery = 16;
-constexpr std::size_t kMostSampleBytes = std::size_t{64} << 10;
-constexpr std::size_t kLeastSampleBytes = 2048;
-constexpr double kFirstSecondsPerByte = 50e-9;  // a pessimistic guess of what trying all codecs costs
+constexpr std::size_t kMaxSampleBytes = std::size_t{64} << 10;
+constexpr std::size_t kMinSampleBytes = 2048;
+constexpr double kFirstSecondsPerByte = 50e-9;  // a pessimistic guess of the cost of trying all codecs
 constexpr std::size_t kSamplePieces = 8;
 constexpr std::size_t kWarmUpBytes = 256;
 
@@ -41,7 +41,7 @@ Choice choose(std::size_t bytes, double link_bytes_per_second, const Measured& s
                                    speed.packed_share / link_bytes_per_second);
     if (speed.packed_share < 1 && seconds < best.seconds) best = {codec, seconds};
   }
-  return best.seconds < (1 - kLeastGain) * raw.seconds ? best : raw;
+  return best.seconds < (1 - kMinGain) * raw.seconds ? best : raw;
 }
 
 std::vector<std::byte> sample_of(const Tensor& type, std::span<const std::byte> bytes, std::size_t most_bytes) {
@@ -84,13 +84,13 @@ Packed CodecChooser::pack(const Tensor& type, std::span<const std::byte> bytes, 
 
 void CodecChooser::probe(const Tensor& type, std::span<const std::byte> bytes, double budget_seconds) {
   const double affordable =
-      std::clamp(budget_seconds / probe_seconds_per_byte_, 0.0, static_cast<double>(kMostSampleBytes));
+      std::clamp(budget_seconds / probe_seconds_per_byte_, 0.0, static_cast<double>(kMaxSampleBytes));
   const auto most_bytes = static_cast<std::size_t>(affordable);
-  if (most_bytes < std::min(kLeastSampleBytes, bytes.size())) return;
+  if (most_bytes < std::min(kMinSampleBytes, bytes.size())) return;
   const double begin = now_();
   const std::vector<std::byte> sample = sample_of(type, bytes, most_bytes);
   if (probe_seconds_ == 0) {
-    // The first call of zstd on a thread makes its context, which says nothing about the next ones.
+    // The first call of zstd on a thread makes its context, so its time is not representative.
     const std::size_t least = std::min(sample.size(), kWarmUpBytes);
     static_cast<void>(try_codec(Codec::kZstd, type, std::span(sample).first(least)));
   }

@@ -7,7 +7,7 @@
 
 namespace atl::infer::wire {
 
-/// Elements of tensors that lie anywhere in memory; without checks.
+/// Reads and writes elements of tensors at any alignment, without checks.
 template <class T>
 T element(std::span<const std::byte> bytes, std::size_t index) {
   T value;

@@ -12,14 +12,14 @@
 namespace atl::infer::wire {
 namespace {
 
-static_assert(std::endian::native == std::endian::little, "elements and places are read as they lie");
+static_assert(std::endian::native == std::endian::little, "elements and places are read in place");
 
-constexpr std::size_t kMostValues = 16;
+constexpr std::size_t kMaxValues = 16;
 constexpr std::size_t kBlock = 256;
 constexpr std::uint8_t kNoPlace = 0xff;
 
 [[noreturn]] void bad_few_values(const std::string& what) {
-  throw Error(ErrorKind::kProtocol, "a message of few values that does not unpack: " + what);
+  throw Error(ErrorKind::kProtocol, "a message of few values cannot be unpacked: " + what);
 }
 
 unsigned bits_for(std::size_t values) noexcept { return values <= 1 ? 0 : values <= 2 ? 1 : values <= 4 ? 2 : 4; }
@@ -28,7 +28,7 @@ std::size_t places_bytes(std::size_t elements, unsigned bits) noexcept {
   return elements / 8 * bits + (elements % 8 * bits + 7) / 8;
 }
 
-// The low `kBits` bits of the eight bytes of `x` behind each other: neighbours come together three times.
+// Concatenates the low `kBits` bits of the eight bytes of `x`, joining neighbours three times.
 template <unsigned kBits>
 std::uint64_t gathered(std::uint64_t x) noexcept {
   constexpr std::uint64_t kPairs = 0x0001000100010001 * ((1U << (2 * kBits)) - 1);
@@ -38,7 +38,7 @@ std::uint64_t gathered(std::uint64_t x) noexcept {
   return x | (x >> (32 - 4 * kBits));
 }
 
-// What gathered() made, as eight bytes again.
+// The inverse of gathered().
 template <unsigned kBits>
 std::uint64_t spread(std::uint64_t x) noexcept {
   constexpr std::uint64_t kOnes = 0x0101010101010101 * ((1U << kBits) - 1);
@@ -49,7 +49,7 @@ std::uint64_t spread(std::uint64_t x) noexcept {
   return (x | (x << (8 - kBits))) & kOnes;
 }
 
-// Writes each element's place in the table; returns how many elements there are before the first without one.
+// Writes each element's place in the table; returns the number of elements before the first without a place.
 template <class U>
 std::size_t find_places(const U* __restrict values, std::size_t count, const U* table, std::size_t entries,
                         std::uint8_t* __restrict places) {
@@ -61,7 +61,7 @@ std::size_t find_places(const U* __restrict values, std::size_t count, const U* 
   }
   std::uint8_t any = 0;
   for (std::size_t i = 0; i < count; ++i) any = static_cast<std::uint8_t>(any | places[i]);
-  if (any < kMostValues) return count;
+  if (any < kMaxValues) return count;
   return static_cast<std::size_t>(std::find(places, places + count, kNoPlace) - places);
 }
 
@@ -80,7 +80,7 @@ template <class U>
 std::optional<std::vector<std::byte>> pack_as(std::span<const std::byte> bytes) {
   const std::size_t elements = bytes.size() / sizeof(U);
   std::vector<std::uint8_t> places((elements + 7) / 8 * 8);
-  std::array<U, kMostValues> table{};
+  std::array<U, kMaxValues> table{};
   std::array<U, kBlock> values;
   std::size_t entries = 0;
   for (std::size_t begin = 0; begin < elements; begin += kBlock) {
@@ -89,7 +89,7 @@ std::optional<std::vector<std::byte>> pack_as(std::span<const std::byte> bytes) 
     for (;;) {
       const std::size_t found = find_places(values.data(), count, table.data(), entries, places.data() + begin);
       if (found == count) break;
-      if (entries == kMostValues) return std::nullopt;
+      if (entries == kMaxValues) return std::nullopt;
       table[entries++] = values[found];
     }
   }
@@ -109,7 +109,7 @@ std::optional<std::vector<std::byte>> pack_as(std::span<const std::byte> bytes) 
 }
 
 template <unsigned kBits, class U>
-void read_places(std::span<const std::byte> places, const std::array<U, kMostValues>& table, std::size_t entries,
+void read_places(std::span<const std::byte> places, const std::array<U, kMaxValues>& table, std::size_t entries,
                  std::span<std::byte> out) {
   const std::size_t elements = out.size() / sizeof(U);
   std::uint8_t most = 0;
@@ -127,7 +127,7 @@ void read_places(std::span<const std::byte> places, const std::array<U, kMostVal
     const std::size_t count = std::min<std::size_t>(8, elements - at);
     std::memcpy(out.data() + at * sizeof(U), values.data(), count * sizeof(U));
     for (std::size_t i = count; i < 8; ++i) {
-      if (eight[i] != 0) bad_few_values("bits behind the last element are not 0");
+      if (eight[i] != 0) bad_few_values("bits after the last element are not 0");
     }
   }
   if (most >= entries)
@@ -137,15 +137,15 @@ void read_places(std::span<const std::byte> places, const std::array<U, kMostVal
 template <class U>
 void unpack_as(std::span<const std::byte> packed, std::span<std::byte> out) {
   const std::size_t entries = packed.empty() ? 0 : std::to_integer<std::size_t>(packed[0]);
-  if (entries == 0 || entries > kMostValues)
-    bad_few_values(std::to_string(entries) + " distinct values: 1 to 16 are possible");
+  if (entries == 0 || entries > kMaxValues)
+    bad_few_values(std::to_string(entries) + " distinct values: 1 to 16 are allowed");
   const unsigned bits = bits_for(entries);
   const std::size_t head = 1 + entries * sizeof(U);
   const std::size_t expected = head + places_bytes(out.size() / sizeof(U), bits);
   if (packed.size() != expected) {
     bad_few_values("it has " + std::to_string(packed.size()) + " bytes instead of " + std::to_string(expected));
   }
-  std::array<U, kMostValues> table{};
+  std::array<U, kMaxValues> table{};
   std::memcpy(table.data(), packed.data() + 1, entries * sizeof(U));
   const std::span<const std::byte> places = packed.subspan(head);
   switch (bits) {
@@ -178,7 +178,7 @@ void unpack_few_values(std::size_t element_bytes, std::span<const std::byte> pac
 }
 
 std::size_t most_few_values_bytes(std::size_t element_bytes, std::size_t elements) noexcept {
-  return 1 + kMostValues * element_bytes + places_bytes(elements, 4);
+  return 1 + kMaxValues * element_bytes + places_bytes(elements, 4);
 }
 
 }  // namespace atl::infer::wire

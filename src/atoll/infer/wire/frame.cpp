@@ -19,7 +19,7 @@ constexpr std::size_t kSumAt = kHeaderBytes - sizeof(std::uint32_t);
 
 std::uint64_t sum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
-// Of the header's bytes before its own sum, which hold the payload's.
+// The checksum of the header's bytes before it, which include the payload's checksum.
 std::uint32_t header_sum_of(std::span<const std::byte> header) {
   return static_cast<std::uint32_t>(sum_of(header.first(kSumAt)));
 }
@@ -34,7 +34,7 @@ const char* name_of(FrameKind kind) {
   return nullptr;
 }
 
-// What is wrong with a header; empty when nothing is.
+// Describes the fault of a header; empty if it is valid.
 std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) {
   const char* name = name_of(header.kind);
   if (name == nullptr) return "a frame of the unknown kind " + std::to_string(static_cast<int>(header.kind));
@@ -48,11 +48,11 @@ std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) 
   const bool rows_are_zero = header.tensor == 0 && header.rows_begin == 0 && header.rows_end == 0;
   if ((!has_rows && (!rows_are_zero || header.codec != Codec::kRaw)) || (!has_message && header.message_bytes != 0) ||
       (is_control && (header.id != 0 || header.offset != 0))) {
-    return frame + " in which a field is not 0 that this kind does not use";
+    return frame + " with a non-zero field that this kind does not use";
   }
   if (header.tensor < 0 || header.rows_begin < 0 || header.rows_end < header.rows_begin) {
     return frame + " of rows [" + std::to_string(header.rows_begin) + ", " + std::to_string(header.rows_end) +
-           ") of tensor " + std::to_string(header.tensor) + ", which cannot be";
+           ") of tensor " + std::to_string(header.tensor) + ", which is invalid";
   }
   const std::uint64_t payload = header.payload_bytes;
   const std::uint64_t least = has_message && header.message_bytes == 0 ? 0 : 1;
@@ -64,7 +64,7 @@ std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) 
   const std::uint64_t end = has_message ? header.message_bytes : kMaxWeightBytes;
   if (!is_control && (header.offset > end || payload > end - header.offset)) {
     return frame + " with " + std::to_string(payload) + " bytes at byte " + std::to_string(header.offset) +
-           ", behind the end at " + std::to_string(end);
+           ", beyond the end at " + std::to_string(end);
   }
   return {};
 }
@@ -85,7 +85,7 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   const auto version = reader.integer<std::uint16_t>();
   if (version != kVersion) {
     throw Error(ErrorKind::kMismatch, "the other side sent a frame of wire version " + std::to_string(version) +
-                                          "; here is version " + std::to_string(kVersion) +
+                                          ", but this side has version " + std::to_string(kVersion) +
                                           ": install the same release on both");
   }
   Parsed parsed;
@@ -101,7 +101,7 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   parsed.payload_sum = reader.integer<std::uint64_t>();
   header.payload_bytes = reader.integer<std::uint32_t>();
   if (reader.integer<std::uint32_t>() != header_sum_of(bytes))
-    bad_bytes("a frame's header that does not fit its checksum");
+    bad_bytes("a frame's header that does not match its checksum");
   const std::string fault = fault_of(header, most_control_bytes);
   if (!fault.empty()) bad_bytes(fault);
   return parsed;
@@ -109,7 +109,7 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
 
 void deliver(const Parsed& parsed, std::span<const std::byte> payload, const FrameParser::OnFrame& on_frame) {
   if (sum_of(payload) != parsed.payload_sum) {
-    bad_bytes(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not fit its checksum");
+    bad_bytes(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not match its checksum");
   }
   on_frame(parsed.header, payload);
 }
@@ -134,11 +134,11 @@ class HeaderWriter {
 
 void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out) {
   if (payload.size() != header.payload_bytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a frame's header says " + std::to_string(header.payload_bytes) +
-                                                 " bytes, its payload has " + std::to_string(payload.size()));
+    throw Error(ErrorKind::kInvalidArgument, "a frame's header declares " + std::to_string(header.payload_bytes) +
+                                                 " bytes, but its payload has " + std::to_string(payload.size()));
   }
   const std::string fault = fault_of(header, kMaxControlBytes);
-  if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault + ": it is not sent");
+  if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault + " cannot be sent");
   HeaderWriter writer(out);
   writer.put(kMagic);
   writer.put(kVersion);
@@ -157,7 +157,7 @@ void encode(const FrameHeader& header, std::span<const std::byte> payload, std::
 
 FrameParser::FrameParser(std::size_t most_control_bytes) : most_control_bytes_(most_control_bytes) {}
 
-// Holds of `bytes` what is lacking to `up_to` bytes; returns how many it took.
+// Holds bytes until there are `up_to`; returns the number that it took from `bytes`.
 std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_to) {
   const std::size_t count = std::min(bytes.size(), up_to - held_.size());
   held_.reserve(up_to);
@@ -166,8 +166,8 @@ std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_t
 }
 
 void FrameParser::push(std::span<const std::byte> bytes, const OnFrame& on_frame) {
-  if (is_broken_) bad_bytes("more bytes behind those that were wrong");
-  is_broken_ = true;  // whatever throws from here on
+  if (is_broken_) bad_bytes("more bytes after malformed ones");
+  is_broken_ = true;  // unless everything below succeeds
   while (!bytes.empty()) {
     if (!held_.empty() || bytes.size() < kHeaderBytes) {
       if (held_.size() < kHeaderBytes) bytes = bytes.subspan(hold(bytes, kHeaderBytes));
@@ -189,7 +189,7 @@ void FrameParser::push(std::span<const std::byte> bytes, const OnFrame& on_frame
     if (held_.size() < kHeaderBytes + payload_bytes) break;
     deliver(parsed, std::span<const std::byte>(held_).subspan(kHeaderBytes), on_frame);
     held_.clear();
-    // A large control message is rare: its memory is not kept for the next one.
+    // Large control messages are rare, so their memory is not kept.
     if (held_.capacity() > kHeaderBytes + kMaxDataBytes) held_ = std::vector<std::byte>();
   }
   is_broken_ = false;

@@ -9,27 +9,28 @@
 
 #include "atoll/core/region.h"
 
-// How a robot, a server and the server's worker processes speak: a stream of frames, each a header of fixed size and a
-// payload. Control frames hold a FlatBuffers message (messages.h); the others hold bytes of weights and tensors as they are.
+// The protocol between a robot, a server and the server's worker processes: a stream of frames, each a header of fixed
+// size and a payload. Control frames hold a FlatBuffers message (messages.h); the others hold raw bytes of weights and
+// tensors.
 namespace atl::infer::wire {
 
 inline constexpr std::uint16_t kVersion = 1;
 inline constexpr std::size_t kHeaderBytes = 56;
-inline constexpr std::size_t kMaxControlBytes = std::size_t{32} << 20;    ///< a graph, mostly
+inline constexpr std::size_t kMaxControlBytes = std::size_t{32} << 20;    ///< sized for a graph
 inline constexpr std::size_t kMaxDataBytes = std::size_t{1} << 18;        ///< of one frame; messages have many
 inline constexpr std::uint64_t kMaxWeightBytes = std::uint64_t{1} << 40;  ///< of a model's weight file
 
 enum class FrameKind : std::uint8_t {
   kControl = 1,  ///< a message of messages.h
-  kWeights = 2,  ///< bytes of a model's weight file: `id` the model, `offset` where they belong
-  kTensor = 3,   ///< bytes of rows of a tensor: `id` the inference
-  kProbe = 4,    ///< bytes that mean nothing, to measure the link: `id` a token
+  kWeights = 2,  ///< bytes of a model's weight file at `offset`; `id` is the model
+  kTensor = 3,   ///< bytes of rows of a tensor; `id` is the inference
+  kProbe = 4,    ///< meaningless bytes that measure the link; `id` is a token
 };
 
-/// How the bytes of one message of rows are packed (codecs.h). Every frame of a message says the same.
+/// The codec by which one message of rows is packed (codecs.h), the same in every frame of a message.
 enum class Codec : std::uint8_t { kRaw = 0, kBits = 1, kZstd = 2, kBitsZstd = 3, kHalf = 4, kInt8 = 5, kJpeg = 6 };
 
-/// What a frame is about. Fields that its kind does not use are 0.
+/// The header of a frame. Fields that its kind does not use are 0.
 struct FrameHeader {
   FrameKind kind = FrameKind::kControl;
   Codec codec = Codec::kRaw;
@@ -37,39 +38,40 @@ struct FrameHeader {
   std::int32_t tensor = 0;
   std::int32_t rows_begin = 0;
   std::int32_t rows_end = 0;
-  std::uint32_t message_bytes = 0;  ///< of the whole message as it is packed
+  std::uint32_t message_bytes = 0;  ///< of the whole packed message
   std::uint64_t offset = 0;         ///< of this payload in the message, or in the weight file
   std::uint32_t payload_bytes = 0;
   bool operator==(const FrameHeader&) const = default;
 };
 
-/// The header's bytes, little-endian, with magic and version, and checksums (XXH3) of the header and of the payload, which must
-/// have `payload_bytes`. Error(kInvalidArgument) for a header that a FrameParser would refuse.
+/// Writes the header, little-endian, with magic and version, and checksums (XXH3) of the header and of the payload,
+/// which must have `payload_bytes`. Throws Error(kInvalidArgument) for a header that a FrameParser would refuse.
 void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out);
 
-/// Cuts a stream of bytes into frames. Never holds more than one frame; gives nothing out before its checksum fits.
+/// Splits a stream of bytes into frames. Never holds more than one frame, and delivers none before its checksum
+/// matches.
 class FrameParser {
  public:
-  /// `most_control_bytes`: what a peer may make this side hold before it has been admitted is less than afterwards.
+  /// `most_control_bytes`: the limit of a control frame, which is lower for a peer that has not been admitted yet.
   explicit FrameParser(std::size_t most_control_bytes = kMaxControlBytes);
-  /// From the next frame on; may be called in `on_frame`.
+  /// Applies from the next frame on; may be called in `on_frame`.
   void set_most_control_bytes(std::size_t bytes) noexcept { most_control_bytes_ = bytes; }
 
   using OnFrame = std::function<void(const FrameHeader& header, std::span<const std::byte> payload)>;
-  /// Calls `on_frame` for every frame that `bytes` completes, in order; payloads are valid during the call, in which the parser
-  /// must stay. A payload that comes whole is not copied. Throws Error(kMismatch) for another version, Error(kProtocol) for anything
-  /// else that is wrong (magic, kind, codec, sizes, checksums, non-zero fields that the kind does not use), what `on_frame` throws, and Error(kProtocol) ever
-  /// after.
+  /// Calls `on_frame` for every frame that `bytes` completes, in order. Payloads are valid during the call, in which
+  /// the parser must not be destroyed. A payload that arrives whole is not copied. Throws Error(kMismatch) for another
+  /// version, Error(kProtocol) for any other fault (magic, kind, codec, sizes, checksums, non-zero fields that the kind
+  /// does not use), and what `on_frame` throws; every later call throws Error(kProtocol).
   void push(std::span<const std::byte> bytes, const OnFrame& on_frame);
 
-  /// Whether a frame has begun and is not complete: a stream that ends here was cut.
+  /// Returns whether a frame has started but is not complete; a stream that ends there was truncated.
   bool is_inside_frame() const noexcept { return !held_.empty(); }
 
  private:
   std::size_t hold(std::span<const std::byte> bytes, std::size_t up_to);
 
   std::size_t most_control_bytes_;
-  std::vector<std::byte> held_;  // of a frame that is not complete
+  std::vector<std::byte> held_;  // of an incomplete frame
   bool is_broken_ = false;
 };
 

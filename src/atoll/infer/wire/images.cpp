@@ -19,7 +19,7 @@ namespace {
 using Bytes = std::span<const std::byte>;
 using MaybePacked = std::optional<std::vector<std::byte>>;
 
-constexpr double kMostPixel = 255;
+constexpr double kMaxPixel = 255;
 
 [[noreturn]] void bad_jpeg(const std::string& what) {
   throw Error(ErrorKind::kProtocol, "a message packed as jpeg: " + what);
@@ -29,7 +29,7 @@ bool is_channels(std::int64_t size) { return size == 1 || size == 3; }
 
 JpegSize size_of(const ImageLayout& layout) { return {layout.width, layout.images * layout.height, layout.channels}; }
 
-// Calls `visit(place of the byte in the picture, place of the element in the tensor)` for each.
+// Calls `visit(place of the byte in the picture, place of the element in the tensor)` for each element.
 template <class Visit>
 void for_places(const ImageLayout& layout, const Visit& visit) {
   const std::size_t channels = layout.is_planar ? layout.channels : 1;
@@ -44,7 +44,7 @@ void for_places(const ImageLayout& layout, const Visit& visit) {
   }
 }
 
-// Values of pixels: `low` and so many steps more.
+// The values of pixels: `low` plus the pixel's number of steps.
 struct Scale {
   float low = 0;
   float step = 0;
@@ -52,7 +52,7 @@ struct Scale {
   std::uint8_t pixel_of(double value) const {
     if (step == 0) return 0;
     const double steps = (value - static_cast<double>(low)) / static_cast<double>(step);
-    return static_cast<std::uint8_t>(std::lround(std::clamp(steps, 0.0, kMostPixel)));
+    return static_cast<std::uint8_t>(std::lround(std::clamp(steps, 0.0, kMaxPixel)));
   }
   double value_of(std::size_t pixel) const {
     return static_cast<double>(low) + static_cast<double>(step) * static_cast<double>(pixel);
@@ -72,14 +72,14 @@ std::optional<Scale> scale_of(Bytes bytes) {
     low = std::min(low, value);
     high = std::max(high, value);
   }
-  constexpr auto kMost = static_cast<double>(std::numeric_limits<float>::max());
-  if (!is_finite || std::fabs(static_cast<double>(low)) > kMost || std::fabs(static_cast<double>(high)) > kMost) {
+  constexpr auto kMax = static_cast<double>(std::numeric_limits<float>::max());
+  if (!is_finite || std::fabs(static_cast<double>(low)) > kMax || std::fabs(static_cast<double>(high)) > kMax) {
     return std::nullopt;
   }
   Scale scale;
   scale.low = static_cast<float>(low);
   const double range = static_cast<double>(high) - static_cast<double>(scale.low);
-  scale.step = static_cast<float>(std::max(0.0, range) / kMostPixel);
+  scale.step = static_cast<float>(std::max(0.0, range) / kMaxPixel);
   const bool has_step = scale.step == 0 ? low == high : scale.step >= std::numeric_limits<float>::min();
   if (!has_step || !scale.is_good()) return std::nullopt;
   return scale;
@@ -143,11 +143,11 @@ std::optional<ImageLayout> image_layout(const Tensor& type) {
   if (!layout.is_planar && !is_channels(size(2))) return std::nullopt;
   const std::size_t rows = layout.is_planar ? 1 : 0;
   const std::int64_t images = first == 0 ? 1 : type.shape[0];
-  constexpr auto kMostSide = static_cast<std::int64_t>(kMostJpegSide);
+  constexpr auto kMaxSide = static_cast<std::int64_t>(kMaxJpegSide);
   for (const std::int64_t side : {images, size(rows), size(rows + 1)}) {
-    if (side < 1 || side > kMostSide) return std::nullopt;
+    if (side < 1 || side > kMaxSide) return std::nullopt;
   }
-  if (images * size(rows) > kMostSide) return std::nullopt;
+  if (images * size(rows) > kMaxSide) return std::nullopt;
   layout.images = static_cast<std::size_t>(images);
   layout.channels = static_cast<std::size_t>(size(layout.is_planar ? 0 : 2));
   layout.height = static_cast<std::size_t>(size(rows));
@@ -165,7 +165,7 @@ std::optional<std::vector<std::byte>> pack_jpeg(const Tensor& type, std::span<co
 
 void unpack_jpeg(const Tensor& type, std::span<const std::byte> packed, std::span<std::byte> out) {
   const std::optional<ImageLayout> layout = image_layout(type);
-  if (!layout) bad_jpeg(to_string(type) + " is no image");
+  if (!layout) bad_jpeg(to_string(type) + " is not an image");
   if (type.dtype == Dtype::kUint8) return from_jpeg<std::uint8_t>(*layout, packed, out);
   if (type.dtype == Dtype::kFloat32) return from_jpeg<float>(*layout, packed, out);
   return from_jpeg<double>(*layout, packed, out);

@@ -13,24 +13,24 @@ namespace atl::infer::wire {
 namespace {
 
 constexpr int kQuality = 90;
-constexpr int kMostSampling = 2;  // pixels under one sample of a colour, each way
+constexpr int kMaxSampling = 2;  // pixels under one sample of a colour, each way
 
-// libjpeg leaves by longjmp where something is wrong. So nothing that needs to be destroyed is made below run(): whatever
-// does is a member, or the caller's.
+// libjpeg's errors leave by longjmp. So no object with a destructor is made below run(): such objects are members, or
+// the caller's.
 struct Errors {
-  jpeg_error_mgr base;  // first: all that libjpeg knows
+  jpeg_error_mgr base;  // must be first: libjpeg only knows this member
   std::jmp_buf out;
   char text[80];
 };
 
 [[noreturn]] void leave(j_common_ptr info) {
   auto* errors = reinterpret_cast<Errors*>(info->err);
-  std::snprintf(errors->text, sizeof(errors->text), "it is damaged, or no JPEG file (libjpeg's message %d)",
+  std::snprintf(errors->text, sizeof(errors->text), "it is damaged or not a JPEG file (libjpeg's message %d)",
                 info->err->msg_code);
   std::longjmp(errors->out, 1);
 }
 
-// Warnings are about damaged data, of which libjpeg would make up the rest.
+// Warnings report damaged data, which libjpeg would otherwise fill in.
 void leave_at_warning(j_common_ptr info, int level) {
   if (level < 0) leave(info);
 }
@@ -39,8 +39,8 @@ void do_nothing(j_common_ptr /*info*/) {}
 void do_nothing(j_compress_ptr /*info*/) {}
 void format_nothing(j_common_ptr /*info*/, char* text) { text[0] = '\0'; }
 
-// Not jpeg_std_error(), which knows texts and writes them to stderr: because of that, Debian's archive would not link into a
-// shared library.
+// Replaces jpeg_std_error(), which writes messages to stderr: because of that, Debian's archive could not be linked
+// into a shared library.
 jpeg_error_mgr* prepared(Errors& errors) {
   errors.base.error_exit = leave;
   errors.base.emit_message = leave_at_warning;
@@ -66,7 +66,7 @@ class Encoder {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // The bytes of the file; none where it did not fit.
+  // The size of the file in bytes; none if it did not fit.
   std::optional<std::size_t> run(const JpegSize& size, const std::uint8_t* pixels) {
     if (setjmp(errors_.out) != 0) return std::nullopt;
     compress(size, pixels);
@@ -86,7 +86,7 @@ class Encoder {
     jpeg_start_compress(&info_, TRUE);
     const std::size_t row_bytes = size.width * size.channels;
     while (info_.next_scanline < info_.image_height) {
-      auto* row = const_cast<JSAMPLE*>(pixels + info_.next_scanline * row_bytes);  // which is only read
+      auto* row = const_cast<JSAMPLE*>(pixels + info_.next_scanline * row_bytes);  // only read
       jpeg_write_scanlines(&info_, &row, 1);
     }
     jpeg_finish_compress(&info_);
@@ -105,7 +105,7 @@ class Decoder {
   Decoder(const Decoder&) = delete;
   Decoder& operator=(const Decoder&) = delete;
 
-  // Null when it went well; else what is wrong, for as long as this lives.
+  // Null on success; otherwise a description of the fault, valid as long as this object.
   const char* run(const JpegSize& size, std::span<const std::byte> jpeg, std::uint8_t* pixels) {
     if (setjmp(errors_.out) != 0) return errors_.text;
     return decompress(size, jpeg, pixels);
@@ -126,18 +126,18 @@ class Decoder {
       jpeg_read_scanlines(&info_, &row, 1);
     }
     jpeg_finish_decompress(&info_);
-    return info_.src->bytes_in_buffer == 0 ? nullptr : "there are bytes behind its end";
+    return info_.src->bytes_in_buffer == 0 ? nullptr : "there are bytes after its end";
   }
 
-  // Progressive files and those of several scans would take memory for all coefficients at once.
+  // Progressive files and those with several scans would take memory for all coefficients at once.
   const char* misfit(const JpegSize& size) {
-    if (info_.image_width != size.width || info_.image_height != size.height) return "it is of another size";
+    if (info_.image_width != size.width || info_.image_height != size.height) return "it has another size";
     if (static_cast<std::size_t>(info_.num_components) != size.channels) return "it has another number of colours";
     if (info_.jpeg_color_space != (size.channels == 3 ? JCS_YCbCr : JCS_GRAYSCALE)) return "it has other colours";
     if (info_.progressive_mode || info_.arith_code || jpeg_has_multiple_scans(&info_)) return "it is not baseline";
     for (int i = 0; i < info_.num_components; ++i) {
       const jpeg_component_info& component = info_.comp_info[i];
-      if (component.h_samp_factor > kMostSampling || component.v_samp_factor > kMostSampling) {
+      if (component.h_samp_factor > kMaxSampling || component.v_samp_factor > kMaxSampling) {
         return "its colours have another resolution";
       }
     }
@@ -152,7 +152,7 @@ class Decoder {
 
 std::optional<std::vector<std::byte>> encode_jpeg(const JpegSize& size, std::span<const std::uint8_t> pixels,
                                                   std::size_t most_bytes) {
-  std::vector<std::byte> jpeg(most_bytes + 1);  // what fills it to the end counts as too much
+  std::vector<std::byte> jpeg(most_bytes + 1);  // a file that fills it is too long
   Encoder encoder(jpeg);
   const std::optional<std::size_t> bytes = encoder.run(size, pixels.data());
   if (!bytes) return std::nullopt;

@@ -16,15 +16,16 @@ struct JpegSize {
   std::size_t height = 0;
   std::size_t channels = 1;
 };
-inline constexpr std::size_t kMostJpegSide = 65'500;
+inline constexpr std::size_t kMaxJpegSide = 65'500;
 
-/// The file; none where it takes more than `most_bytes`. Sides are 1 to kMostJpegSide, and `pixels` are exactly those.
+/// Encodes a file; none if it takes more than `most_bytes`. Sides must be 1 to kMaxJpegSide, and `pixels` must have
+/// exactly this size.
 std::optional<std::vector<std::byte>> encode_jpeg(const JpegSize& size, std::span<const std::uint8_t> pixels,
                                                   std::size_t most_bytes);
 
-/// Fills `pixels`, which are exactly those of `size`. Error(kProtocol) for a file of another size or kind than encode_jpeg
-/// makes, for one that is damaged, and for bytes behind its end. Size and kind are looked at before pixels are: what a
-/// file says never decides how much memory is taken.
+/// Decodes into `pixels`, which must have exactly the size `size`. Throws Error(kProtocol) for a file of another size
+/// or kind than encode_jpeg makes, for a damaged one, and for bytes after its end. Size and kind are checked before
+/// pixels are decoded, so that a file cannot decide how much memory is taken.
 void decode_jpeg(const JpegSize& size, std::span<const std::byte> jpeg, std::span<std::uint8_t> pixels);
 
 }  // namespace atl::infer::wire

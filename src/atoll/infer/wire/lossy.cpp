@@ -14,16 +14,16 @@
 namespace atl::infer::wire {
 namespace {
 
-constexpr double kMostHalf = 65504;
+constexpr double kMaxHalf = 65504;
 constexpr float kSteps = 127;
 
 [[noreturn]] void bad_lossy(const std::string& what) {
-  throw Error(ErrorKind::kProtocol, "a message of less exact numbers that does not unpack: " + what);
+  throw Error(ErrorKind::kProtocol, "a message of less exact numbers cannot be unpacked: " + what);
 }
 
 void require_floats(Dtype dtype) {
   if (dtype == Dtype::kFloat32 || dtype == Dtype::kFloat64) return;
-  bad_lossy(std::string("elements are ") + to_string(dtype) + ", only float32 and float64 are packed so");
+  bad_lossy(std::string("elements are ") + to_string(dtype) + ", but only float32 and float64 are packed like this");
 }
 
 void require_bytes(std::size_t found, std::size_t expected) {
@@ -66,7 +66,7 @@ void for_runs(const Channels& all, const Visit& visit) {
   }
 }
 
-// The step with which magnitudes up to `most` fit; none where float32 has no such number at full precision.
+// The step with which magnitudes up to `most` fit; none if it is not a normal float32.
 std::optional<float> step_for(double most) {
   if (most == 0) return 0.0F;
   if (most > static_cast<double>(std::numeric_limits<float>::max())) return std::nullopt;
@@ -127,7 +127,7 @@ void from_int8(const Channels& all, std::span<const std::byte> packed, std::span
       set_element<F>(out, i, static_cast<F>(value) * step);
     }
   });
-  if (wrong) bad_lossy("-128 steps: -127 to 127 are possible");
+  if (wrong) bad_lossy("-128 steps: -127 to 127 are allowed");
 }
 
 }  // namespace
@@ -142,9 +142,9 @@ std::uint16_t half_of(float value) noexcept {
   } else if (magnitude == 0x7f800000U) {
     half = 0x7c00U;
   } else if (magnitude >= 0x477fe000U) {
-    half = 0x7bffU;  // 65504 and all above
+    half = 0x7bffU;  // 65504 and everything above
   } else if (magnitude < 0x38800000U) {
-    // Below 2^-14 float16 counts in 2^-24, which is what the last bit of a float32 beside 0.5 means: the sum rounds.
+    // Below 2^-14 float16 has steps of 2^-24, like the last bit of a float32 near 0.5: so adding 0.5 rounds.
     half = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - std::bit_cast<std::uint32_t>(0.5F);
   } else {
     magnitude += 0xfffU + ((magnitude >> 13) & 1U);
@@ -154,10 +154,11 @@ std::uint16_t half_of(float value) noexcept {
 }
 
 std::uint16_t half_of(double value) noexcept {
-  if (std::isfinite(value)) value = std::clamp(value, -kMostHalf, kMostHalf);
+  if (std::isfinite(value)) value = std::clamp(value, -kMaxHalf, kMaxHalf);
   const auto nearest = static_cast<float>(value);
   if (static_cast<double>(nearest) == value || std::isnan(value)) return half_of(nearest);
-  // Rounding twice can go wrong at a tie. So the first time cuts, and sets the last bit to say that something was cut.
+  // Rounding twice can go wrong at a tie. So the first rounding truncates, and sets the last bit if anything was cut
+  // off.
   auto bits = std::bit_cast<std::uint32_t>(nearest);
   if (std::fabs(static_cast<double>(nearest)) > std::fabs(value)) --bits;
   return half_of(std::bit_cast<float>(bits | 1U));

@@ -12,7 +12,7 @@
 namespace atl::infer::wire {
 namespace {
 
-// Of one message's fields. An overload of `operator()` for each message says what they may be.
+// Checks the fields of a message. The overload of `operator()` for each message defines what they may be.
 class Checker {
  public:
   Checker(const char* message, Way way) : message_(message), way_(way) {}
@@ -115,9 +115,9 @@ class Checker {
     if (value >= least && value <= most) return;
     fail(field, std::to_string(value), std::to_string(least) + " to " + std::to_string(most));
   }
-  // Of a model or an inference.
+  // The number of a model or an inference.
   void number(const char* field, std::uint64_t value) const {
-    if (value == 0) fail(field, "0", "a number that is not 0");
+    if (value == 0) fail(field, "0", "a non-zero number");
   }
   void times(const char* field, const std::vector<double>& seconds, std::size_t count) const {
     if (seconds.size() != count || count > kMaxNodes) {
@@ -125,7 +125,7 @@ class Checker {
            "one entry for each node in fixed, per_row and whole, at most " + std::to_string(kMaxNodes));
     }
     for (const double value : seconds) {
-      if (!std::isfinite(value) || value < 0) fail(field, std::to_string(value), "a finite time that is not negative");
+      if (!std::isfinite(value) || value < 0) fail(field, std::to_string(value), "a finite, non-negative time");
     }
   }
   void load(const Load& m) const {

@@ -6,7 +6,7 @@
 namespace atl::infer::wire {
 
 enum class Way {
-  kOut,  ///< faults are Error(kInvalidArgument); sentences for people are not looked at: they are cut
+  kOut,  ///< faults are Error(kInvalidArgument); sentences for people are not checked, because they are cut
   kIn,   ///< faults are Error(kProtocol)
 };
 

@@ -16,11 +16,11 @@ using flatbuffers::FlatBufferBuilder;
 using flatbuffers::Offset;
 
 // An envelope, the body and nothing inside it but strings and vectors.
-constexpr std::uint32_t kMostDepth = 2;
-constexpr std::uint32_t kMostTables = 2;
-constexpr std::size_t kMinEnvelopeBytes = 16;  // of an envelope with anything in it
+constexpr std::uint32_t kMaxDepth = 2;
+constexpr std::uint32_t kMaxTables = 2;
+constexpr std::size_t kMinEnvelopeBytes = 16;  // of an envelope that is not empty
 
-// A sentence as far as it is short enough, without the half of a character of UTF-8 at its end.
+// A sentence cut to its maximum length, without an incomplete UTF-8 character at its end.
 std::string_view short_of(std::string_view text) {
   if (text.size() <= kMaxNoteBytes) return text;
   std::size_t end = kMaxNoteBytes;
@@ -30,7 +30,7 @@ std::string_view short_of(std::string_view text) {
 
 auto string(FlatBufferBuilder& to, std::string_view text) { return to.CreateString(text.data(), text.size()); }
 
-// A message as a table, with the number that the union has for it.
+// A message as a table, with its number in the union.
 class Writer {
  public:
   explicit Writer(FlatBufferBuilder& to) : to_(to) {}
@@ -116,7 +116,7 @@ class Writer {
   FlatBufferBuilder& to_;
 };
 
-// The verifier does not see to it that elements of 8 bytes lie where they may be read in place: they are copied.
+// The verifier does not check the alignment of 8-byte elements, so they are copied.
 std::vector<double> numbers(const flatbuffers::Vector<double>& from) {
   std::vector<double> values(from.size());
   if (!values.empty()) std::memcpy(values.data(), from.Data(), values.size() * sizeof(double));
@@ -129,7 +129,7 @@ fbs::Share share_at(const fbs::Divide& m, std::size_t index) {
   return share;
 }
 
-// Tables as messages. They have been verified: required fields are there.
+// Tables as messages. They have been verified, so required fields exist.
 Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str(), m.rules()}; }
 Welcome read(const fbs::Welcome& m) {
   return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(), m.models(),
@@ -163,7 +163,7 @@ Divide read(const fbs::Divide& m) {
 }
 Divided read(const fbs::Divided& m) { return {m.model(), m.division()}; }
 Run read(const fbs::Run& m) { return {m.model(), m.inference(), m.division(), m.budget_us()}; }
-// Done and Pong have the same fields for it.
+// The load in Done or Pong, which have the same fields for it.
 template <class Table>
 Load load_of(const Table& m) {
   return {m.turns(), m.computing(), m.waiting(), m.turn_us()};
@@ -213,7 +213,7 @@ Message body_of(const fbs::Envelope& envelope) {
 
 Message read_message(std::span<const std::byte> payload) {
   const auto* data = reinterpret_cast<const std::uint8_t*>(payload.data());
-  flatbuffers::Verifier verifier(data, payload.size(), kMostDepth, kMostTables);
+  flatbuffers::Verifier verifier(data, payload.size(), kMaxDepth, kMaxTables);
   if (!fbs::VerifyEnvelopeBuffer(verifier)) {
     malformed("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
   }
@@ -245,7 +245,7 @@ Message decode(std::span<const std::byte> payload) {
   }
   if (payload.size() < kMinEnvelopeBytes)
     malformed("a control frame of " + std::to_string(payload.size()) + " bytes does not hold a message");
-  // FlatBuffers reads numbers where they lie; in the stream they may lie anywhere.
+  // FlatBuffers reads numbers in place, but in the stream they may not be aligned.
   if (reinterpret_cast<std::uintptr_t>(payload.data()) % alignof(std::uint64_t) == 0) return read_message(payload);
   std::vector<std::uint64_t> aligned((payload.size() + 7) / 8);
   std::memcpy(aligned.data(), payload.data(), payload.size());

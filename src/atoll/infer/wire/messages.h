@@ -12,43 +12,43 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/rules_version.h"
 #include "atoll/infer/wire/frame.h"
-#include "atoll/plan/operators.h"
+#include "atoll/plan/operators/operators.h"
 
-// What a client (the robot) and a server say to each other in control frames. A model is known by the number that the client
-// gave it, which is not 0; an inference by a number that ascends from 1.
+// The messages that a client (the robot) and a server exchange in control frames. A model is identified by a non-zero
+// number that the client assigns, an inference by a number that ascends from 1.
 namespace atl::infer::wire {
 
-// Everything has a bound, because a message may come from a stranger.
+// Everything has a bound, because messages may come from strangers.
 inline constexpr std::size_t kMaxLabelBytes = 256;   ///< names and versions
 inline constexpr std::size_t kMaxNoteBytes = 4'096;  ///< sentences for people
 inline constexpr std::uint32_t kMaxChunks = 65'536;
 inline constexpr std::uint64_t kMaxMicroseconds = 1'000'000'000'000'000;  ///< of every time; about 30 years
-inline constexpr std::uint32_t kMaxTurns = 65'536;                        ///< at once on a device
-inline constexpr std::uint32_t kMaxWaiting = 1'000'000;                   ///< for a turn
+inline constexpr std::uint32_t kMaxTurns = 65'536;                        ///< simultaneous ones on a device
+inline constexpr std::uint32_t kMaxWaiting = 1'000'000;                   ///< inferences that wait for a turn
 
-/// Client, first of all.
+/// From the client, first of all.
 struct Hello {
   std::string software{};               ///< "atoll 0.1.0"
   std::string name{};                   ///< of the client, for logs
-  std::uint32_t rules = kRulesVersion;  ///< by which it divides models; 0: of a release that does not tell
+  std::uint32_t rules = kRulesVersion;  ///< version of its division rules; 0: a release that does not send it
   bool operator==(const Hello&) const = default;
 };
 
-/// Server, in answer.
+/// From the server, in reply to Hello.
 struct Welcome {
   std::string software{};
   std::string device{};                ///< "cuda:0"
   std::uint64_t most_model_bytes = 0;  ///< of one model's weights
   std::uint32_t most_sessions = 0;
-  std::uint32_t models = 0;  ///< that it holds
+  std::uint32_t models = 0;  ///< number of models that it holds
   std::string note{};
   std::uint32_t rules = kRulesVersion;  ///< likewise
   bool operator==(const Welcome&) const = default;
 };
 
-using BundleHash = std::array<std::byte, 32>;  ///< SHA-256 of the graph's text and the weight file behind it
+using BundleHash = std::array<std::byte, 32>;  ///< SHA-256 of the graph's text followed by the weight file
 
-/// Client: it will use this model.
+/// From the client: it will use this model.
 struct Open {
   std::uint64_t model = 0;
   BundleHash hash{};
@@ -57,22 +57,22 @@ struct Open {
   bool operator==(const Open&) const = default;
 };
 
-/// Server: what it lacks of a model.
+/// From the server: the parts of a model that it lacks.
 struct Need {
   std::uint64_t model = 0;
   bool graph = false;
-  std::uint64_t weights_from = 0;  ///< the upload goes on here; the file's size: nothing is needed
+  std::uint64_t weights_from = 0;  ///< the upload continues at this byte; the file's size: nothing is needed
   bool operator==(const Need&) const = default;
 };
 
-/// Client: a model's graph (graph_json.h).
+/// From the client: a model's graph (graph_json.h).
 struct GraphText {
   std::uint64_t model = 0;
   std::string text{};
   bool operator==(const GraphText&) const = default;
 };
 
-/// Server: others are before this one.
+/// From the server: other models or inferences are before this one.
 struct Queued {
   std::uint64_t model = 0;
   std::uint32_t ahead = 0;
@@ -80,7 +80,7 @@ struct Queued {
   bool operator==(const Queued&) const = default;
 };
 
-/// Server: a model can be used. By node of the graph, what the server's device takes.
+/// From the server: a model can be used. Times on the server's device, by node of the graph.
 struct Ready {
   std::uint64_t model = 0;
   std::string device{};
@@ -92,7 +92,7 @@ struct Ready {
   bool operator==(const Ready&) const = default;
 };
 
-/// Client: who computes what, from now on under this number (Division).
+/// From the client: a division of the model (Division), from now on known by this number.
 struct Divide {
   std::uint64_t model = 0;
   std::uint32_t division = 0;
@@ -100,38 +100,38 @@ struct Divide {
   std::int32_t dim = -1;
   std::vector<plan::Share> shares{};
   std::uint32_t chunks = 1;
-  Codec answer_codec =
-      Codec::kRaw;  ///< kHalf, kInt8: the server packs floating-point rows so; else without loss, as it likes
+  Codec answer_codec = Codec::
+      kRaw;  ///< kHalf, kInt8: the server packs floating-point rows with it; otherwise without loss, by any codec
   bool operator==(const Divide&) const = default;
 };
 
-/// Server, in answer.
+/// From the server, in reply to Divide.
 struct Divided {
   std::uint64_t model = 0;
   std::uint32_t division = 0;
   bool operator==(const Divided&) const = default;
 };
 
-/// Client: an inference begins; its rows follow in kTensor frames.
+/// From the client: an inference starts; its rows follow in kTensor frames.
 struct Run {
   std::uint64_t model = 0;
   std::uint64_t inference = 0;
   std::uint32_t division = 0;
-  std::uint64_t budget_us = 0;  ///< after which nobody wants the answer; 0: none
+  std::uint64_t budget_us = 0;  ///< time after which the answer is not wanted any more; 0: unlimited
   bool operator==(const Run&) const = default;
 };
 
-/// How much others than whom it is told to have used the turns of a server's device lately: means over seconds. All 0: not
-/// told.
+/// The recent use of a server's device by clients other than the one that receives this: means over seconds. All 0: not
+/// reported.
 struct Load {
   std::uint32_t turns = 0;    ///< inferences that may compute at once
-  double computing = 0;       ///< others that do, at a time; at most `turns`
-  double waiting = 0;         ///< others that wait for a turn, at a time
-  std::uint64_t turn_us = 0;  ///< for which one of them computes in a turn
+  double computing = 0;       ///< mean number of others that compute; at most `turns`
+  double waiting = 0;         ///< mean number of others that wait for a turn
+  std::uint64_t turn_us = 0;  ///< mean length of one of their turns
   bool operator==(const Load&) const = default;
 };
 
-/// Server, behind an inference's last rows.
+/// From the server, after an inference's last rows.
 struct Done {
   std::uint64_t inference = 0;
   std::uint64_t compute_us = 0;
@@ -141,35 +141,35 @@ struct Done {
   bool operator==(const Done&) const = default;
 };
 
-/// Client: nobody wants the answer any more.
+/// From the client: the answer is not wanted any more.
 struct Cancel {
   std::uint64_t inference = 0;
   bool operator==(const Cancel&) const = default;
 };
 
-/// Both: a message of rows, or a probe, has arrived whole.
+/// From both: a message of rows, or a probe, has arrived completely.
 struct Ack {
   std::uint64_t inference = 0;  ///< 0: a probe
   std::int32_t tensor = 0;
   std::int32_t rows_begin = 0;
   std::uint64_t bytes = 0;        ///< as it was packed
-  std::uint64_t elapsed_us = 0;   ///< from its first frame's arrival to its last's
+  std::uint64_t elapsed_us = 0;   ///< from the arrival of its first frame to that of its last
   std::uint64_t first_bytes = 0;  ///< of the first frame, which took none of that time
   bool operator==(const Ack&) const = default;
 };
 
-/// Both.
+/// From both.
 struct Ping {
   std::uint64_t token = 0;
   bool operator==(const Ping&) const = default;
 };
 struct Pong {
   std::uint64_t token = 0;  ///< the Ping's
-  Load load{};              ///< from servers
+  Load load{};              ///< set by servers
   bool operator==(const Pong&) const = default;
 };
 
-/// Server.
+/// From the server.
 struct Failed {
   std::uint64_t model = 0;      ///< 0: the connection
   std::uint64_t inference = 0;  ///< 0: the model
@@ -178,29 +178,29 @@ struct Failed {
   bool operator==(const Failed&) const = default;
 };
 
-/// Server: it goes down in order; nothing new is begun.
+/// From the server: it is shutting down and starts nothing new.
 struct Draining {
   std::string text{};
   bool operator==(const Draining&) const = default;
 };
 
-/// Client: it does not use this model any more.
+/// From the client: it does not use this model any more.
 struct Close {
   std::uint64_t model = 0;
   bool operator==(const Close&) const = default;
 };
 
-/// Both, last of all.
+/// From both, last of all.
 struct Bye {
   bool operator==(const Bye&) const = default;
 };
 
-/// Between a server's front process and a worker process alone: who computes.
+/// Only between a server's front process and a worker process: the right to compute.
 struct Turn {
   enum class What : std::uint8_t {
-    kWanted,  ///< worker: rows are here, it could compute
-    kGiven,   ///< front process: it may
-    kOver,    ///< worker: it waits for rows, or has finished
+    kWanted,  ///< from the worker: it has rows and could compute
+    kGiven,   ///< from the front process: it may compute
+    kOver,    ///< from the worker: it waits for rows, or has finished
   };
   What what = What::kWanted;
   bool operator==(const Turn&) const = default;
@@ -212,12 +212,13 @@ using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Read
 /// "Hello"
 const char* name_of(const Message& message) noexcept;
 
-/// The payload of a control frame. Sentences for people (note, why, text of Failed and Draining) are cut where they are too
-/// long. Error(kInvalidArgument), which names message and field, for anything else that decode would refuse.
+/// Encodes a message as the payload of a control frame. Sentences for people (note, why, text of Failed and Draining)
+/// are cut if they are too long. Throws Error(kInvalidArgument), which names message and field, for anything else that
+/// decode would refuse.
 std::vector<std::byte> encode(const Message& message);
 
-/// Reads what encode made, wherever it lies. Error(kProtocol), which names message and field, for bytes that do not parse and
-/// values out of their bounds. Takes no more memory than a small multiple of the payload.
+/// Reads what encode made, at any alignment. Throws Error(kProtocol), which names message and field, for bytes that do
+/// not parse and values out of bounds. Takes no more memory than a small multiple of the payload.
 Message decode(std::span<const std::byte> payload);
 
 }  // namespace atl::infer::wire

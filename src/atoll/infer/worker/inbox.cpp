@@ -71,13 +71,14 @@ void Inbox::take(const wire::FrameHeader& header, std::span<const std::byte> pay
       const std::lock_guard lock(mutex_);
       arrivals = current_;
     }
-    if (!arrivals) return;  // of a division that is not known: whoever runs it says so
+    if (!arrivals) return;  // of an unknown division, which Run reports
     if (const auto ack = arrivals->take(header, payload)) {
-      sender_.send(wire::Message(*ack));  // of cancelled inferences, too: it says how the link is
+      sender_.send(wire::Message(*ack));  // for cancelled inferences, too, because it measures the link
     }
     return;
   }
-  if (header.kind != wire::FrameKind::kControl) throw Error(ErrorKind::kProtocol, "a worker is sent no such frames");
+  if (header.kind != wire::FrameKind::kControl)
+    throw Error(ErrorKind::kProtocol, "a worker does not accept such frames");
   wire::Message message = wire::decode(payload);
   const std::lock_guard lock(mutex_);
   if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
@@ -85,10 +86,10 @@ void Inbox::take(const wire::FrameHeader& header, std::span<const std::byte> pay
   } else if (std::holds_alternative<wire::Turn>(message)) {
     has_turn_ = true;
   } else if (std::holds_alternative<wire::Ack>(message)) {
-    return;  // what the robot measured of the way down
+    return;  // the robot's measurement of the downlink
   } else {
     if (const auto* run = std::get_if<wire::Run>(&message)) {
-      // Its rows come right behind, before whoever runs it looks.
+      // Its rows may arrive before the thread that runs it takes the message.
       const auto found = divisions_.find(run->division);
       current_ = found == divisions_.end() ? nullptr : found->second;
       if (current_) current_->begin(run->inference);

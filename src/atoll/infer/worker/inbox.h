@@ -17,23 +17,24 @@
 
 namespace atl::infer {
 
-/// A thread of a worker process that reads what the server sends: rows go to the arrivals of the inference at hand, turns and
-/// cancellations to whom they concern, everything else waits to be taken in order.
+/// A thread of a worker process that reads what the server sends. Rows go to the arrivals of the current inference,
+/// turns and cancellations take effect at once, and all other messages wait to be taken in order.
 class Inbox {
  public:
-  /// `socket` is blocking and stays open until the inbox has ended. Acknowledgements go to `sender`.
+  /// `socket` is blocking and must stay open until the inbox has ended. Acknowledgements go to `sender`.
   Inbox(int socket, FrameSender& sender);
-  /// Ends the thread: the socket must have been shut down.
+  /// Joins the thread; the socket must have been shut down.
   ~Inbox();
 
-  /// Rows of inferences of this division go there from now on, until it is removed; removed ones must not be in use.
+  /// Sends rows of this division's inferences to `arrivals` from now on.
   void add_division(std::uint32_t division, std::shared_ptr<Arrivals> arrivals);
 
-  /// The next message; none when the server has closed the socket. Throws Error(kProtocol) after bytes that do not parse.
+  /// The next message; none when the server has closed the socket. Throws Error(kProtocol) after bytes that do not
+  /// parse.
   std::optional<wire::Message> next();
 
   bool is_cancelled(std::uint64_t inference) const noexcept { return cancelled_.load() >= inference; }
-  /// Waits until the server gives this process its turn; false when there is no server any more.
+  /// Waits until the server gives this process its turn; false when the server has closed the socket.
   bool wait_for_turn();
 
  private:
@@ -47,7 +48,7 @@ class Inbox {
   std::condition_variable changed_;
   std::deque<wire::Message> messages_;
   std::map<std::uint32_t, std::shared_ptr<Arrivals>> divisions_;
-  std::shared_ptr<Arrivals> current_;  // of the inference at hand
+  std::shared_ptr<Arrivals> current_;  // of the current inference
   bool has_turn_ = false;
   bool is_over_ = false;
   std::optional<Error> error_;

@@ -21,7 +21,7 @@ void SocketSender::send(const wire::Message& message) {
 void SocketSender::send(const wire::FrameHeader& header, HostBytes payload) {
   std::array<std::byte, wire::kHeaderBytes> head;
   wire::encode(header, payload.bytes, head);
-  // sendmsg does not change what the pieces point to.
+  // sendmsg does not change the bytes that the iovecs point to.
   std::array<iovec, 2> pieces{iovec{head.data(), head.size()},
                               iovec{const_cast<std::byte*>(payload.bytes.data()), payload.bytes.size()}};
   const std::lock_guard lock(mutex_);

@@ -8,7 +8,8 @@
 
 namespace atl::infer {
 
-/// Writes frames to a blocking stream socket, whole, in the caller's thread. A socket that is gone takes everything.
+/// Writes whole frames to a blocking stream socket, in the caller's thread. Frames are dropped once the socket is
+/// closed.
 class SocketSender : public FrameSender {
  public:
   /// Borrows the socket.

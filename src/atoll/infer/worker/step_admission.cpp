@@ -15,7 +15,7 @@ namespace {
 
 using plan::as_index;
 
-// Null where the node has none.
+// Null if the node has none.
 const Operators::State* state_of_node(const Graph& graph, const Operators& operators, int node) {
   const int output = graph.nodes.at(as_index(node)).outputs.front();
   const int made_by = operators.operator_of.at(as_index(output));
@@ -25,9 +25,9 @@ const Operators::State* state_of_node(const Graph& graph, const Operators& opera
 
 void admit_rows(const Graph& graph, const Operators& operators, const Step& step, const safety::Limits& limits) {
   const Node& node = graph.nodes.at(as_index(step.index));
-  if (node.outputs.empty()) return;  // nothing is called
+  if (node.outputs.empty()) return;  // no call is made
   const int dim = operators.dims.at(as_index(node.outputs.front()));
-  if (dim < 0 || state_of_node(graph, operators, step.index) != nullptr) return;  // whole, as admitted
+  if (dim < 0 || state_of_node(graph, operators, step.index) != nullptr) return;  // the whole node, which was admitted
   const SlicedCall call = slice(graph, node, dim, step.rows);
   std::vector<Tensor> operands;
   for (const OperandSlice& operand : call.operands) {
@@ -41,7 +41,7 @@ void admit_rows(const Graph& graph, const Operators& operators, const Step& step
 
 void admit_program(const Graph& graph, const Operators& operators, const Program& program,
                    const safety::Limits& limits) {
-  std::map<int, std::int64_t> parts;  // by tensor: states that are made or received
+  std::map<int, std::int64_t> parts;  // by tensor: number of states that are made or received
   for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::kState) ++parts[state_of_node(graph, operators, step.index)->tensor];
     if (step.kind == Step::Kind::kReceive && as_index(step.index) >= graph.tensors.size()) ++parts[step.index];

@@ -9,12 +9,12 @@
 #include <string>
 #include <utility>
 
+#include "atoll/infer/bundle/weight_file.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/safety/admit.h"
-#include "atoll/infer/weight_file.h"
 #include "atoll/infer/worker/inbox.h"
 #include "atoll/infer/worker/socket_sender.h"
 #include "atoll/infer/worker/step_admission.h"
@@ -22,10 +22,10 @@
 namespace atl::infer {
 namespace {
 
-constexpr std::size_t kMostDivisions = 64;
-constexpr std::uint64_t kMostBands = 1'000'000;     // of operators, computed behind the chunks of inputs
-constexpr std::chrono::milliseconds kShortWait{2};  // during which the turn is kept
-constexpr double kUnknownRate = 1e7;                // bytes per second towards the robot, until it is known
+constexpr std::size_t kMaxDivisions = 64;
+constexpr std::uint64_t kMaxBands = 1'000'000;      // of operators, computed after chunks of inputs
+constexpr std::chrono::milliseconds kShortWait{2};  // of waiting for rows, during which the turn is kept
+constexpr double kUnknownRate = 1e7;                // bytes per second towards the robot, which is not measured here
 
 std::uint64_t microseconds(Clock::duration duration) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
@@ -40,7 +40,7 @@ wire::Failed failed(std::uint64_t model, std::uint64_t inference, const Error& e
   return message;
 }
 
-// Whether rows are computed before any are received: from constants alone.
+// Returns whether the program computes before it receives rows, from constants alone.
 bool begins_with_computing(const Program& program) {
   for (const Step& step : program.steps) {
     if (step.kind == Step::Kind::kReceive) return false;
@@ -49,7 +49,7 @@ bool begins_with_computing(const Program& program) {
   return false;
 }
 
-// Computes only while the server says so, and gives that up while it waits for rows.
+// Waits for the server's turn before computing, and gives the turn up while it waits for rows.
 class InTurns : public Exchange {
  public:
   InTurns(Exchange& inner, Inbox& inbox, FrameSender& sender) : inner_(inner), inbox_(inbox), sender_(sender) {}
@@ -133,7 +133,7 @@ class Worker {
     std::unique_ptr<LinkExchange> exchange;
   };
 
-  // Each returns whether to go on.
+  // Each returns whether to continue.
   bool take(const wire::Open& open) {
     model_ = open.model;
     return true;
@@ -165,11 +165,11 @@ class Worker {
   }
 
   bool take(const wire::Divide& divide) {
-    if (!loaded_) throw Error(ErrorKind::kProtocol, "a division came before its model");
-    if (prepared_.size() >= kMostDivisions && !prepared_.contains(divide.division)) {
-      throw Error(ErrorKind::kRefused, "a model has at most " + std::to_string(kMostDivisions) + " divisions");
+    if (!loaded_) throw Error(ErrorKind::kProtocol, "a division arrived before its model");
+    if (prepared_.size() >= kMaxDivisions && !prepared_.contains(divide.division)) {
+      throw Error(ErrorKind::kRefused, "a model can have at most " + std::to_string(kMaxDivisions) + " divisions");
     }
-    if (std::uint64_t{divide.chunks} * divide.shares.size() > kMostBands) {
+    if (std::uint64_t{divide.chunks} * divide.shares.size() > kMaxBands) {
       throw Error(ErrorKind::kRefused, std::to_string(divide.chunks) + " chunks through " +
                                            std::to_string(divide.shares.size()) + " operators are too many");
     }
@@ -203,12 +203,12 @@ class Worker {
   }
 
   wire::Done compute(const wire::Run& run) {
-    const auto begun = Clock::now();
+    const auto start = Clock::now();
     const auto found = prepared_.find(run.division);
-    // A division that was told in the same breath is known here and was not to the inbox.
+    // If Divide and Run arrived together, the division may be known here although the inbox did not know it at Run.
     if (found == prepared_.end() || found->second->arrivals->inference() != run.inference) {
       throw Error(ErrorKind::kMismatch, "division " + std::to_string(run.division) +
-                                            " was not known here: divide, wait for Divided, and run");
+                                            " is not known here: send Divide, wait for Divided, then send Run");
     }
     Prepared& prepared = *found->second;
     prepared.exchange->begin(run.inference);
@@ -219,10 +219,10 @@ class Worker {
     const auto go_on = [&] { return !inbox_.is_cancelled(run.inference) && !wanted.expired(); };
     Inference inference(*loaded_, prepared.operators);
     if (!inference.run(prepared.program, exchange, go_on) && wanted.expired()) {
-      throw Error(ErrorKind::kTimeout, "nobody wants the answer after " + std::to_string(run.budget_us) + " us");
+      throw Error(ErrorKind::kTimeout, "the inference exceeded its budget of " + std::to_string(run.budget_us) + " us");
     }
     exchange.over();
-    const auto whole = Clock::now() - begun;
+    const auto whole = Clock::now() - start;
     wire::Done done;
     done.inference = run.inference;
     done.waited_us = microseconds(exchange.waited());
@@ -235,19 +235,19 @@ class Worker {
 
   template <typename Other>
   bool take(const Other&) {
-    throw Error(ErrorKind::kProtocol, "a worker is sent no such message");
+    throw Error(ErrorKind::kProtocol, "a worker does not accept such a message");
   }
 
   const Operators& operators_for(int input_tensor, int dim) {
     const auto key = std::pair(input_tensor, dim);
     const auto found = operators_.find(key);
     if (found != operators_.end()) return found->second;
-    if (operators_.size() >= kMostDivisions) throw Error(ErrorKind::kRefused, "too many dimensions to divide");
+    if (operators_.size() >= kMaxDivisions) throw Error(ErrorKind::kRefused, "too many dimensions to divide");
     return operators_.emplace(key, operators_of(loaded_->graph(), input_tensor, dim)).first->second;
   }
 
-  // Along which the model is timed. Where parts of its operators are not as harmless as the whole, none: it is timed, and so
-  // planned, by whole operators.
+  // The dimension along which the model is timed. None if parts of its operators are not as harmless as the whole: then
+  // it is timed, and so planned, by whole operators.
   SplitDim timed_along() {
     const SplitDim split = usual_split(loaded_->graph());
     if (options_.admits_everything) return split;

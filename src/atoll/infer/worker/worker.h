@@ -10,19 +10,19 @@
 
 namespace atl::infer {
 
-/// What a worker process is told by the server that started it.
+/// The options that the server passes to a worker process.
 struct WorkerOptions {
-  double profile_seconds = 1.0;              ///< for timing the operators; 0: the server knows their times
+  double profile_seconds = 1.0;              ///< for timing the operators; 0: their times are known
   std::int64_t most_activation_bytes = 0;    ///< of one operator's outputs and workspace; 0: no limit
   std::function<void()> enter_sandbox = {};  ///< called before the first byte from a client is read
-  std::function<void()> on_ready = {};       ///< called when the model is ready to be run
+  std::function<void()> on_ready = {};       ///< called when the model is ready to run
   bool admits_everything = false;            ///< for tests whose operators are not PyTorch's
 };
 
-/// Serves one client's model: reads frames from `socket`, whose other end is the server, until that is closed. `weights` is
-/// the model's file of weights, readable. The graph is admitted (safety/admit.h) before anything of it runs, and so is each
-/// operator's call as a division changes it, or measuring does: where those are refused, whole operators are timed, and
-/// Ready has no dimension. Answers errors of the client with wire::Failed; returns the exit status of
+/// Serves one client's model: reads frames from `socket`, whose other end is the server, until that is closed.
+/// `weights` is the model's weight file, readable. The graph is admitted (safety/admit.h) before any of it runs, and so
+/// is each operator call that a division or measuring changes; if the calls for measuring are refused, whole operators
+/// are timed, and Ready has no dimension. Answers errors of the client with wire::Failed. Returns the exit status of
 /// the process.
 int run_worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, const WorkerOptions& options);
 

@@ -13,15 +13,15 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr std::size_t kLeast = 4096;  // malloc keeps smaller blocks itself
-constexpr std::size_t kStep = 4096;   // blocks of nearly one size serve each other
+constexpr std::size_t kMin = 4096;   // malloc keeps smaller blocks itself
+constexpr std::size_t kStep = 4096;  // blocks of nearly the same size are interchangeable
 
 thread_local int scopes = 0;
 
-// Blocks that are not in use, by size. They are blocks of PyTorch's own allocator, which can free each of them.
+// Idle blocks, by size. They come from PyTorch's own allocator, which can free each of them.
 class Blocks {
  public:
-  // A kept block of at least `bytes` and not much more; null if there is none.
+  // Returns a kept block of at least `bytes` and not much more; null if there is none.
   void* try_take(std::size_t bytes) {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.lower_bound(bytes);
@@ -31,11 +31,11 @@ class Blocks {
     blocks_.erase(found);
     return block;
   }
-  // False where it would be too much.
+  // Returns false if the arena would grow too large.
   bool try_keep(void* block) {
     const std::size_t bytes = malloc_usable_size(block);
     const std::lock_guard lock(mutex_);
-    if (bytes_ + bytes > kMostArenaBytes) return false;
+    if (bytes_ + bytes > kMaxArenaBytes) return false;
     blocks_.emplace(bytes, block);
     bytes_ += bytes;
     return true;
@@ -71,7 +71,7 @@ void release(void* block) {
   bool is_kept = false;
   try {
     is_kept = blocks().try_keep(block);
-  } catch (const std::bad_alloc&) {  // no room for the note about it
+  } catch (const std::bad_alloc&) {  // the block cannot be recorded
   }
   if (!is_kept) free_block(block);
 }
@@ -80,7 +80,7 @@ class Arena final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
     c10::Allocator& own = *c10::GetDefaultCPUAllocator();
-    if (scopes == 0 || bytes < kLeast) return own.allocate(bytes);
+    if (scopes == 0 || bytes < kMin) return own.allocate(bytes);
     const std::size_t rounded = (bytes + kStep - 1) / kStep * kStep;
     void* block = blocks().try_take(rounded);
     if (block == nullptr) block = own.raw_allocate(rounded);

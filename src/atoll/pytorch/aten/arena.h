@@ -5,12 +5,12 @@
 
 namespace atl::pytorch {
 
-/// While one lives, tensors that this thread makes in host memory take blocks that earlier ones have given back, and
-/// give theirs back, so that repeated inferences touch the same pages. Other threads, and what is made outside, have
-/// the allocator that was there before. A tensor may outlive the scope and be freed by any thread. Scopes nest.
+/// While an object of this class exists, host tensors that its thread makes reuse blocks that earlier ones have given
+/// back, so that repeated inferences touch the same pages. Other threads, and tensors made outside a scope, use the
+/// allocator that was set before. A tensor may outlive the scope and be freed by any thread. Scopes nest.
 ///
-/// The first scope of a process puts an allocator before PyTorch's own. Where somebody else has put theirs there,
-/// nothing changes.
+/// The first scope of a process installs an allocator in front of PyTorch's own, unless another one has been installed
+/// there; then scopes have no effect.
 class ArenaScope {
  public:
   ArenaScope() noexcept;
@@ -19,11 +19,11 @@ class ArenaScope {
   ArenaScope& operator=(const ArenaScope&) = delete;
 };
 
-/// Bytes of blocks that are kept and not in use: at most kMostArenaBytes.
+/// The bytes of idle blocks that are kept, at most kMaxArenaBytes.
 std::size_t arena_bytes();
-inline constexpr std::size_t kMostArenaBytes = std::size_t{1} << 30;
+inline constexpr std::size_t kMaxArenaBytes = std::size_t{1} << 30;
 
-/// Gives them back to the system.
+/// Returns the idle blocks to the system.
 void empty_arena();
 
 }  // namespace atl::pytorch

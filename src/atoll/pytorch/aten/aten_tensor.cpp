@@ -10,7 +10,7 @@
 namespace atl::pytorch {
 
 bool wait_for(c10::Device device, Deadline until) {
-  constexpr std::chrono::microseconds kBetweenQuestions{50};
+  constexpr std::chrono::microseconds kDevicePollInterval{50};
   if (device.is_cpu()) return true;
   const c10::Stream stream = c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   if (until.is_never()) {
@@ -21,7 +21,7 @@ bool wait_for(c10::Device device, Deadline until) {
   reached.record(stream);
   while (!reached.query()) {
     if (until.expired()) return false;
-    std::this_thread::sleep_for(kBetweenQuestions);
+    std::this_thread::sleep_for(kDevicePollInterval);
   }
   return true;
 }

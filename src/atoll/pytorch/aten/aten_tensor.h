@@ -10,7 +10,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/infer/run/runner.h"
 
-// What values of make_operator_runner()'s runners are.
+// The values of make_operator_runner()'s runners.
 namespace atl::pytorch {
 
 class AtenTensor final : public infer::DeviceTensor {
@@ -26,13 +26,13 @@ inline const at::Tensor& tensor_of(const infer::Value& value) {
   return static_cast<const AtenTensor&>(*value).tensor();
 }
 
-/// Null for a tensor that is not defined.
+/// Wraps a tensor; returns null for one that is not defined.
 inline infer::Value value_of(at::Tensor tensor) {
   if (!tensor.defined()) return nullptr;
   return std::make_shared<const AtenTensor>(std::move(tensor));
 }
 
-/// Waits until what this thread has called on the device is done, at most until the deadline; whether it is done.
+/// Waits until the work that this thread has issued on the device is done, or the deadline. Returns whether it is done.
 bool wait_for(c10::Device device, Deadline until = Deadline::never());
 
 }  // namespace atl::pytorch

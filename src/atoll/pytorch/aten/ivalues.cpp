@@ -19,7 +19,7 @@ using infer::Dtype;
 constexpr std::array<c10::ScalarType, 10> kTypes{c10::kHalf,  c10::kBFloat16, c10::kFloat, c10::kDouble, c10::kChar,
                                                  c10::kShort, c10::kInt,      c10::kLong,  c10::kByte,   c10::kBool};
 
-// What a schema wants, without "optional".
+// The type that a schema wants, without "optional".
 struct Wanted {
   c10::TypePtr type;
   bool is_optional = false;
@@ -35,7 +35,7 @@ c10::TypePtr element_of(const c10::TypePtr& list) { return list->expectRef<c10::
 
 bool is_integer(c10::TypeKind kind) { return kind == c10::TypeKind::IntType || kind == c10::TypeKind::SymIntType; }
 
-// One value as a schema's argument.
+// Converts one value to a schema's argument.
 class Conversion {
  public:
   Conversion(const c10::Argument& argument, c10::Device device)
@@ -81,7 +81,7 @@ class Conversion {
     const Wanted element = unwrapped(element_of(wanted_.type));
     if (element.type->kind() != c10::TypeKind::TensorType) refuse("a list of tensors");
     for (const auto& id : list.ids) {
-      if (!id && !element.is_optional) refuse("a list of tensors of which one is absent");
+      if (!id && !element.is_optional) refuse("a list of tensors with an absent one");
     }
     return {};
   }

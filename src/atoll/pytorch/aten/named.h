@@ -12,12 +12,12 @@
 
 namespace atl::pytorch {
 
-/// The first line of what PyTorch says of an error: further ones are for those who build it.
+/// Returns the first line of a message of PyTorch's; later lines are for its developers.
 inline std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')).substr(0, 400); }
 
-/// Runs `body` and lets errors of PyTorch leave as ours, with the name before and what to do behind: kUnavailable where
-/// memory is lacking, else kInvalidArgument. What is neither PyTorch's nor the standard library's stays as it is: an
-/// operator that is written in Python may be interrupted there.
+/// Runs `body` and rethrows PyTorch's errors as Atoll's, with `name` in front and `advice` at the end: kUnavailable if
+/// memory is lacking, else kInvalidArgument. Exceptions that are neither PyTorch's nor the standard library's pass
+/// unchanged: an operator written in Python may be interrupted there.
 template <typename Body>
 decltype(auto) named(const std::string& name, Body&& body, const std::string& advice = {}) {
   try {

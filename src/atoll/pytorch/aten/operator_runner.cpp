@@ -29,12 +29,13 @@ using infer::HostBytes;
 using infer::Value;
 
 constexpr const char* kAdvice =
-    ": call the module itself with these inputs, and change them where it fails too; else this is a fault of Atoll, to "
-    "be "
-    "reported with this line";
-constexpr std::uintptr_t kAlignment = 64;  // of PyTorch's own memory: kernels choose other code paths elsewhere
+    ": call the module itself with these inputs; if that fails too, change the inputs, else report this line as a bug "
+    "in "
+    "Atoll";
+constexpr std::uintptr_t kAlignment =
+    64;  // that of PyTorch's own memory: kernels may choose other code paths for less aligned memory
 
-// Where operands go among the arguments: one, or a list of which some may be absent.
+// The place of operands among the arguments: one tensor, or a list in which some may be absent.
 struct Slot {
   std::size_t argument = 0;
   std::optional<infer::TensorIds> list;
@@ -58,24 +59,25 @@ class AtenCall final : public infer::Call {
   const std::string name;
   const c10::OperatorHandle handle;
   const bool is_list;
-  std::vector<c10::IValue> constants;  // with an empty place where operands go
+  std::vector<c10::IValue> constants;  // empty where operands go
   std::vector<Slot> slots;
   PartKernel part;
 };
 
-// They see how an operand lies in memory, which is for a runner to decide.
-bool sees_memory(const std::string& op) {
+// Operators that depend on an operand's memory layout, which the runner chooses.
+bool depends_on_layout(const std::string& op) {
   static const std::set<std::string> kNames{
       "aten::_resize_output", "aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter", "aten::resize",
       "aten::resize_as",      "aten::set"};
   return kNames.contains(op);
 }
 
-// Throws Error(kProtocol) where the node is no call of this operator.
+// Throws Error(kProtocol) unless the node is a call of this operator.
 void check_schema(const std::string& where, const infer::Node& node, const c10::FunctionSchema& schema) {
   const auto refuse = [&](const std::string& what) { throw Error(ErrorKind::kProtocol, where + " " + what); };
-  if (schema.is_mutable()) refuse("changes its arguments: graphs have none that do");
-  if (sees_memory(node.op)) refuse("sees how its operand lies in memory: export the model again with this Atoll");
+  if (schema.is_mutable()) refuse("changes its arguments, which is not allowed in a graph");
+  if (depends_on_layout(node.op))
+    refuse("depends on its operand's memory layout: export the model again with this version of Atoll");
   if (node.args.size() != schema.arguments().size()) {
     refuse("has " + std::to_string(schema.arguments().size()) + " arguments, not " + std::to_string(node.args.size()));
   }
@@ -97,7 +99,7 @@ std::vector<c10::IValue> stack_of(const AtenCall& call, std::span<const Value> o
   std::vector<c10::IValue> stack = call.constants;
   std::size_t next = 0;
   const auto take = [&]() -> const at::Tensor& {
-    if (next == operands.size()) throw Error(ErrorKind::kInternal, call.name + " lacks operands");
+    if (next == operands.size()) throw Error(ErrorKind::kInternal, call.name + " has too few operands");
     return tensor_of(operands[next++]);
   };
   for (const Slot& slot : call.slots) {
@@ -170,14 +172,15 @@ class AtenRunner final : public infer::OperatorRunner {
 
   Value from_host(const infer::Tensor& type, const HostBytes& bytes) override {
     if (static_cast<std::int64_t>(bytes.bytes.size()) != type.bytes()) {
-      throw Error(ErrorKind::kInvalidArgument, "a tensor of " + std::to_string(type.bytes()) + " bytes from " +
-                                                   std::to_string(bytes.bytes.size()) + " bytes");
+      throw Error(ErrorKind::kInvalidArgument, "a tensor of " + std::to_string(type.bytes()) +
+                                                   " bytes cannot be made from " + std::to_string(bytes.bytes.size()) +
+                                                   " bytes");
     }
     const auto is_neither = [](std::byte value) { return value > std::byte{1}; };
     if (type.dtype == infer::Dtype::kBool && std::any_of(bytes.bytes.begin(), bytes.bytes.end(), is_neither)) {
-      throw Error(ErrorKind::kInvalidArgument, "a tensor of booleans has other bytes than 0 and 1");
+      throw Error(ErrorKind::kInvalidArgument, "a tensor of booleans must have no bytes other than 0 and 1");
     }
-    return named("a tensor from host memory", [&] {
+    return named("copying a tensor from host memory", [&] {
       const PlainState state;
       const auto options = at::TensorOptions().dtype(scalar_type_of(type.dtype));
       if (bytes.bytes.empty()) return value_of(at::empty(type.shape, options.device(device_)));
@@ -187,7 +190,7 @@ class AtenRunner final : public infer::OperatorRunner {
         std::memcpy(copy.mutable_data_ptr(), bytes.bytes.data(), bytes.bytes.size());
         return value_of(std::move(copy));
       }
-      // Nobody writes to it: see DeviceTensor.
+      // It is never written to: see DeviceTensor.
       void* const address = const_cast<std::byte*>(bytes.bytes.data());
       at::Tensor here = at::from_blob(
           address, type.shape, [owner = bytes.owner](void*) {}, options);
@@ -196,7 +199,7 @@ class AtenRunner final : public infer::OperatorRunner {
   }
 
   HostBytes to_host(const Value& value) override {
-    return named("a tensor to host memory", [&]() -> HostBytes {
+    return named("copying a tensor to host memory", [&]() -> HostBytes {
       const PlainState state;
       const auto host = std::make_shared<const at::Tensor>(on_host(tensor_of(value)));
       return {{static_cast<const std::byte*>(host->const_data_ptr()), host->nbytes()}, host};
@@ -210,7 +213,7 @@ class AtenRunner final : public infer::OperatorRunner {
 
   Value narrow(const Value& value, int dim, Region rows) override {
     if (rows.begin == 0 && tensor_of(value).size(dim) == rows.end) return value;
-    return named("rows of a tensor", [&] {
+    return named("taking rows of a tensor", [&] {
       const PlainState state;
       return value_of(tensor_of(value).narrow(dim, rows.begin, rows.size()));
     });
@@ -218,7 +221,7 @@ class AtenRunner final : public infer::OperatorRunner {
 
   Value join(std::span<const Value> parts, int dim) override {
     if (parts.size() == 1) return parts.front();
-    return named("tensors behind each other", [&] {
+    return named("concatenating tensors", [&] {
       const PlainState state;
       std::vector<at::Tensor> tensors;
       for (const Value& part : parts) tensors.push_back(tensor_of(part));
@@ -227,7 +230,7 @@ class AtenRunner final : public infer::OperatorRunner {
   }
 
   Value pad(const Value& value, int dim, std::int64_t low, std::int64_t high, double fill) override {
-    return named("padding of a tensor", [&] {
+    return named("padding a tensor", [&] {
       const PlainState state;
       const at::Tensor& tensor = tensor_of(value);
       std::vector<std::int64_t> sizes(2 * static_cast<std::size_t>(tensor.dim() - dim), 0);  // from the last dimension
@@ -238,13 +241,13 @@ class AtenRunner final : public infer::OperatorRunner {
   }
 
   bool wait_until(Deadline until) override {
-    return named("the device's work", [&] { return wait_for(device_, until); });
+    return named("waiting for the device", [&] { return wait_for(device_, until); });
   }
 
   std::string device() const override { return device_.str(); }
 
  private:
-  // Through memory from where the device copies at its full rate.
+  // Copies through pinned memory, to which the device copies at its full rate.
   at::Tensor on_host(const at::Tensor& tensor) const {
     if (device_.is_cpu()) return tensor.contiguous();
     at::Tensor host = pinned_memory(tensor.nbytes(), device_).view(tensor.scalar_type()).view(tensor.sizes());
@@ -260,7 +263,7 @@ c10::Device device_from(const std::string& text) {
   try {
     return c10::Device(text);
   } catch (const c10::Error& error) {
-    throw Error(ErrorKind::kInvalidArgument, "\"" + text + "\" is no device: " + error.what_without_backtrace());
+    throw Error(ErrorKind::kInvalidArgument, "\"" + text + "\" is not a device: " + error.what_without_backtrace());
   }
 }
 

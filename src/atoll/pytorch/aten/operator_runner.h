@@ -8,9 +8,9 @@
 
 namespace atl::pytorch {
 
-/// Calls PyTorch's operators on `device`, such as "cpu" or "cuda:0", on the current stream of the thread that uses it.
-/// Views are made as reshapes, which is right for all strides. Error(kInvalidArgument) for what is not a device,
-/// kUnavailable for one that is not here.
+/// Makes a runner that calls PyTorch's operators on `device`, such as "cpu" or "cuda:0", on the current stream of the
+/// calling thread. Views are run as reshapes, which are right for all strides. Throws Error(kInvalidArgument) for an
+/// invalid device, kUnavailable for one that this machine does not have.
 std::shared_ptr<infer::OperatorRunner> make_operator_runner(const std::string& device);
 
 }  // namespace atl::pytorch

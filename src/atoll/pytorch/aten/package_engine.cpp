@@ -17,7 +17,7 @@
 namespace atl::pytorch {
 namespace {
 
-constexpr const char* kModel = "model";  // as the compiler calls it where nobody names it
+constexpr const char* kModel = "model";  // the compiler's default name
 constexpr const char* kCheckInputs = "AOTI_RUNTIME_CHECK_INPUTS";
 constexpr const char* kDevice = "AOTI_DEVICE_KEY";
 
@@ -28,7 +28,7 @@ class PackageEngine final : public infer::LocalEngine {
         device_(device),
         loader_(path, kModel, false, 1, device.has_index() ? device.index() : c10::DeviceIndex{-1}) {}
 
-  // "cpu"; empty where the package does not say.
+  // The kind of device, such as "cpu"; empty if the package does not name it.
   std::string made_for() {
     const auto facts = loader_.get_metadata();
     const auto found = facts.find(kDevice);

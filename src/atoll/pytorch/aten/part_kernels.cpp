@@ -24,13 +24,13 @@ Ints per_dim(Ints values, std::int64_t dims) {
   return values;
 }
 
-// No padding for "same": then PyTorch may pad one side more, and passes on what it has padded.
+// Returns no padding for "same": PyTorch may then pad one side more, and passes on the padded input.
 Ints padding_of(const infer::Argument& argument, std::int64_t dims) {
   const auto* list = std::get_if<infer::Ints>(&argument);
   return list == nullptr ? Ints(static_cast<std::size_t>(dims), 0) : per_dim(*list, dims);
 }
 
-// Of the right type and shape and without memory of its own.
+// Returns a tensor of the argument's type and shape that takes almost no memory.
 at::Tensor stand_in(const infer::Graph& graph, const infer::Argument& argument) {
   const infer::Tensor& tensor = graph.tensors.at(static_cast<std::size_t>(std::get<infer::TensorId>(argument).id));
   return at::zeros({1}, at::TensorOptions().dtype(scalar_type_of(tensor.dtype))).expand(tensor.shape);
@@ -62,13 +62,13 @@ std::optional<OneDnnConvolution> one_dnn_convolution(const infer::Graph& graph, 
   try {
     if (!is_one_dnns(graph, node, groups)) return std::nullopt;
   } catch (const std::exception&) {
-    return std::nullopt;  // what does not fit together is refused when it is called
+    return std::nullopt;  // invalid arguments are refused when the node is called
   }
   const int input = std::get<infer::TensorId>(node.args.at(0)).id;
   return OneDnnConvolution{graph.tensors.at(static_cast<std::size_t>(input)).shape, groups};
 }
 
-// None for the whole, for which PyTorch decides as before, and where the call cannot be made directly.
+// Returns nothing for the whole, for which PyTorch makes the same choice, and if oneDNN cannot be called directly.
 std::optional<at::Tensor> convolve_part(const OneDnnConvolution& convolution,
                                         const std::vector<c10::IValue>& arguments) {
   at::Tensor input = arguments.at(0).toTensor();
@@ -88,7 +88,7 @@ std::optional<at::Tensor> convolve_part(const OneDnnConvolution& convolution,
   Ints dilation = list(kDilation);
   const bool is_single = input.dim() == dims + 1;
   if (is_single) input = input.unsqueeze(0);
-  if (dims == 1) {  // oneDNN's are of two dimensions or three
+  if (dims == 1) {  // oneDNN has two and three dimensions only
     input = input.unsqueeze(2);
     weight = weight.unsqueeze(2);
     padding.insert(padding.begin(), 0);
@@ -102,8 +102,8 @@ std::optional<at::Tensor> convolve_part(const OneDnnConvolution& convolution,
   return is_single ? made.squeeze(0) : made;
 }
 
-// The arguments that are tensors, of operators whose operands need to be without gaps: batch norm of others goes by
-// another formula, and functions with their own vector code take scalar code.
+// Returns the tensor arguments of operators that compute differently on tensors with gaps: batch norm uses another
+// formula for them, and functions with vector code use their scalar code.
 std::vector<std::size_t> contiguous_arguments(const infer::Node& node) {
   static const std::set<std::string> kNames{"aten::_native_batch_norm_legit_no_training",
                                             "aten::batch_norm",
@@ -127,7 +127,8 @@ std::vector<std::size_t> contiguous_arguments(const infer::Node& node) {
   std::vector<std::size_t> tensors;
   if (!kNames.contains(node.op)) return tensors;
   for (std::size_t i = 0; i < node.args.size(); ++i) {
-    if (std::holds_alternative<infer::TensorId>(node.args[i])) tensors.push_back(i);  // of pow the base or the exponent
+    if (std::holds_alternative<infer::TensorId>(node.args[i]))
+      tensors.push_back(i);  // for pow the base or the exponent
   }
   return tensors;
 }

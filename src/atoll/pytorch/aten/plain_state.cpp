@@ -24,7 +24,7 @@ unsigned control() { return 0; }
 void set_control(unsigned) {}
 #endif
 
-// On each thread that operators of this one use, itself included.
+// Runs `body` on each thread that operators of this one use, itself included.
 template <typename Body>
 void on_threads(std::size_t count, Body&& body) {
   at::parallel_for(0, static_cast<std::int64_t>(count), 1, [&](std::int64_t begin, std::int64_t end) {

@@ -8,8 +8,8 @@
 
 namespace atl::pytorch {
 
-/// While one lives, its thread and the threads that operators use for it do not round denormal numbers to zero, whatever
-/// torch.set_flush_denormal has set there before. Costs nothing where it is not set.
+/// While an object of this class exists, its thread and the threads that operators use for it do not flush denormal
+/// numbers to zero, even if torch.set_flush_denormal is on. Costs nothing if it is off.
 class Denormals {
  public:
   Denormals();
@@ -18,15 +18,15 @@ class Denormals {
   Denormals& operator=(const Denormals&) = delete;
 
  private:
-  std::vector<unsigned> before_;  // the control words, by thread; empty: nothing was set
+  std::vector<unsigned> before_;  // the control words by thread; empty if flushing was off
 };
 
-/// While one lives, this thread calls operators as a new thread does: without the autocast, the modes of Python, the transforms
-/// of torch.func and the gradient or inference mode of whoever called. Nothing of those may change an answer, because the
-/// part that a server computes does not have them. What is set for the whole process stays. Nests.
+/// While an object of this class exists, this thread calls operators as a new thread does: without the caller's
+/// autocast, Python modes, torch.func transforms, and gradient or inference mode. They must not change an answer,
+/// because the part that a server computes does not have them. Settings of the whole process stay. Scopes nest.
 class PlainState {
  public:
-  /// `inference`: whether tensors that are made are inference tensors.
+  /// `inference`: whether new tensors are inference tensors.
   explicit PlainState(bool inference = true)
       : keys_(c10::default_included_set, c10::default_excluded_set), inference_(inference) {}
 

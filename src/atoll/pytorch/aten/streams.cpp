@@ -10,7 +10,7 @@
 namespace atl::pytorch {
 namespace {
 
-// PyTorch 2.11 cannot be asked: a capture then ends with the vendor's error where the first event is looked at.
+// PyTorch 2.11 has no query for this: there a capture ends with the vendor's error when the first event is queried.
 template <class Guard>
 bool is_capturing_on(const Guard& guard, const c10::Stream& stream) {
   if constexpr (requires { guard.isStreamCapturing(stream); }) {
@@ -34,7 +34,7 @@ CopyStreams::CopyStreams(c10::Device device)
       out_(pool_stream(device)) {}
 
 c10::Stream CopyStreams::messages() const {
-  std::call_once(asked_for_messages_, [this] { messages_ = pool_stream(device_); });
+  std::call_once(messages_once_, [this] { messages_ = pool_stream(device_); });
   return *messages_;
 }
 

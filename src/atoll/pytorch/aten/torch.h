@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Everything of PyTorch that more than one source of this folder needs, precompiled: these headers take most of the
-// time it takes to build the folder. What differs between PyTorch versions is here and nowhere else.
+// The headers of PyTorch that several sources need, precompiled, because they take most of the build time. Differences
+// between PyTorch versions are handled here and nowhere else.
 
 #include <ATen/ATen.h>
 #include <ATen/core/ivalue.h>

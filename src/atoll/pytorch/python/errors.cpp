@@ -5,14 +5,14 @@
 #include <string_view>
 
 #include "atoll/pytorch/aten/torch.h"
-#include "atoll/pytorch/inner/plain_text.h"
+#include "atoll/pytorch/staging/plain_text.h"
 
 namespace atl::pytorch {
 namespace {
 
-constexpr const char* kNoCharacter = "\xef\xbf\xbd";
+constexpr const char* kReplacementCharacter = "\xef\xbf\xbd";
 
-// The bytes of the character of UTF-8 at the beginning; 0: there is none.
+// Returns the size of the UTF-8 character at the start of the text; 0 if it is invalid.
 std::size_t character_at(std::string_view text) {
   const auto byte = [text](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned first = byte(0);
@@ -24,17 +24,17 @@ std::size_t character_at(std::string_view text) {
   }
   const unsigned second = byte(1);
   const bool is_overlong = (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
-  const bool is_none = (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
-  return is_overlong || is_none ? 0 : size;
+  const bool is_invalid = (first == 0xed && second >= 0xa0) || (first == 0xf4 && second >= 0x90);
+  return is_overlong || is_invalid ? 0 : size;
 }
 
-// Texts may come from others, or be cut within a character, and Python takes nothing but UTF-8.
+// Texts may come from other ranks, or be cut within a character, and Python accepts only UTF-8.
 std::string as_utf8(std::string_view text) {
   std::string made;
   while (!text.empty()) {
     const std::size_t size = character_at(text);
     if (size == 0) {
-      made += kNoCharacter;
+      made += kReplacementCharacter;
     } else {
       made += text.substr(0, size);
     }

@@ -10,16 +10,17 @@
 namespace atl::pytorch {
 
 /// Throws the exception of torch.distributed that stands for `error`, with the same text: ValueError for
-/// kInvalidArgument, DistNetworkError for a lost or strange peer, DistStoreError for the store, else DistBackendError.
+/// kInvalidArgument, DistNetworkError for a lost or unauthenticated peer, DistStoreError for the store, else
+/// DistBackendError.
 [[noreturn]] void throw_as_torch(const Error& error);
 
-/// The same for a stored exception; anything but atl::Error stays what it is.
+/// Converts a stored exception in the same way; anything but atl::Error is returned unchanged.
 std::exception_ptr as_torch(const std::exception_ptr& error) noexcept;
 
-/// What it says.
+/// Returns the message of the exception.
 std::string text_of(const std::exception_ptr& error);
 
-/// Runs `body` and lets its atl::Error leave as torch's.
+/// Runs `body` and rethrows its atl::Error as torch's exception.
 template <typename Body>
 decltype(auto) translated(Body&& body) {
   try {

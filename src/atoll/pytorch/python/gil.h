@@ -5,7 +5,7 @@ struct _ts;
 
 namespace atl::pytorch {
 
-/// Releases Python's GIL for its lifetime when this thread holds it; harmless where there is no interpreter. For waits in
+/// Releases Python's GIL for its lifetime when this thread holds it; harmless without an interpreter. For waits in
 /// destructors, which Python runs while it holds the GIL.
 class ReleaseGil {
  public:
@@ -18,8 +18,8 @@ class ReleaseGil {
   _ts* saved_ = nullptr;
 };
 
-/// Python ends a thread that asks for the GIL of an interpreter that ends, by unwinding it: through frames that need Python
-/// or must not be left. Such a thread stays here instead, until the process is gone.
+/// When an interpreter exits, Python ends threads that ask for its GIL by unwinding them, through frames that need
+/// Python or must not be left. Such a thread calls this instead, which blocks until the process is gone.
 [[noreturn]] void stay();
 
 }  // namespace atl::pytorch

@@ -7,7 +7,7 @@
 
 namespace atl::pytorch {
 
-/// The tensor's values; not copied where they lie in host memory without gaps.
+/// Returns the tensor's values, without a copy if they are contiguous in host memory.
 infer::HostBytes host_bytes_of(const at::Tensor& tensor);
 
 }  // namespace atl::pytorch

@@ -27,9 +27,9 @@ int note_path(dl_phdr_info* info, std::size_t /*size*/, void* found) {
   return 0;
 }
 
-// cuDNN loads the libraries beside it one by one, as the first operator of a kind needs them. One that cannot be loaded
-// here could not be loaded later either.
-void load_what_comes_later() {
+// cuDNN loads its other libraries one by one, when an operator first needs one. A library that cannot be loaded here
+// could not be loaded later either.
+void load_deferred_libraries() {
   std::vector<std::filesystem::path> loaded;
   dl_iterate_phdr(note_path, &loaded);
   std::set<std::filesystem::path> folders;
@@ -56,7 +56,7 @@ void load_device_library(const std::string& device) {
   for (const std::string& name : libraries_of(kind)) {
     if (::dlopen(name.c_str(), RTLD_NOW | RTLD_GLOBAL) != nullptr) {
       at::globalContext().lazyInitDevice(c10::Device(device).type());
-      load_what_comes_later();
+      load_deferred_libraries();
       return;
     }
     const char* const reason = ::dlerror();

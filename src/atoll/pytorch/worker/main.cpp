@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// atoll_infer_worker DEVICE THREADS BYTES SECONDS: serves the model of one client over descriptor 3; descriptor 4 is its file of
-// weights. Started by infer/serve.
+// atoll_infer_worker DEVICE THREADS BYTES SECONDS: serves the model of one client over descriptor 3; descriptor 4 is
+// its weight file. Started by infer/serve.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -15,6 +15,7 @@
 #include "atoll/core/fd.h"
 #include "atoll/infer/safety/sandbox.h"
 #include "atoll/infer/worker/worker.h"
+#include "atoll/logging/spdlog_sink.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/worker/device_library.h"
 
@@ -22,9 +23,9 @@ namespace {
 
 constexpr int kSocket = 3;
 constexpr int kWeights = 4;
-constexpr int kDescriptorsOfDrivers = 1024;  // which open their devices many times
+constexpr int kDescriptorsOfDrivers = 1024;  // drivers open their devices many times
 
-// Libraries look at the processor when they are first used, which the sandbox would not let them do.
+// Libraries query the processor at first use, which the sandbox would not allow.
 void warm_up(const std::string& device) {
   const c10::InferenceMode inference;
   const at::Tensor image = at::ones({1, 4, 8, 8}, at::TensorOptions().device(c10::Device(device)));
@@ -61,6 +62,7 @@ int main(int count, char** words) {
     return 2;
   }
   try {
+    atl::logging::install_spdlog_sink();
     return serve(words[1], std::stoi(words[2]), std::stoll(words[3]), std::stod(words[4]));
   } catch (const std::exception& error) {
     std::fprintf(stderr, "atoll worker %d: %s\n", static_cast<int>(::getpid()), error.what());

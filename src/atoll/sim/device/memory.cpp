@@ -18,8 +18,8 @@ namespace atl::sim {
 namespace {
 
 constexpr std::size_t kPage = 4096;
-constexpr std::size_t kReturnFrom = std::size_t{1} << 20;  // smaller ranges keep their pages
-constexpr std::size_t kLookEvery = std::size_t{1} << 20;   // released bytes
+constexpr std::size_t kReturnFrom = std::size_t{1} << 20;     // smaller ranges keep their pages
+constexpr std::size_t kCheckInterval = std::size_t{1} << 20;  // released bytes
 constexpr int kPoison = 0xEE;
 
 std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1) / to * to; }
@@ -30,7 +30,7 @@ std::byte* map(std::size_t bytes, int protection, int memory) {
   void* const at = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memory, 0);
   if (at == MAP_FAILED) {
     throw Error(ErrorKind::kUnavailable,
-                with_errno("no address space for a simulated device of " + in_mib(bytes), errno));
+                with_errno("cannot map the memory of a simulated device of " + in_mib(bytes), errno));
   }
   ::madvise(at, bytes, MADV_DONTFORK);
   return static_cast<std::byte*>(at);
@@ -43,7 +43,8 @@ DeviceMemory::DeviceMemory(std::size_t capacity) : capacity_(round_up(std::max<s
   if (memory_ < 0 || ::ftruncate(memory_, static_cast<off_t>(capacity_)) != 0) {
     const int error = errno;
     if (memory_ >= 0) ::close(memory_);
-    throw Error(ErrorKind::kUnavailable, with_errno("no memory for a simulated device of " + in_mib(capacity_), error));
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("cannot make the memory of a simulated device of " + in_mib(capacity_), error));
   }
   try {
     device_ = map(capacity_, PROT_NONE, memory_);
@@ -111,7 +112,7 @@ void DeviceMemory::release(void* device) noexcept {
   }
   released_ += bytes;
   add_free(offset, bytes);
-  if (released_ >= kLookEvery) {
+  if (released_ >= kCheckInterval) {
     released_ = 0;
     if (keeps_too_much()) give_back_free_pages();
   }
@@ -127,7 +128,7 @@ void DeviceMemory::give_back_pages(std::size_t offset, std::size_t bytes) noexce
 
 bool DeviceMemory::keeps_too_much() const noexcept {
   struct stat file {};
-  return ::fstat(memory_, &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMostKept;
+  return ::fstat(memory_, &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMaxKept;
 }
 
 void DeviceMemory::empty_cache() noexcept {

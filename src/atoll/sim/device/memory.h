@@ -9,20 +9,20 @@
 namespace atl::sim {
 
 struct MemoryStats {
-  std::size_t capacity = 0;  ///< bytes
-  std::size_t held = 0;      ///< bytes that cannot be given out: neither released nor free, rounded to kMemoryAlignment
-  std::size_t allocated = 0;  ///< those of them that are not retired
-  std::size_t peak = 0;       ///< most that `allocated` has been
+  std::size_t capacity = 0;   ///< bytes
+  std::size_t held = 0;       ///< bytes that cannot be allocated: not yet released, rounded to kMemoryAlignment
+  std::size_t allocated = 0;  ///< those that are not retired
+  std::size_t peak = 0;       ///< the maximum of `allocated`
 };
 
 inline constexpr std::size_t kMemoryAlignment = 512;  ///< of every allocation, bytes
-/// Bytes of the host's memory that a device may take beyond what is held and the mebibyte released last, so that small
-/// allocations find their pages again.
-inline constexpr std::size_t kMostKept = std::size_t{16} << 20;
+/// Bytes of host memory that a device may use beyond what is held and the mebibyte released last, so that small
+/// allocations reuse their pages.
+inline constexpr std::size_t kMaxKept = std::size_t{16} << 20;
 
-/// Memory of a simulated device. It is mapped twice: at the addresses that allocate() gives, which host code cannot touch
-/// (a touch is a segmentation fault, as with a real device's), and where host_view() says, for the device's own work.
-/// Thread-safe.
+/// Memory of a simulated device. It is mapped twice: at the addresses that allocate() returns, which host code cannot
+/// touch (an access is a segmentation fault, as with a real device's memory), and at host_view(), for the device's own
+/// work. Thread-safe.
 class DeviceMemory {
  public:
   /// Reserves `capacity` bytes of address space twice; pages are taken at first use. Throws Error(kUnavailable).
@@ -31,36 +31,36 @@ class DeviceMemory {
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
-  /// At least one byte, aligned to kMemoryAlignment, contents unspecified. Throws Error(kUnavailable) when no free range is
-  /// large enough.
+  /// Allocates at least one byte, aligned to kMemoryAlignment, with unspecified contents. Throws Error(kUnavailable) if
+  /// no free range is large enough.
   void* allocate(std::size_t bytes);
 
-  /// What allocate() returned belongs to nobody any more, but the device may still work on it: it no longer counts as
-  /// allocated, as a program counts, and is held until release().
+  /// Notes that the program has freed what allocate() returned, while the device may still work on it: it no longer
+  /// counts as allocated, but is held until release().
   void retire(void* device) noexcept;
 
-  /// Gives back what allocate() returned, retired or not, and fills it with 0xEE bytes, so that late readers show.
+  /// Frees what allocate() returned, retired or not, and fills it with 0xEE bytes, so that late reads are detected.
   void release(void* device) noexcept;
 
-  /// Gives the pages of all free ranges back to the host.
+  /// Returns the pages of all free ranges to the host.
   void empty_cache() noexcept;
 
   bool contains(const void* address) const noexcept;
 
-  /// Where the byte at `device`, an address inside this memory, can be read and written.
+  /// Returns where the byte at `device`, an address inside this memory, can be read and written.
   std::byte* host_view(const void* device) const noexcept;
 
-  /// Distance of `device`, an address inside this memory, from its start: the same for every process that maps it.
+  /// Returns the offset of `device`, an address inside this memory, which is the same for every process that maps it.
   std::size_t offset_of(const void* device) const noexcept;
 
-  /// Where the byte at `offset` from the start can be read and written.
+  /// Returns where the byte at `offset` from the start can be read and written.
   std::byte* at_offset(std::size_t offset) const noexcept { return host_ + offset; }
 
-  /// Of the shared memory behind both mappings, for passing it to another process. Lives as long as this object.
+  /// The descriptor of the memory behind both mappings, for passing it to another process. Owned by this object.
   int descriptor() const noexcept { return memory_; }
 
   MemoryStats stats() const;
-  /// The peak begins anew at what is allocated now.
+  /// Sets the peak to what is allocated now.
   void reset_peak();
 
  private:
@@ -83,7 +83,7 @@ class DeviceMemory {
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes; neighbours are merged
   std::map<std::size_t, Used> used_;
   MemoryStats stats_;
-  std::size_t released_ = 0;  // bytes, since the last look at the pages of free ranges
+  std::size_t released_ = 0;  // bytes since the pages of free ranges were last checked
 };
 
 }  // namespace atl::sim

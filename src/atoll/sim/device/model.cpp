@@ -39,7 +39,7 @@ double Model::slowness(double busy_s, Clock::time_point now) {
     factor = std::exp(std::normal_distribution<double>(-kind_.jitter * kind_.jitter / 2, kind_.jitter)(random_));
   }
   if (kind_.warm_after_s <= 0) return factor;
-  // The device is half as warm as it will be after ln 2 of the time in which warmth settles.
+  // The device reaches half of its final warmth after ln 2 times the time constant.
   const double settles_s = kind_.warm_after_s / std::log(2.0);
   if (warmth_of_ != Clock::time_point{}) {
     warmth_ *= std::exp(-std::chrono::duration<double>(now - warmth_of_).count() / settles_s);

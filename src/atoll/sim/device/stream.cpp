@@ -10,8 +10,8 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-constexpr nanoseconds kPiece{200'000};     // between two calls of a task that passes its time piece by piece
-constexpr nanoseconds kPunctual{500'000};  // a sleeping thread wakes up that much late at times
+constexpr nanoseconds kStep{200'000};      // between two calls of a task whose share grows
+constexpr nanoseconds kPunctual{500'000};  // a sleeping thread may wake up this late
 
 }  // namespace
 
@@ -67,7 +67,7 @@ void Stream::run(const std::function<nanoseconds()>& work) {
   run_locked(work, issued);
 }
 
-void Stream::run_behind(std::function<void()> work, nanoseconds duration) {
+void Stream::run_or_enqueue(std::function<void()> work, nanoseconds duration) {
   const auto issued = Clock::now();
   const std::lock_guard lock(mutex_);
   const auto timed = [&] {
@@ -86,7 +86,7 @@ void Stream::run_locked(const std::function<nanoseconds()>& work, Clock::time_po
   const nanoseconds duration = work();
   finish_ = std::max(finish_, issued) + duration;
   if (duration.count() > 0) note(finish_);
-  // What took longer than modelled cannot have ended before it did.
+  // Work that took longer than modelled ends when it really ended.
   finish_ = std::max(finish_, duration.count() > 0 ? Clock::now() : finish_);
 }
 
@@ -140,17 +140,18 @@ void Stream::serve() {
   while (true) {
     changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
     if (queue_.empty()) return;
-    Task task = std::move(queue_.front());  // its place stays taken until it is done: run() and record() look there
+    Task task = std::move(queue_.front());  // its place stays taken until it is done, for run() and record()
     const auto begin = std::max(finish_, task.issued);
     lock.unlock();
     const auto finish = finish_of(task, begin);
-    task.work = nullptr;  // what they held may come back to this stream as it goes
+    task.work = nullptr;  // destroying what they held may use this stream
     task.open = nullptr;
     lock.lock();
     finish_ = finish;
     queue_.pop_front();
     changed_.notify_all();
-    if (task.kind == Task::Kind::kPass) task.event.pass(finish);  // who waits for it finds the stream without it
+    if (task.kind == Task::Kind::kPass)
+      task.event.pass(finish);  // after the pop, so that a thread that waits for it finds the stream idle
   }
 }
 
@@ -169,7 +170,7 @@ Clock::time_point Stream::finish_of(const Task& task, Clock::time_point begin) {
     case Task::Kind::kWork: break;
   }
   const auto end = begin + task.duration;
-  for (auto at = begin + kPiece; at < end; at += kPiece) {
+  for (auto at = begin + kStep; at < end; at += kStep) {
     std::this_thread::sleep_until(at);
     task.work(static_cast<double>((at - begin).count()) / static_cast<double>(task.duration.count()));
   }

@@ -15,10 +15,11 @@ namespace atl::sim {
 
 using Clock = std::chrono::steady_clock;
 
-/// How far a device kept to its model; shared by its streams. Thread-safe.
+/// Counts how punctually a device follows its model; shared by its streams. Thread-safe.
 struct Punctuality {
   std::atomic<std::uint64_t> tasks{0};
-  std::atomic<std::uint64_t> late{0};  ///< ended later than modelled: the host was too slow or too busy
+  std::atomic<std::uint64_t> late{
+      0};  ///< those that ended later than modelled, because the host was too slow or too busy
 };
 
 /// A point in the work of one stream, which it reaches at a modelled time. Copies share the point. Thread-safe.
@@ -26,13 +27,13 @@ class Event {
  public:
   Event();
 
-  /// Whether the stream has reached it. True for one that was never recorded.
+  /// Returns whether the stream has reached it; true for an event that was never recorded.
   bool is_reached() const;
 
   /// Blocks until it is reached.
   void wait() const;
 
-  /// When it was reached. Only after is_reached().
+  /// Returns when it was reached. Call only after is_reached() has returned true.
   Clock::time_point when() const;
 
  private:
@@ -40,7 +41,7 @@ class Event {
   struct State {
     mutable std::mutex mutex;
     std::condition_variable changed;
-    bool passed = true;          // all work before it is done for real
+    bool passed = true;          // all work before it has really been done
     Clock::time_point finish{};  // its modelled time, known once `passed`
   };
   void pass(Clock::time_point at) const;
@@ -48,44 +49,43 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-/// One queue of work of a simulated device, in order. Time is modelled: a task begins when the one before it ends, or when
-/// it is issued if that is later, and takes as long as it is said to; events are reached at those times and never earlier.
-/// All functions are thread-safe; tasks must not throw.
+/// A queue of work of a simulated device, run in order. Time is modelled: a task begins when the one before it ends, or
+/// when it is issued if that is later, and takes its given duration; events are reached at those times and never
+/// earlier. All functions are thread-safe; tasks must not throw.
 class Stream {
  public:
   explicit Stream(Punctuality& punctuality);
 
-  /// Waits for what was issued.
+  /// Waits for the issued work.
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
 
-  /// Work that runs on the calling thread, at once when the queue holds nothing that is still to be done for real;
-  /// returns when it has run. The device is busy with it for the modelled time that `work` returns, so the caller may be ahead of
-  /// it.
+  /// Runs `work` on the calling thread once all queued work has really been done, and returns when it has run. The
+  /// device is busy with it for the modelled time that `work` returns, so the caller may run ahead of the device.
   void run(const std::function<std::chrono::nanoseconds()>& work);
 
-  /// The same, but where run() would wait the stream's own thread does the work, later: it must hold what it needs.
-  void run_behind(std::function<void()> work, std::chrono::nanoseconds duration);
+  /// Like run(), but if run() would wait, the stream's own thread runs `work` later: it must own all that it needs.
+  void run_or_enqueue(std::function<void()> work, std::chrono::nanoseconds duration);
 
-  /// Work for the stream's own thread. `work(share)` is called repeatedly with a growing share in (0, 1], the last time with
-  /// 1, as the modelled time passes: a copy arrives piece by piece.
+  /// Queues `work` for the stream's own thread. `work(share)` is called repeatedly with a growing share in (0, 1], the
+  /// last time with 1, as the modelled time passes: a copy arrives bit by bit.
   void enqueue(std::function<void(double share)> work, std::chrono::nanoseconds duration);
 
-  /// Work for the stream's own thread that says itself when it ends: `work(begin)` is called at the modelled time `begin`, may
-  /// block, and returns the modelled time of its end. `is_modelled`: it counts for punctuality.
+  /// Queues work for the stream's own thread that determines its own end: `work(begin)` is called at the modelled time
+  /// `begin`, may block, and returns the modelled time of its end. `is_modelled`: whether it counts for punctuality.
   void enqueue_open(std::function<Clock::time_point(Clock::time_point begin)> work, bool is_modelled);
 
-  /// A point after everything issued so far.
+  /// Returns an event after everything issued so far.
   Event record();
 
-  /// What is issued from now on begins after `event` is reached.
+  /// Makes work that is issued from now on begin after `event` is reached.
   void wait_for(const Event& event);
 
-  /// Whether everything issued is done, by modelled time too.
+  /// Returns whether everything issued is done, in modelled time too.
   bool is_idle() const;
 
-  /// Blocks until is_idle() holds for what was issued before the call.
+  /// Blocks until the work issued before the call is done, in modelled time too.
   void synchronize();
 
  private:
@@ -94,7 +94,7 @@ class Stream {
     Kind kind;
     std::function<void(double)> work;                            // of kWork
     std::chrono::nanoseconds duration{};                         // of kWork
-    Event event;                                                 // to pass, or to wait for
+    Event event;                                                 // of kPass and kWait
     std::function<Clock::time_point(Clock::time_point)> open{};  // of kOpen
     bool is_modelled = false;                                    // likewise
     Clock::time_point issued = Clock::now();
@@ -109,9 +109,9 @@ class Stream {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Task> queue_;      // the front is under way
-  Clock::time_point finish_{};  // modelled end of everything done for real
+  Clock::time_point finish_{};  // modelled end of everything that has really been done
   bool stopping_ = false;
-  std::thread thread_;  // started by the first task for it
+  std::thread thread_;  // started with its first task
 };
 
 }  // namespace atl::sim

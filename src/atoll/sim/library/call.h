@@ -49,16 +49,16 @@ const char* to_string(DataType dtype) noexcept;       ///< "float32"
 const char* to_string(ReduceOp op) noexcept;          ///< "sum"
 std::size_t element_size(DataType dtype) noexcept;    ///< bytes
 
-/// Bytes of one device's memory. `offset` counts from the start of that memory; an empty region lies nowhere.
+/// Bytes of one device's memory. `offset` counts from the start of that memory; an empty region has no address.
 struct Region {
   std::int32_t device = -1;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
 };
 
-/// One operation as one rank calls it. Regions by operation, n the number of ranks:
+/// One operation as one rank calls it. Its regions, where n is the number of ranks:
 ///   all_reduce               one region, in place: input and output are equal
-///   reduce, broadcast        one region, in place; a rank other than the root keeps what it has (reduce) or gets the root's
+///   reduce, broadcast        one region, in place; other ranks keep their own (reduce) or get the root's (broadcast)
 ///   all_gather, gather       input 1, output n (gather: at the root, elsewhere none)
 ///   reduce_scatter, scatter  input n (scatter: at the root, elsewhere none), output 1
 ///   all_to_all               input n, output n
@@ -71,7 +71,7 @@ struct Call {
   std::vector<Region> input;
   std::vector<Region> output;
   std::uint64_t sequence = 0;            ///< from Communicator::next_sequence()
-  std::chrono::nanoseconds duration{0};  ///< modelled time; the longest of all ranks counts
+  std::chrono::nanoseconds duration{0};  ///< modelled time; the longest among the ranks counts
   std::chrono::nanoseconds timeout{0};
 };
 

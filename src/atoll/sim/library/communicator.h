@@ -18,45 +18,45 @@
 
 namespace atl::sim {
 
-/// The memory of one device of this process.
+/// Returns the memory of one device of this process.
 using MemoryOf = std::function<DeviceMemory&(int device)>;
 
 struct CommunicatorOptions {
   int rank = 0;
   int size = 1;
-  std::chrono::nanoseconds timeout{std::chrono::minutes(30)};  ///< for the ranks to meet
-  std::chrono::nanoseconds longest_delay{0};  ///< each operation takes up to that much longer on this rank, at random
-  std::uint64_t seed = 0;                     ///< of the delays
+  std::chrono::nanoseconds timeout{std::chrono::minutes(30)};  ///< for all ranks to join
+  std::chrono::nanoseconds longest_delay{0};  ///< the largest random delay of an operation on this rank
+  std::uint64_t seed = 0;                     ///< seed of the delays
 };
 
-/// One rank's part of a group of processes (or threads) of one host whose simulated devices exchange data. Each rank reads the
-/// others' device memory where it lies and writes its own only, so a rank that has given up an operation finds its memory
-/// untouched by it. The first error is final, for all ranks. Thread-safe.
+/// One rank's part of a group of processes (or threads) of one host whose simulated devices exchange data. Each rank
+/// reads the others' device memory directly and writes only its own, so an operation never writes to the memory of a
+/// rank that has given it up. The first error is final, for all ranks. Thread-safe.
 class Communicator {
  public:
-  /// Meets the other ranks through `store`, whose keys must be this communicator's alone. Throws what meet() does.
+  /// Meets the other ranks through `store`, whose keys no other communicator may use. Throws what meet() throws.
   Communicator(Store& store, const CommunicatorOptions& options, MemoryOf memory_of);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  /// The number of the next operation: of collectives, or of messages to or from `peer`. All ranks must issue collectives, and
-  /// both sides of a pair messages, in the same order.
+  /// Returns the number of the next operation: of collectives, or of messages to or from `peer`. All ranks must issue
+  /// collectives, and both ends of a message, in the same order.
   std::uint64_t next_sequence(Operation operation, int peer = -1);
 
-  /// This rank's part of `call`, which begins at the modelled time `begin`; returns the modelled time of its end. Blocks until the
-  /// data is there and nobody reads this rank's memory any more. Of operations whose sequences differ by kSlots or more, and of
-  /// messages between the same two ranks, the later must run after the earlier. Throws Error that names operation, sequence
-  /// and rank: kTimeout, kMismatch, kPeerLost, kAborted or kUnavailable.
+  /// Runs this rank's part of `call`, which begins at the modelled time `begin`; returns the modelled time of its end.
+  /// Blocks until the data has arrived and no other rank still reads this rank's memory. Of operations whose sequences
+  /// differ by kSlots or more, and of messages between the same two ranks, the later must run after the earlier. Throws
+  /// Error that names operation, sequence and rank: kTimeout, kMismatch, kPeerLost, kAborted or kUnavailable.
   Clock::time_point run(const Call& call, Clock::time_point begin);
 
-  /// Fails the communicator on all ranks with `reason`; whoever waits wakes at once. Needs no peer.
+  /// Fails the communicator on all ranks with `reason` and wakes all waiting threads. Needs no peer.
   void abort(const std::string& reason) noexcept;
 
-  /// Takes leave. Others fail only when they need this rank for something.
+  /// Leaves the group. Other ranks fail only when they need this rank.
   void leave();
 
-  /// The first error, of whichever rank.
+  /// Returns the first error of any rank.
   std::optional<Error> error() const;
 
  private:
@@ -66,7 +66,7 @@ class Communicator {
   const CommunicatorOptions options_;
   const MemoryOf memory_of_;
   Peers peers_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the following
   std::uint64_t collectives_ = 0;
   std::map<std::pair<Operation, int>, std::uint64_t> messages_;
   std::mt19937_64 random_;

@@ -69,7 +69,7 @@ bool sizes_fit(const Call& mine, int rank, int peer, std::span<const Region> the
   }
 }
 
-// How many regions a rank has to publish.
+// Returns how many regions a rank must publish.
 std::size_t expected_regions(const Call& mine, int peer, std::size_t size) {
   switch (mine.operation) {
     case Operation::kBarrier: return 0;

@@ -20,14 +20,15 @@ namespace {
 constexpr std::size_t kErrorText = 2000;
 constexpr std::uint32_t kClaimed = 1;
 constexpr std::uint32_t kWritten = 2;
-constexpr std::chrono::microseconds kSpin{100};  // most ranks come that soon, and waking up takes about as long
-constexpr std::chrono::milliseconds kLongestSleep{100};
+constexpr std::chrono::microseconds kSpin{
+    100};  // most ranks arrive within this time, and waking up takes about as long
+constexpr std::chrono::milliseconds kMaxControlSleep{100};
 constexpr std::chrono::milliseconds kErrorWriting{100};
 
 }  // namespace
 
 struct Control::Header {
-  alignas(64) std::atomic<std::uint32_t> bell;  // changes whenever anything did
+  alignas(64) std::atomic<std::uint32_t> bell;  // changes with every event
   std::atomic<std::uint32_t> sleepers;
   alignas(64) std::atomic<std::uint32_t> error_state;
   std::uint32_t error_kind;
@@ -36,7 +37,7 @@ struct Control::Header {
 
 namespace {
 
-// A half in memory: the stage, the record, and `size` regions; then comes the next one.
+// A half in memory: the stage, the record, and `size` regions, followed by the next half.
 struct HalfLayout {
   alignas(64) std::atomic<std::uint64_t> stage;
   Record record;
@@ -47,7 +48,7 @@ std::size_t halves(std::size_t size) { return kSlots * size + 2 * size * size; }
 
 }  // namespace
 
-// Header, a flag for each rank that has left, and the halves. All of it begins as zeros.
+// The header, a flag for each rank that has left, and the halves. All of it is initially zero.
 Control::Control(int size) : size_(static_cast<std::size_t>(size)) {
   const int made = ::memfd_create("atoll-simccl", MFD_CLOEXEC);
   if (made < 0) throw Error(ErrorKind::kUnavailable, with_errno("simccl: cannot make shared memory", errno));
@@ -124,7 +125,7 @@ Control::Outcome Control::wait(const std::function<bool()>& ready, Deadline dead
     // A bell that rings after it was read here ends the sleep at once.
     header_->sleepers.fetch_add(1, std::memory_order_seq_cst);
     const std::uint32_t seen = header_->bell.load(std::memory_order_seq_cst);
-    if (!ready() && !has_failed()) futex_wait(header_->bell, seen, deadline.remaining(kLongestSleep));
+    if (!ready() && !has_failed()) futex_wait(header_->bell, seen, deadline.remaining(kMaxControlSleep));
     header_->sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
@@ -146,7 +147,7 @@ std::optional<Error> Control::error() const {
   if (!has_failed()) return std::nullopt;
   const Deadline deadline = Deadline::after(kErrorWriting);
   while (header_->error_state.load(std::memory_order_acquire) != kWritten) {
-    // Whoever wrote it may have died over it.
+    // The rank that was writing it may have died.
     if (deadline.expired()) return Error(ErrorKind::kPeerLost, "a rank died while it reported an error");
     std::this_thread::yield();
   }

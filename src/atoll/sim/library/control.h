@@ -19,7 +19,7 @@ namespace atl::sim {
 
 inline constexpr std::size_t kSlots = 4;  ///< operations of one communicator that may be under way at once
 
-/// What one rank says of its part of an operation.
+/// What one rank publishes of its part of an operation.
 struct Record {
   std::uint64_t sequence = 0;
   Operation operation{};
@@ -32,22 +32,24 @@ struct Record {
   std::uint32_t regions = 0;
 };
 
-/// How far one rank is with the operation of a slot. It only grows: 4 * sequence + 1 published, + 2 reduced, + 3 done.
+/// One rank's progress with the operation of a slot. It only grows: 4 * sequence + 1 published, + 2 reduced, + 3 done.
 enum class Stage : std::uint64_t { kPublished = 1, kReduced = 2, kDone = 3 };
 
-/// One rank's half of one slot. The record and the regions may be read once `stage` says that they are published.
+/// One rank's half of one slot. The record and the regions may be read once `stage` is kPublished or later.
 struct Half {
   std::atomic<std::uint64_t>& stage;
   Record& record;
   std::span<Region> regions;
 };
 
-/// Memory that all ranks of a communicator share: what each of them says, how far it is, and the first error. Any thread.
+/// Memory that all ranks of a communicator share: what each has published, its progress, and the first error.
+/// Thread-safe.
 class Control {
  public:
   enum class Outcome { kReady, kFailed, kTimeout };
 
-  /// Makes the memory (rank 0), or opens what rank 0 made. Throws Error(kUnavailable) and, for memory of another size, kProtocol.
+  /// Makes the memory (rank 0), or opens the memory that rank 0 made. Throws Error(kUnavailable), and kProtocol if its
+  /// size is wrong.
   explicit Control(int size);
   Control(int size, Fd memory);
   ~Control();
@@ -56,29 +58,29 @@ class Control {
 
   const Fd& memory() const noexcept { return memory_; }
 
-  /// Of `rank`, for the collective with that sequence.
+  /// Returns the half of `rank` for the collective with this sequence.
   Half collective(std::uint64_t sequence, int rank) const noexcept;
 
-  /// Of messages from one rank to another: what the sender says, and the receiver.
+  /// Return the halves of the sender and the receiver of messages from one rank to another.
   Half sender(int from, int to) const noexcept;
   Half receiver(int from, int to) const noexcept;
 
-  /// Stores `stage` of operation `sequence` and wakes whoever waits.
+  /// Stores `stage` of operation `sequence` and wakes all waiting threads.
   void advance(const Half& half, std::uint64_t sequence, Stage stage) noexcept;
   static bool has_reached(const Half& half, std::uint64_t sequence, Stage stage) noexcept;
 
-  /// Blocks until `ready()` holds, the communicator has failed, or `deadline`.
+  /// Blocks until `ready()` returns true, the communicator has failed, or `deadline`.
   Outcome wait(const std::function<bool()>& ready, Deadline deadline) noexcept;
 
-  /// Wakes all waiters of all ranks, so that they look again.
+  /// Wakes all waiting threads of all ranks, so that they check again.
   void ring() noexcept;
 
-  /// Sets the error of all ranks; the first one stays.
+  /// Sets the error of all ranks; the first one is kept.
   void fail(ErrorKind kind, const std::string& text) noexcept;
   bool has_failed() const noexcept;
   std::optional<Error> error() const;
 
-  /// Notes that `rank` takes part in nothing any more.
+  /// Notes that `rank` takes part in no further operations.
   void leave(int rank) noexcept;
   bool has_left(int rank) const noexcept;
 

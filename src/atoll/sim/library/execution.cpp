@@ -11,14 +11,14 @@
 namespace atl::sim {
 namespace {
 
-constexpr std::size_t kSmall = 32 << 10;       // bytes; up to here all ranks fold everything
+constexpr std::size_t kSmall = 32 << 10;       // bytes; up to this size all ranks fold everything
 constexpr std::size_t kSliceAlignment = 1024;  // elements
 
 std::int64_t in_ns(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
 
-// When an operation ends: all must have begun, and the longest time counts.
+// Returns when an operation ends: all ranks must have begun, and the longest time counts.
 Clock::time_point end_of(const std::vector<Half>& halves) {
   std::int64_t begin = 0;
   std::int64_t duration = 0;
@@ -80,7 +80,7 @@ Clock::time_point Execution::collective(Clock::time_point begin) {
   move();
   require_whole();
   control_.advance(mine, call_.sequence, Stage::kDone);
-  if (!folds_everything()) meet(Stage::kDone);  // there, all have read all when they meet for the last time
+  if (!folds_everything()) meet(Stage::kDone);  // in that case all ranks have read everything by their last meeting
   return end;
 }
 
@@ -98,7 +98,7 @@ Clock::time_point Execution::receive(Clock::time_point begin) {
   const Half mine = control_.receiver(call_.root, rank_);
   const Half theirs = control_.sender(call_.root, rank_);
   if (call_.sequence > 0)
-    wait_for({{call_.root, theirs}}, Stage::kDone, call_.sequence - 1);  // it has read the last record
+    wait_for({{call_.root, theirs}}, Stage::kDone, call_.sequence - 1);  // it has read the previous record
   publish(mine, begin);
   wait_for({{call_.root, theirs}}, Stage::kPublished, call_.sequence);
   check_message(call_, rank_, theirs);
@@ -110,7 +110,7 @@ Clock::time_point Execution::receive(Clock::time_point begin) {
   return end;
 }
 
-// Whoever gave up may have let go of the memory that was just read here.
+// A rank that gave up may have released the memory that was just read here.
 void Execution::require_whole() const {
   if (const auto error = control_.error()) throw Error(*error);
 }
@@ -127,7 +127,7 @@ void Execution::wait_for(const Halves& halves, Stage stage, std::uint64_t sequen
   const auto is_there = [&](const auto& half) { return Control::has_reached(half.second, sequence, stage); };
   const auto is_settled = [&](const auto& half) { return is_there(half) || control_.has_left(half.first); };
   const auto outcome = control_.wait([&] { return std::all_of(halves.begin(), halves.end(), is_settled); }, deadline_);
-  if (std::all_of(halves.begin(), halves.end(), is_there)) return;  // whoever left has done its part before
+  if (std::all_of(halves.begin(), halves.end(), is_there)) return;  // a rank that has left did its part before
   Halves missing;
   std::copy_if(halves.begin(), halves.end(), std::back_inserter(missing),
                [&](const auto& half) { return !is_there(half); });
@@ -136,7 +136,7 @@ void Execution::wait_for(const Halves& halves, Stage stage, std::uint64_t sequen
 
 void Execution::lost(const Halves& halves, Stage stage, Control::Outcome outcome) const {
   if (outcome == Control::Outcome::kFailed) {
-    throw Error(control_.error().value_or(Error(ErrorKind::kInternal, "failed without an error")));
+    throw Error(control_.error().value_or(Error(ErrorKind::kInternal, "the communicator failed without an error")));
   }
   std::string missing;
   std::string gone;

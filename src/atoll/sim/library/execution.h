@@ -8,8 +8,8 @@
 
 namespace atl::sim {
 
-/// One rank's part of one operation. Ranks publish what they bring, wait for each other, compare, and then read what they need
-/// straight from each other's memory. One that is read from waits until all have read.
+/// One rank's part of one operation. Ranks publish their inputs, wait for each other, compare, and then read what they
+/// need directly from each other's memory. A rank whose memory is read waits until all have read it.
 ///   all_reduce, small   each rank folds everything; two waits
 ///   all_reduce, large   rank r folds slice r into its own buffer, then all read all slices; three waits
 ///   everything else     each rank reads its own result; two waits
@@ -17,12 +17,12 @@ class Execution {
  public:
   Execution(Peers& peers, const MemoryOf& memory_of, int rank, int size, const Call& call);
 
-  /// See Communicator::run(). Messages of errors do not name operation, sequence and rank.
+  /// See Communicator::run(). Error messages do not name operation, sequence and rank.
   Clock::time_point run(Clock::time_point begin);
 
  private:
   using Sources = std::vector<const std::byte*>;
-  using Halves = std::vector<std::pair<int, Half>>;  // with their ranks
+  using Halves = std::vector<std::pair<int, Half>>;  // with the ranks that they belong to
 
   Clock::time_point collective(Clock::time_point begin);
   Clock::time_point send(Clock::time_point begin);

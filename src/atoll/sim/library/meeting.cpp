@@ -16,21 +16,21 @@ namespace atl::sim {
 namespace {
 
 using Cookie = std::array<std::byte, 16>;
-constexpr std::uint32_t kMagic = 0x51CC1001;  // the low digits change with the messages and the shared memory
-constexpr std::chrono::hours kLongestWait{24};
+constexpr std::uint32_t kMagic = 0x51CC1001;  // the low digits change with the format of messages and shared memory
+constexpr std::chrono::hours kMaxMeetingWait{24};
 
 /// The first message on a connection; rank 0's carries the shared memory.
 struct Hello {
   std::uint32_t magic = kMagic;
   std::int32_t rank = -1;
   std::int32_t process = -1;
-  Cookie cookie{};  // of the rank that is greeted, from the store
+  Cookie cookie{};  // of the receiving rank, from the store
 };
 
 Cookie random_cookie() {
   Cookie cookie{};
   if (::getrandom(cookie.data(), cookie.size(), 0) != static_cast<ssize_t>(cookie.size())) {
-    throw Error(ErrorKind::kUnavailable, with_errno("simccl: no random bytes", errno));
+    throw Error(ErrorKind::kUnavailable, with_errno("simccl: the system returned no random bytes", errno));
   }
   return cookie;
 }
@@ -63,7 +63,7 @@ class Host {
     for (int peer = 0; peer < size_; ++peer) {
       if (peer != rank_) greet(peer);
     }
-    while (!missing().empty()) wait_for_somebody();
+    while (!missing().empty()) wait_for_event();
     return std::move(meeting_);
   }
 
@@ -111,14 +111,14 @@ class Host {
     return names;
   }
 
-  void wait_for_somebody() {
+  void wait_for_event() {
     std::vector<pollfd> watched{{listener_.get(), POLLIN, 0}};
-    for (const Fd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
+    for (const Fd& each : unidentified_) watched.push_back({each.get(), POLLIN, 0});
     const std::size_t first_peer = watched.size();
     for (int peer = 0; peer < size_; ++peer) {
-      if (is_missing(peer)) watched.push_back({outgoing(peer), 0, 0});  // 0: only its end is of interest
+      if (is_missing(peer)) watched.push_back({outgoing(peer), 0, 0});  // 0: polls only for its end
     }
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining(kLongestWait));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_.remaining(kMaxMeetingWait));
     ::poll(watched.data(), watched.size(), static_cast<int>(left.count()));
     if (deadline_.expired()) {
       throw Error(ErrorKind::kTimeout, "simccl: rank " + std::to_string(rank_) +
@@ -131,15 +131,15 @@ class Host {
   }
 
   void receive_greetings() {
-    while (Fd connection = accept_from(listener_)) strangers_.push_back(std::move(connection));
+    while (Fd connection = accept_from(listener_)) unidentified_.push_back(std::move(connection));
     std::vector<Fd> still;
-    for (Fd& stranger : strangers_) {
-      if (!is_introduced(stranger)) still.push_back(std::move(stranger));
+    for (Fd& each : unidentified_) {
+      if (!is_introduced(each)) still.push_back(std::move(each));
     }
-    strangers_.swap(still);
+    unidentified_.swap(still);
   }
 
-  // A peer that has joined may have gone again; one that goes before it has greeted never will.
+  // A peer may leave after it has greeted this rank; one that leaves before never will greet it.
   void require_greeted(int fd) {
     for (int peer = 0; peer < size_; ++peer) {
       if (!is_missing(peer) || outgoing(peer) != fd) continue;
@@ -149,7 +149,7 @@ class Host {
     }
   }
 
-  // Whether nothing more is to be awaited from `connection`; a peer's becomes its incoming one, any other is closed.
+  // Returns whether `connection` has sent its greeting; a peer's becomes its incoming one, any other is closed.
   bool is_introduced(Fd& connection) {
     Hello hello;
     Received received = receive_message(connection, std::as_writable_bytes(std::span(&hello, 1)));
@@ -174,7 +174,7 @@ class Host {
   const Cookie id_;      // in the socket's name
   const Cookie cookie_;  // shows that a caller has read the store
   Fd listener_;
-  std::vector<Fd> strangers_;
+  std::vector<Fd> unidentified_;
   Meeting meeting_;
 };
 

@@ -9,20 +9,20 @@
 
 namespace atl::sim {
 
-/// What a rank has when all ranks of a communicator have met: the shared memory, and two connections with each other rank. An
-/// incoming one ends when that rank's process does.
+/// The result of meeting all ranks of a communicator: the shared memory, and two connections with each other rank. An
+/// incoming connection ends when that rank's process does.
 struct Meeting {
   struct Peer {
     Fd incoming;
     Fd outgoing;
-    int process = -1;  ///< its process id
+    int process = -1;  ///< the process id
   };
   std::unique_ptr<Control> control;
   std::vector<Peer> peers;  ///< by rank; empty connections for this rank itself
 };
 
-/// Meets the other ranks through `store`, whose keys must be this communicator's alone. Blocks until all have come. Throws
-/// Error(kTimeout) naming the ranks that did not, and kUnavailable for one that is on another host.
+/// Meets the other ranks through `store`, whose keys no other communicator may use. Blocks until all have joined.
+/// Throws Error(kTimeout) naming the ranks that have not, and kUnavailable for one that is on another host.
 Meeting meet(Store& store, int rank, int size, Deadline deadline);
 
 }  // namespace atl::sim

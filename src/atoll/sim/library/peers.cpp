@@ -16,7 +16,7 @@
 namespace atl::sim {
 namespace {
 
-/// Comes with the memory of one device.
+/// Sent together with the memory of one device.
 struct Announcement {
   std::int32_t device = -1;
 };
@@ -33,9 +33,9 @@ struct Peers::Arena {
     bytes = static_cast<std::size_t>(status.st_size);
     void* const at = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED | MAP_NORESERVE, memory.get(), 0);
     if (at == MAP_FAILED) {
-      throw Error(ErrorKind::kUnavailable, with_errno("simccl: no address space for another rank's device of " +
-                                                          std::to_string(bytes >> 20) + " MiB",
-                                                      errno));
+      throw Error(
+          ErrorKind::kUnavailable,
+          with_errno("simccl: cannot map another rank's device of " + std::to_string(bytes >> 20) + " MiB", errno));
     }
     ::madvise(at, bytes, MADV_DONTFORK);
     base = static_cast<const std::byte*>(at);
@@ -88,28 +88,28 @@ void Peers::announce(int device, const DeviceMemory& memory) {
   if (known || left_) return;
   const Announcement message{device};
   for (const auto& peer : peers_) {
-    // One that is gone is noticed by the thread.
+    // The thread detects a peer that is gone.
     if (peer.outgoing) send_message(peer.outgoing, std::as_bytes(std::span(&message, 1)), memory.descriptor());
   }
   known = true;
 }
 
 bool Peers::knows(int rank, int device) const noexcept {
-  if (device < 0 || device >= kMostArenas) return true;  // at() says what is wrong with it
+  if (device < 0 || device >= kMaxArenas) return true;  // at() reports it
   const auto& row = arenas_[static_cast<std::size_t>(rank)];
   return row[static_cast<std::size_t>(device)].load(std::memory_order_acquire) != nullptr;
 }
 
 const std::byte* Peers::at(int rank, const Region& region) const {
   const Arena* arena = nullptr;
-  if (region.device >= 0 && region.device < kMostArenas) {
+  if (region.device >= 0 && region.device < kMaxArenas) {
     arena = arenas_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(region.device)].load(
         std::memory_order_acquire);
   }
   if (arena == nullptr || region.offset > arena->bytes || region.bytes > arena->bytes - region.offset) {
     throw Error(ErrorKind::kProtocol, "simccl: rank " + std::to_string(rank) + " named " +
                                           std::to_string(region.bytes) + " bytes at " + std::to_string(region.offset) +
-                                          " of its device " + std::to_string(region.device) + ", which are not there");
+                                          " of its device " + std::to_string(region.device) + ", which do not exist");
   }
   return arena->base + region.offset;
 }
@@ -150,8 +150,8 @@ void Peers::receive(int rank) {
     }
     return;
   }
-  if (received.bytes != sizeof(message) || message.device < 0 || message.device >= kMostArenas) {
-    throw Error(ErrorKind::kProtocol, "simccl: rank " + std::to_string(rank) + " sent a message that does not parse");
+  if (received.bytes != sizeof(message) || message.device < 0 || message.device >= kMaxArenas) {
+    throw Error(ErrorKind::kProtocol, "simccl: rank " + std::to_string(rank) + " sent an invalid message");
   }
   auto& place = arenas_[static_cast<std::size_t>(rank)][static_cast<std::size_t>(message.device)];
   if (place.load() == nullptr) place.store(new Arena(received.memory), std::memory_order_release);

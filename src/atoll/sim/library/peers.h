@@ -13,10 +13,11 @@
 
 namespace atl::sim {
 
-inline constexpr int kMostArenas = 64;  ///< devices of one process
+inline constexpr int kMaxArenas = 64;  ///< devices of one process
 
-/// The other ranks of a communicator: their devices' memory, mapped for reading, and their lives. A thread of its own receives
-/// memory as it is announced, and fails the communicator when a process ends that has not left it. Any thread.
+/// The other ranks of a communicator: maps their devices' memory for reading and watches their processes. A thread
+/// receives memory as it is announced, and fails the communicator when a process ends without having left it.
+/// Thread-safe.
 class Peers {
  public:
   Peers(Meeting meeting, int rank);
@@ -26,16 +27,17 @@ class Peers {
 
   Control& control() const noexcept { return *control_; }
 
-  /// Passes the memory of this rank's `device` to all others; only the first time.
+  /// Sends the memory of this rank's `device` to all others; does nothing after the first time.
   void announce(int device, const DeviceMemory& memory);
 
-  /// Whether `rank` has announced its `device`. The control's waiters are woken when it does.
+  /// Returns whether `rank` has announced its `device`. The control's waiting threads are woken when it does.
   bool knows(int rank, int device) const noexcept;
 
-  /// Where `region` of `rank`, whose device is known, can be read. Throws Error(kProtocol) when it lies outside of it.
+  /// Returns where `region` of `rank`, whose device is known, can be read. Throws Error(kProtocol) if it is outside the
+  /// device.
   const std::byte* at(int rank, const Region& region) const;
 
-  /// Says goodbye: the others no longer fail when this process ends. Mapped memory stays until the end.
+  /// Leaves the group: the others no longer fail when this process ends. Memory stays mapped until destruction.
   void leave();
 
  private:
@@ -47,9 +49,9 @@ class Peers {
   const std::unique_ptr<Control> control_;
   std::vector<Meeting::Peer> peers_;
   Fd stop_;
-  std::vector<std::array<std::atomic<Arena*>, kMostArenas>> arenas_;  // by rank and device
+  std::vector<std::array<std::atomic<Arena*>, kMaxArenas>> arenas_;  // by rank and device
   std::mutex mutex_;
-  std::array<bool, kMostArenas> announced_{};
+  std::array<bool, kMaxArenas> announced_{};
   bool left_ = false;
   std::thread thread_;
 };

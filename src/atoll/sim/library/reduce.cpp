@@ -12,7 +12,7 @@
 namespace atl::sim {
 namespace {
 
-constexpr std::size_t kBlock = 512;  // elements that are folded over all sources before the next ones
+constexpr std::size_t kBlock = 512;  // elements that are folded over all sources at a time
 
 template <typename T>
 inline constexpr bool kIsComplex = false;
@@ -21,7 +21,7 @@ inline constexpr bool kIsComplex<std::complex<T>> = true;
 template <typename T>
 inline constexpr bool kIsSmallFloat = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
-// What an element is folded in.
+// The type in which an element is folded.
 template <typename T>
 auto wide_type() {
   if constexpr (kIsSmallFloat<T>) {
@@ -52,7 +52,7 @@ W folded(W a, W b) {
       return a * b;
     }
   } else if constexpr (kIsComplex<W>) {
-    return a;  // has no order; can_reduce() says so
+    return a;  // complex numbers have no order; can_reduce() excludes this
   } else if constexpr (op == ReduceOp::kMin) {
     return b < a || b != b ? b : a;
   } else {

@@ -111,7 +111,7 @@ Received receive_message(const Fd& socket, std::span<std::byte> space) {
   }
   if ((envelope.msg_flags & MSG_CTRUNC) != 0) {
     throw Error(ErrorKind::kUnavailable,
-                "simccl: memory of another rank cannot be received: no descriptor left (raise ulimit -n)");
+                "simccl: cannot receive the memory of another rank: no file descriptor is left (raise ulimit -n)");
   }
   received.kind = got == 0 ? Received::Kind::kEnd : Received::Kind::kMessage;
   received.bytes = static_cast<std::size_t>(got);

@@ -9,20 +9,20 @@
 
 namespace atl::sim {
 
-// Unix sockets between processes of one host. They keep messages apart (SOCK_SEQPACKET), carry a descriptor with each, and end
-// when their process does. Names are abstract: nothing stays behind in the file system.
+// Unix sockets between processes of one host. They preserve message boundaries (SOCK_SEQPACKET), carry a descriptor
+// with each message, and end when their process does. Names are abstract: nothing is left in the file system.
 
-/// A socket that accepts connections under `name`. Throws Error(kUnavailable).
+/// Returns a socket that accepts connections under `name`. Throws Error(kUnavailable).
 Fd listen_at(const std::string& name, int backlog);
 
-/// A connection to `name`. Empty when nobody listens there; throws Error(kUnavailable).
+/// Returns a connection to `name`, empty if no socket listens there. Throws Error(kUnavailable).
 Fd connect_to(const std::string& name);
 
-/// The next connection by a process of the same user; others are turned away. Empty when there is none at present.
+/// Returns the next connection by a process of the same user, refusing others; empty if there is none at present.
 Fd accept_from(const Fd& listener);
 
-/// One message, with a descriptor unless `memory` is negative. False when the other end is gone. Throws Error(kUnavailable) when
-/// it is not read for too long.
+/// Sends one message, with a descriptor unless `memory` is negative. Returns false if the other end is gone. Throws
+/// Error(kUnavailable) if the other end does not read.
 bool send_message(const Fd& socket, std::span<const std::byte> message, int memory);
 
 struct Received {
@@ -31,7 +31,8 @@ struct Received {
   Fd memory;
 };
 
-/// The next message, cut to `space`; does not block. Throws Error(kUnavailable) when its descriptor finds no place here.
+/// Returns the next message, truncated to `space`; does not block. Throws Error(kUnavailable) if this process has no
+/// free descriptor.
 Received receive_message(const Fd& socket, std::span<std::byte> space);
 
 }  // namespace atl::sim

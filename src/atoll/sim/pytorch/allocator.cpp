@@ -25,10 +25,10 @@ struct Block {
   void* address;
   c10::DeviceIndex index;
   std::mutex mutex;
-  std::vector<c10::Stream> users;  // the stream of the allocation first
+  std::vector<c10::Stream> users;  // the stream of the allocation comes first
 };
 
-/// Blocks that were freed and may still be in use. A host far ahead of its device has thousands of them.
+/// Blocks that were freed but may still be in use; thousands of them if the host is far ahead of its device.
 class Retired {
  public:
   void add(Block* block) {
@@ -68,7 +68,7 @@ class Retired {
     }
   }
   std::mutex mutex_;
-  std::unordered_map<c10::Stream, std::deque<Entry>> by_stream_;  // which reaches them in order
+  std::unordered_map<c10::Stream, std::deque<Entry>> by_stream_;  // each stream reaches its events in order
   std::deque<Entry> of_several_;
 };
 
@@ -81,7 +81,7 @@ void free_block(void* context) {
   try {
     retired().add(static_cast<Block*>(context));
   } catch (const std::exception&) {
-    // A forked child frees what belongs to its parent: nothing to do.
+    // A forked child frees a block of its parent; there is nothing to do.
   }
 }
 
@@ -134,7 +134,7 @@ class SimAllocator final : public c10::DeviceAllocator {
     try {
       return device.memory().allocate(bytes);
     } catch (const Error&) {
-      device.synchronize();  // what was freed and is still in use becomes free
+      device.synchronize();  // frees blocks that were still in use
       retired().collect();
     }
     try {
@@ -165,7 +165,7 @@ class PinnedAllocator final : public at::HostAllocator {
     if (bytes == 0) return {nullptr, nullptr, &release, c10::Device(c10::kCPU)};
     constexpr std::size_t kPage = 4096;
     void* const memory = std::aligned_alloc(kPage, (bytes + kPage - 1) / kPage * kPage);
-    TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "no host memory for ", bytes, " pinned bytes");
+    TORCH_CHECK_WITH(OutOfMemoryError, memory != nullptr, "cannot allocate ", bytes, " bytes of pinned host memory");
     const std::lock_guard lock(pinned().mutex);
     pinned().ranges[static_cast<const std::byte*>(memory)] = {bytes, {memory, &std::free}};
     return {memory, memory, &release, c10::Device(c10::kCPU)};
@@ -173,7 +173,7 @@ class PinnedAllocator final : public at::HostAllocator {
   c10::DeleterFnPtr raw_deleter() const override { return &release; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
-  // A copy under way holds the memory, so there is nothing to note.
+  // A copy under way keeps the memory alive, so no event is needed.
   bool record_event(void*, void*, c10::Stream) override { return true; }
   void empty_cache() override {}
   at::HostStats get_stats() override { return {}; }

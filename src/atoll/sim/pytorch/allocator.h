@@ -9,21 +9,21 @@
 
 namespace atl::sim {
 
-/// Device memory is given back when the stream that was current at its allocation, and every stream named by note_use, have
-/// done what was issued on them by the time it was freed.
+/// Allocates device memory. Freed memory is reused once the stream that was current at its allocation, and every stream
+/// named in note_use(), have done the work that was issued on them before it was freed.
 c10::Allocator* device_allocator();
 
-/// Gives `storage` room for `bytes`; keeps what it holds as far as it fits.
+/// Resizes `storage` to `bytes`; keeps the contents that fit.
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes);
 
-/// `data` came from device_allocator() and is used on `stream` too.
+/// Notes that `data`, which came from device_allocator(), is also used on `stream`.
 void note_use(const c10::DataPtr& data, const c10::Stream& stream);
 
-/// Host memory that copies need not wait for (pinned memory of a real device).
+/// Allocates host memory that asynchronous copies can use, like pinned memory of a real device.
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* address) noexcept;
 
-/// Keeps the block of pinned memory that `address` lies in, whoever frees it meanwhile; null for other memory.
+/// Returns a reference that keeps the block of pinned memory around `address` alive; null for other memory.
 std::shared_ptr<void> pinned_memory(const void* address) noexcept;
 
 }  // namespace atl::sim

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// torch.autocast("sim"): the operators that other accelerators run in lower precision, in float32 or in the widest type.
+// torch.autocast("sim"): the operators that other accelerators run in lower precision, in float32 or in the widest
+// type.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <torch/library.h>

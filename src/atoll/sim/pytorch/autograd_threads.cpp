@@ -14,11 +14,11 @@
 namespace atl::sim {
 namespace {
 
-constexpr std::chrono::milliseconds kLongest{2000};
+constexpr std::chrono::milliseconds kMaxEndingTime{2000};
 constexpr std::chrono::milliseconds kPause{1};
 
 bool has_autograd_threads() {
-  std::error_code gone;  // a thread may end while it is looked at
+  std::error_code gone;  // a thread may end while it is examined
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
     std::string name;
     std::getline(std::ifstream(task.path() / "comm"), name);
@@ -32,8 +32,8 @@ bool has_autograd_threads() {
 void end_autograd_threads() {
   if (!has_autograd_threads()) return;
   torch::autograd::Engine::get_default_engine().stop();
-  // stop() has seen them leave their loops; each takes the GIL once more on its way out.
-  const Deadline limit = Deadline::after(kLongest);
+  // stop() waits until they have left their loops, but each takes the GIL once more before it ends.
+  const Deadline limit = Deadline::after(kMaxEndingTime);
   while (has_autograd_threads() && !limit.expired()) std::this_thread::sleep_for(kPause);
 }
 

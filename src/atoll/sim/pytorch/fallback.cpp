@@ -74,7 +74,7 @@ class HostCall {
     return value;
   }
 
-  // Outputs begin empty and are given their size by the operator.
+  // Outputs are initially empty, and the operator resizes them.
   void take_over_resized() {
     for (const auto& [host, original] : originals_) {
       if (host.sizes() == original.sizes()) continue;
@@ -83,7 +83,7 @@ class HostCall {
     }
   }
 
-  // What an operator draws from without being told is the device's generator.
+  // An operator without a generator argument draws from the device's generator.
   void add_generator(std::size_t first) {
     for (std::size_t i = 0; i < arguments_; ++i) {
       const auto& type = *op_.schema().arguments()[i].type();
@@ -103,7 +103,7 @@ class HostCall {
     return value;
   }
 
-  // An argument that was changed and returned is itself; a view of one is a view on the device; all else is new.
+  // A returned argument is that argument; a view of one is a view on the device; all else is new.
   at::Tensor moved(const at::Tensor& result) {
     if (!result.defined()) return result;
     for (const auto& [host, original] : originals_) {
@@ -125,7 +125,7 @@ class HostCall {
     return made;
   }
 
-  // Without the namespace, and alike for the form that changes its argument: "add" of "aten::add_".
+  // Returns the name without the namespace and the suffix of in-place forms: "add" for "aten::add_".
   std::string_view name() const {
     std::string_view name = op_.schema().name();
     if (const auto colons = name.rfind("::"); colons != name.npos) name.remove_prefix(colons + 2);
@@ -140,7 +140,7 @@ class HostCall {
     });
   }
 
-  // Of results that are no argument.
+  // Returns the bytes of results that are not arguments.
   double new_bytes() const {
     double bytes = 0;
     const auto& returns = op_.schema().returns();
@@ -208,7 +208,7 @@ void run_untimed(c10::DeviceIndex index, const std::function<void()>& work) {
   });
 }
 
-// PyTorch composes these of forms that are given their result, and change its size on the way.
+// PyTorch composes these of out= forms, which resize their result.
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   for (const char* name : {"mse_loss", "smooth_l1_loss"}) {
     library.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_host>());

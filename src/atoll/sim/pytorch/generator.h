@@ -5,11 +5,11 @@
 
 namespace atl::sim {
 
-/// Random numbers of a simulated device: those of PyTorch's CPU generator with the same seed.
+/// Generators of a simulated device, which produce the numbers of PyTorch's CPU generator with the same seed.
 at::Generator new_generator(c10::DeviceIndex index);
 const at::Generator& default_generator(c10::DeviceIndex index);
 
-/// The CPU generator inside one that came from new_generator().
+/// Returns the CPU generator inside one that came from new_generator().
 at::Generator host_generator(const at::Generator& generator);
 
 }  // namespace atl::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Devices, streams and events as c10's generic code uses them.
+// Devices, streams and events for c10's generic code.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "atoll/sim/pytorch/allocator.h"
@@ -27,7 +27,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device to) const noexcept override {
     if (to.index() >= 0 && to.index() < deviceCount()) set_current_device(to.index());
   }
-  // PyTorch allows no exception here; who uses a device is told.
+  // PyTorch allows no exception here; using a device throws.
   c10::DeviceIndex deviceCount() const noexcept override {
     try {
       return device_count();
@@ -49,7 +49,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return as_stream(index, device(index).new_stream());
   }
   c10::Stream exchangeStream(c10::Stream to) const override { return set_current_stream(to); }
-  // Not marked as one that overrides: PyTorch 2.11 has none.
+  // Not marked as an override, because PyTorch 2.11 does not declare it.
   virtual bool isStreamCapturing(const c10::Stream&) const { return is_capturing(); }
   bool queryStream(const c10::Stream& stream) const override { return stream_of(stream).is_idle(); }
   void synchronizeStream(const c10::Stream& stream) const override { stream_of(stream).synchronize(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What PyTorch asks of a device type as a whole.
+// What PyTorch needs of a device type as a whole.
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 
 #include "atoll/sim/pytorch/allocator.h"
@@ -29,7 +29,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     for (c10::DeviceIndex index = 0; index < device_count(); ++index) {
       if (device(index).memory().contains(data)) return {kSim, index};
     }
-    TORCH_CHECK(false, "an address that belongs to no simulated device");
+    TORCH_CHECK(false, "the address does not belong to a simulated device");
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override { return default_generator(index); }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override { return new_generator(index); }

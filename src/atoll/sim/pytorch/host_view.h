@@ -10,24 +10,25 @@
 
 namespace atl::sim {
 
-/// A CPU tensor over the same bytes as `tensor`, which lies on a simulated device, with its sizes and strides. Only for work
-/// that the device's streams run; `tensor` must outlive it.
+/// Returns a CPU tensor over the same bytes as `tensor`, which is on a simulated device, with its sizes and strides.
+/// Only for work that the device's streams run; `tensor` must outlive it.
 at::Tensor host_view(const at::Tensor& tensor);
 
-/// Where the byte at `address` of any simulated device of this process can be read and written; nullptr for other addresses.
+/// Returns where the byte at `address` of any simulated device of this process can be read and written; nullptr for
+/// other addresses.
 void* host_address(const void* address) noexcept;
 
-/// What one operator does, by which its time is modelled.
+/// The work of one operator, from which its time is modelled.
 struct OperatorWork {
-  std::string_view name{};  ///< like "addmm"; none: not an operator, it takes no time
+  std::string_view name{};  ///< such as "addmm"; empty for work that takes no modelled time
   double flops = 0;
   double bytes = 0;  ///< of memory traffic
 };
 
-/// Runs `work`, one operator that then says what it did, on the current stream of device `index`.
+/// Runs `work`, an operator that returns what it did, on the current stream of device `index`.
 void run_operator(c10::DeviceIndex index, const std::function<OperatorWork()>& work);
 
-/// The same for work of a device that takes no modelled time.
+/// Runs work that takes no modelled time in the same way.
 void run_untimed(c10::DeviceIndex index, const std::function<void()>& work);
 
 }  // namespace atl::sim

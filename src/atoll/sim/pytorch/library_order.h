@@ -9,12 +9,13 @@
 
 namespace atl::sim {
 
-/// Lets the operations that libraries issue to one device run as on a busy real one: a collective begins when everything that any
-/// communicator issued before it has ended, and a message when the collectives before it have. Ranks that issue operations of
-/// several communicators in different orders then wait for each other for ever. Thread-safe.
+/// Orders the operations that libraries issue to one device as a busy real device would: a collective begins when
+/// everything that any communicator issued before it has ended, and a message when the collectives before it have.
+/// Ranks that issue operations of several communicators in different orders then wait for each other forever.
+/// Thread-safe.
 class LibraryOrder {
  public:
-  /// `enqueue` puts the operation in `stream` and returns its end.
+  /// Issues an operation: `enqueue` puts it in `stream` and returns its end.
   Event issue(Stream& stream, bool is_message, const std::function<Event()>& enqueue) {
     const std::lock_guard lock(mutex_);
     stream.wait_for(collective_);
@@ -34,8 +35,8 @@ class LibraryOrder {
 
  private:
   std::mutex mutex_;
-  Event collective_;             // the last one
-  std::vector<Event> messages_;  // issued since
+  Event collective_;             // the last collective
+  std::vector<Event> messages_;  // issued since then
 };
 
 }  // namespace atl::sim

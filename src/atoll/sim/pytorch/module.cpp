@@ -66,10 +66,11 @@ PYBIND11_MODULE(_sim, module) {
   bind_process_group(module);
   module.def(
       "host_address_function", [] { return reinterpret_cast<std::uintptr_t>(&host_address); },
-      "The address of a C function that says where the host finds a byte of device memory.");
+      "The address of a C function that returns the host address of a byte of device memory.");
   module.def("set_kind", &set_kind_of, py::arg("usual"), py::arg("operators"), py::arg("launch_s"), py::arg("jitter"),
              py::arg("pageable"), py::arg("warm_after_s"), py::arg("warm_speed"),
-             "Of devices that are used from now on; rates are flop/s, bytes/s, and the seconds of what just fills it.");
+             "Sets the kind of devices used from now on; rates are flop/s, bytes/s, and the seconds of work that just "
+             "fills one.");
   module.def("device_count", [] { return static_cast<int>(device_count()); });
   module.def("current_device", [] { return static_cast<int>(current_device()); });
   module.def(
@@ -89,20 +90,22 @@ PYBIND11_MODULE(_sim, module) {
       },
       py::arg("id"), py::arg("index"));
   module.def("pretend_capturing", &pretend_capturing, py::arg("on"),
-             "Lets the calling thread act as if its streams were being captured into a graph.");
+             "Makes the calling thread act as if its streams were being captured into a graph.");
   module.def("pretend_failed", &pretend_failed, py::arg("threads"),
-             "Lets events and works throw on threads whose names begin so: the device has failed. None: on none.");
+             "Makes events and works throw on threads whose names begin with this, as if the device had failed. None: "
+             "on none.");
   module.def("end_autograd_threads", &end_autograd_threads, py::call_guard<py::gil_scoped_release>());
   module.def("default_generator", &default_generator_of, py::arg("index") = -1);
-  module.def("punctuality", &punctuality, py::arg("index") = -1,
-             "Of device `index`: tasks with a modelled time, and how many of them ended later than modelled.");
+  module.def(
+      "punctuality", &punctuality, py::arg("index") = -1,
+      "The number of tasks with a modelled time on device `index`, and how many of them ended later than modelled.");
   module.def(
       "memory",
       [](int index) {
         const MemoryStats stats = device(static_cast<c10::DeviceIndex>(index)).memory().stats();
         return py::make_tuple(stats.allocated, stats.peak, stats.held, stats.capacity);
       },
-      py::arg("index") = -1, "Bytes in use, their peak, bytes that cannot be given out yet, and the device's size.");
+      py::arg("index") = -1, "Bytes in use, their peak, bytes that cannot be allocated yet, and the device's size.");
   module.def(
       "reset_peak_memory", [](int index) { device(static_cast<c10::DeviceIndex>(index)).memory().reset_peak(); },
       py::arg("index") = -1);

@@ -37,7 +37,7 @@ const char* name_of(const c10d::ReduceOp& op) {
     case c10d::ReduceOp::BOR: return "BOR";
     case c10d::ReduceOp::BXOR: return "BXOR";
     case c10d::ReduceOp::PREMUL_SUM: return "PREMUL_SUM";
-    default: return "an unknown one";
+    default: return "an unknown operation";
   }
 }
 

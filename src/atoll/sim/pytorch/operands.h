@@ -10,32 +10,32 @@
 
 namespace atl::sim {
 
-/// One call of the library with the tensors it is about. Each function checks its arguments and throws ValueError that begins with
+/// One call of the library with its tensors. Each function checks its arguments and throws ValueError that begins with
 /// the operation's name.
 class Operands {
  public:
   Operands(Operation operation, const char* name) : name_(name) { call_.operation = operation; }
 
-  /// All tensors: contiguous, on one simulated device, of one dtype.
+  /// Add tensors, all of which must be contiguous, on one simulated device and of one dtype.
   void read(const at::Tensor& tensor) { call_.input.push_back(take(tensor)); }
   void write(const at::Tensor& tensor) { call_.output.push_back(take(tensor)); }
   void read(const std::vector<at::Tensor>& tensors);
   void write(const std::vector<at::Tensor>& tensors);
 
-  /// The tensor in parts, one after the other; with `splits` rows each, or equally among `size` ranks when that is empty.
+  /// Add consecutive parts of a tensor: of `splits` rows each, or `size` equal ones if that is empty.
   void read_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& splits, int size);
   void write_parts(const at::Tensor& tensor, const std::vector<std::int64_t>& splits, int size);
 
   void set_root(const char* what, std::int64_t root, int size);
   void set_reduction(const c10d::ReduceOp& op);
 
-  /// Input and output have nothing in common.
+  /// Requires that input and output do not overlap.
   void check_apart() const;
 
-  /// `found` is as large as `expected`; `what` names it.
+  /// Requires that `found`, which `what` names, is as large as `expected`.
   void check_size(const char* what, const Region& expected, const Region& found) const;
 
-  /// Without tensors (barrier).
+  /// Sets the device of a call without tensors (barrier).
   void set_device(c10::DeviceIndex index) { index_ = index; }
 
   const Call& call() const noexcept { return call_; }
@@ -43,7 +43,7 @@ class Operands {
   const std::vector<at::Tensor>& tensors() const noexcept { return tensors_; }
   const char* name() const noexcept { return name_; }
 
-  /// The larger of what is read and what is written, bytes.
+  /// The bytes read or the bytes written, whichever is larger.
   std::uint64_t bytes() const noexcept;
 
  private:
@@ -58,7 +58,7 @@ class Operands {
   std::vector<at::Tensor> tensors_;
 };
 
-/// The only tensor, or list of tensors, of `list`; `what` names it. Throws ValueError.
+/// Returns the only tensor, or list of tensors, of `list`, which `what` names. Throws ValueError.
 const at::Tensor& only(const char* name, const char* what, const std::vector<at::Tensor>& list);
 const std::vector<at::Tensor>& one_per_rank(const char* name, const char* what,
                                             const std::vector<std::vector<at::Tensor>>& lists, int size);

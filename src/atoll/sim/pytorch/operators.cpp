@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators that a device must bring itself: making, viewing and resizing tensors, copies, and convolutions.
+// The operators that a device must implement: making, viewing and resizing tensors, copies, and convolutions.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/LegacyTypeDispatch.h>
@@ -92,7 +92,8 @@ at::Scalar local_scalar(const Tensor& self) {
   return value;
 }
 
-/// Bytes between host and device, both dense with equal strides. Returns at once when nobody could tell the difference.
+/// Copies bytes between host and device, both dense with equal strides. Returns at once if the caller cannot tell the
+/// difference.
 void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
   const auto bytes = static_cast<std::size_t>(from.nbytes());
   if (bytes == 0) return;
@@ -102,9 +103,9 @@ void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
   const auto* const source = static_cast<const std::byte*>(host_view(from).const_data_ptr());
   auto* const target = static_cast<std::byte*>(host_view(to).mutable_data_ptr());
   Stream& stream = stream_of(current_stream(index));
-  // Pinned memory stays until the copy is done; the tensor does not, because the stream's thread must never be the one that
-  // frees an object of Python. The device's memory does not stay by itself, as on a real device: whoever frees it early has to
-  // name the stream (record_stream).
+  // Pinned memory is kept until the copy is done. The tensor is not, because the stream's thread must never be the one
+  // that destroys a Python object. Nor is device memory, as on a real device: code that frees it early must name the
+  // stream (record_stream).
   const auto memory = pinned_memory(host.const_data_ptr());
   const auto copy = [memory, source, target, bytes, done = std::size_t{0}](double share) mutable {
     const auto upto = share >= 1 ? bytes : static_cast<std::size_t>(share * static_cast<double>(bytes));
@@ -115,13 +116,13 @@ void copy_bytes(const Tensor& from, const Tensor& to, bool may_return_early) {
   if (!may_return_early || !memory) stream.synchronize();
 }
 
-/// An operator on one device whose caller need not wait until the stream has come to it; `work` must hold what it needs.
+/// Queues an operator on one device whose caller need not wait for it; `work` must own what it needs.
 void queue_operator(c10::DeviceIndex index, std::string_view name, double bytes, std::function<void()> work) {
   const auto quietly = [work = std::move(work)] {
     const at::AutoDispatchBelowADInplaceOrView no_autograd;
     work();
   };
-  stream_of(current_stream(index)).run_behind(quietly, device(index).model().operator_time(name, 0, bytes));
+  stream_of(current_stream(index)).run_or_enqueue(quietly, device(index).model().operator_time(name, 0, bytes));
 }
 
 Tensor& zero_(Tensor& self) {
@@ -148,7 +149,7 @@ Tensor copy_from(const Tensor& self, const Tensor& to, bool non_blocking) {
     copy_bytes(source, to, non_blocking);
     return to;
   }
-  // Converted where the result will be, behind a plain copy of dense bytes.
+  // Converted on the target, after a plain copy of dense bytes.
   const Tensor dense = source.resolve_conj().resolve_neg().contiguous();
   const Tensor there = at::empty(dense.sizes(), dense.options().device(to.device()));
   copy_bytes(dense, there, false);
@@ -236,7 +237,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("convolution_backward_overrideable", &convolution_backward);
 }
 
-// The copies above heed these bits. PyTorch would clone the source to be rid of them, which copies, and so without end.
+// The copies above handle these bits. PyTorch would clone the source to resolve them, which copies, and so recurse
+// forever.
 TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
   for (const char* name : {"_copy_from", "_copy_from_and_resize"}) {
     library.impl(name, torch::CppFunction::makeFallthrough());

@@ -15,10 +15,10 @@ namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 
-constexpr double kLongestDelay = 60;
-// So long a failed operation keeps its stream, as a kernel does that nobody aborts.
+constexpr double kMaxDelay = 60;
+// A failed operation blocks its stream this long, as a kernel would until it is aborted.
 constexpr Milliseconds kHold{5'000};
-constexpr Milliseconds kClosingSlack{5'000};  // an operation that has passed its deadline still has to end
+constexpr Milliseconds kClosingSlack{5'000};  // for an operation that has passed its deadline to end
 
 bool switched_on(const char* name) {
   const char* const text = std::getenv(name);
@@ -29,7 +29,7 @@ bool switched_on(const char* name) {
 
 std::chrono::nanoseconds longest_delay() {
   const double seconds = number_from("ATOLL_SIM_DELAY", 0);
-  TORCH_CHECK_VALUE(seconds <= kLongestDelay, "ATOLL_SIM_DELAY is ", seconds, " seconds; at most ", kLongestDelay,
+  TORCH_CHECK_VALUE(seconds <= kMaxDelay, "ATOLL_SIM_DELAY is ", seconds, " seconds; at most ", kMaxDelay,
                     " are allowed");
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }
@@ -69,7 +69,8 @@ ProcessGroupSimccl::ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& st
 
 ProcessGroupSimccl::~ProcessGroupSimccl() {
   gate_->set(nullptr);
-  // What is under way keeps the communicator. In a forked child it belongs to threads that are not there.
+  // Operations under way keep the communicator alive. In a forked child it belongs to threads that the child does not
+  // have.
   if (made_in_ != fork_depth()) new std::shared_ptr<Communicator>(std::move(communicator_));
 }
 
@@ -108,7 +109,7 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::v
 
 StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call) {
   const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kReceive;
-  const auto kind = is_message ? call.operation : Operation::kBarrier;  // one name for all collectives
+  const auto kind = is_message ? call.operation : Operation::kBarrier;  // one kind for all collectives
   const int number = is_message ? call.root : reorder_ ? static_cast<int>(call.sequence % kSlots) : 0;
   auto& lease = lanes_[{index, kind, number}];
   if (!lease) lease = std::make_unique<StreamLease>(index);
@@ -181,7 +182,7 @@ std::function<Clock::time_point(Clock::time_point)> ProcessGroupSimccl::run_of(C
 }
 
 void ProcessGroupSimccl::startCoalescing() {
-  std::vector<c10::intrusive_ptr<WorkSimccl>> left_open;  // by an exception: torch closes regions on the good path only
+  std::vector<c10::intrusive_ptr<WorkSimccl>> left_open;  // by an exception, after which torch does not close regions
   const std::lock_guard lock(regions_mutex_);
   std::swap(regions_[std::this_thread::get_id()], left_open);
 }
@@ -234,7 +235,7 @@ void ProcessGroupSimccl::shutdown() {
   }
   gate_->set(nullptr);
   for (const Flow& flow : flows) {
-    if (flow.outcome->is_set()) flow.last.wait();  // for its modelled end
+    if (flow.outcome->is_set()) flow.last.wait();  // until its modelled end
   }
   communicator_->leave();
 }

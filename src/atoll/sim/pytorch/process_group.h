@@ -20,20 +20,21 @@
 
 namespace atl::sim {
 
-/// The simulated accelerator's own process group, "simccl": what NCCL's is to CUDA. An operation waits for what the caller's
-/// current stream holds, runs on a stream of the library's, and Work::wait() makes the caller's current stream wait for it.
-/// Tensors are contiguous, on simulated devices of this process, those of one call on one device; they may be freed at any time.
-/// Collectives must be issued in the same order on all ranks. Messages match in order, whatever their tags, and those
-/// of each peer and direction run beside everything else. Wrong arguments throw ValueError before anything is issued; any other
-/// error is a DistBackendError, ends the group on all ranks, and is thrown by every later call. An operation that has failed
-/// keeps its stream until abort() or for a few seconds, so that its values are not used unnoticed. Thread-safe.
+/// The simulated accelerator's own process group, "simccl", as NCCL's is CUDA's. An operation waits for the work on the
+/// caller's current stream, runs on a stream of the library's, and Work::wait() makes the caller's current stream wait
+/// for it. Tensors are contiguous and on simulated devices of this process, those of one call on one device; they may
+/// be freed at any time. Collectives must be issued in the same order on all ranks. Messages match in order, whatever
+/// their tags, and those of each peer and direction run concurrently with everything else. Invalid arguments throw
+/// ValueError before anything is issued; any other error is a DistBackendError, ends the group on all ranks, and is
+/// thrown by every later call. A failed operation blocks its stream until abort() or for a few seconds, so that its
+/// values are not used unnoticed. Thread-safe.
 class ProcessGroupSimccl final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// Meets the other ranks through `store`; keys of other groups must have another prefix. Blocks until all have come; throws
-  /// DistBackendError when one has not within `timeout`, which holds for operations too.
+  /// Meets the other ranks through `store`; keys of other groups must have another prefix. Blocks until all have
+  /// joined. Throws DistBackendError if one has not within `timeout`, which is also the timeout of operations.
   ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                      std::chrono::milliseconds timeout);
   ~ProcessGroupSimccl() override;
@@ -64,7 +65,8 @@ class ProcessGroupSimccl final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
 
-  /// Between the two, this thread's operations are issued at once; endCoalescing returns one Work for all.
+  /// Between the two calls, this thread's operations are issued at once; endCoalescing returns one Work for all of
+  /// them.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -74,10 +76,11 @@ class ProcessGroupSimccl final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
   c10d::ErrorType getError() override;
 
-  /// Fails the group on all ranks; whoever waits wakes at once. Needs no peer.
+  /// Fails the group on all ranks and wakes all waiting threads. Needs no peer.
   void abort() override;
 
-  /// Waits for what was issued, within the group's timeout, and leaves. Others fail only when they still need this rank.
+  /// Waits for issued operations, within the group's timeout, and leaves. Others fail only if they still need this
+  /// rank.
   void shutdown() override;
 
  private:
@@ -86,7 +89,7 @@ class ProcessGroupSimccl final : public c10d::Backend {
     const char* title;  ///< for the profiler
     std::chrono::milliseconds timeout;
   };
-  /// Operations that must run one after the other, whichever streams they are on.
+  /// A sequence of operations that must run one after the other, on any streams.
   struct Flow {
     Event last;
     std::shared_ptr<Outcome> outcome;
@@ -107,20 +110,20 @@ class ProcessGroupSimccl final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend::Options> options_;
   const std::uint32_t made_in_;  // fork_depth() of the maker
   const bool reorder_;
-  const bool is_serial_;  // with all others on the device
+  const bool is_serial_;  // with all other operations on the device
   const double link_bytes_per_s_;
   std::shared_ptr<Communicator> communicator_;
-  const std::shared_ptr<Outcome> gate_ =
-      std::make_shared<Outcome>();  // open: failed operations let their streams go on
+  const std::shared_ptr<Outcome> gate_ = std::make_shared<Outcome>();  // open: failed operations release their streams
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> collectives_{0};
   std::atomic<bool> closed_{false};
 
-  std::mutex
-      mutex_;  // of what follows; held while an operation is issued, so that streams hold them in the order of their sequences
+  // Guards the following. Held while an operation is issued, so that streams hold operations in the order of their
+  // sequences.
+  std::mutex mutex_;
   std::map<std::tuple<c10::DeviceIndex, Operation, int>, std::unique_ptr<StreamLease>> lanes_;
   std::map<std::pair<Operation, int>, Flow> flows_;
-  std::vector<Touched> touched_;  // by collectives under way, when they may overtake each other
+  std::vector<Touched> touched_;  // by collectives under way that may overtake each other
 
   std::mutex regions_mutex_;
   std::map<std::thread::id, std::vector<c10::intrusive_ptr<WorkSimccl>>> regions_;  // open for coalescing

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the operations of torch become calls of the library.
+// Turns the operations of torch into calls of the library.
 #include "atoll/sim/pytorch/process_group.h"
 #include "atoll/sim/pytorch/runtime.h"
 
@@ -170,7 +170,7 @@ Pg::WorkPtr Pg::barrier(const c10d::BarrierOptions& opts) {
   c10::DeviceIndex index = current_device();
   if (!opts.device_ids.empty()) index = static_cast<c10::DeviceIndex>(opts.device_ids.front());
   if (opts.device && opts.device->type() == kSim && opts.device->has_index()) index = opts.device->index();
-  device(index);  // throws unless it is there
+  device(index);  // throws if it does not exist
   operands.set_device(index);
   return issue({c10d::OpType::BARRIER, "simccl:barrier", opts.timeout}, {std::move(operands)}, {}, {});
 }

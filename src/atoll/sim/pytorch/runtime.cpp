@@ -17,14 +17,14 @@
 namespace atl::sim {
 namespace {
 
-constexpr c10::DeviceIndex kMostDevices = 64;
+constexpr c10::DeviceIndex kMaxDevices = 64;
 constexpr c10::DeviceIndex kUsualDevices = 8;
 constexpr double kUsualMemory = 64.0 * (std::size_t{1} << 30);  // address space; pages are taken at first use
 constexpr c10::StreamId kPoolStreams = 32;                      // 1 to 32, as many as CUDA has
 
 struct Runtime {
   std::mutex mutex;
-  std::array<std::atomic<Device*>, kMostDevices> devices{};
+  std::array<std::atomic<Device*>, kMaxDevices> devices{};
   DeviceKind kind;
   std::uint32_t made_in = fork_depth();
 };
@@ -36,7 +36,7 @@ Runtime& runtime() {
 }
 
 thread_local c10::DeviceIndex this_device = 0;
-thread_local std::array<c10::StreamId, kMostDevices> this_stream{};
+thread_local std::array<c10::StreamId, kMaxDevices> this_stream{};
 thread_local bool this_captures = false;
 std::atomic<const std::string*> failing_threads = nullptr;
 
@@ -46,7 +46,7 @@ bool is_capturing() noexcept { return this_captures; }
 void pretend_capturing(bool on) noexcept { this_captures = on; }
 
 void pretend_failed(const std::optional<std::string>& threads) {
-  failing_threads = threads ? new const std::string(*threads) : nullptr;  // kept: some thread may still look at it
+  failing_threads = threads ? new const std::string(*threads) : nullptr;  // leaked: a thread may still be reading it
 }
 
 void require_working() {
@@ -119,8 +119,8 @@ c10::DeviceIndex device_count() {
     int wanted = 0;
     const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), wanted);
     const bool is_number = error == std::errc{} && end == value.data() + value.size();
-    TORCH_CHECK_VALUE(is_number && wanted >= 1 && wanted <= kMostDevices, "ATOLL_SIM_DEVICES is \"", value,
-                      "\"; it must be a whole number from 1 to ", static_cast<int>(kMostDevices));
+    TORCH_CHECK_VALUE(is_number && wanted >= 1 && wanted <= kMaxDevices, "ATOLL_SIM_DEVICES is \"", value,
+                      "\"; it must be a whole number from 1 to ", static_cast<int>(kMaxDevices));
     return static_cast<c10::DeviceIndex>(wanted);
   }();
   return count;
@@ -140,7 +140,7 @@ Device& device(c10::DeviceIndex index) {
     const auto memory = static_cast<std::size_t>(number_from("ATOLL_SIM_MEMORY", kUsualMemory));
     const auto seed = static_cast<std::uint64_t>(number_from("ATOLL_SIM_SEED", 0) + 1000 * number_from("RANK", 0));
     slot = new Device(memory, all.kind, number_from("ATOLL_SIM_SPEED", 0), number_from("ATOLL_SIM_BANDWIDTH", 0),
-                      seed * kMostDevices + static_cast<std::uint64_t>(index));
+                      seed * kMaxDevices + static_cast<std::uint64_t>(index));
   }
   return *slot.load();
 }

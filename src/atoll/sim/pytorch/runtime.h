@@ -19,8 +19,8 @@ namespace atl::sim {
 
 inline constexpr c10::DeviceType kSim = c10::DeviceType::PrivateUse1;
 
-/// Of an environment variable like "2.5" or "16G": a number that may end with K, M or G (powers of 1000); `fallback` when it
-/// is not set. Throws c10::ValueError naming the variable.
+/// Reads a number from an environment variable, such as "2.5" or "16G"; it may end with K, M or G (powers of 1000).
+/// Returns `fallback` if the variable is not set. Throws c10::ValueError naming the variable.
 double number_from(const char* name, double fallback);
 
 /// One simulated device as PyTorch sees it. Its streams live as long as the process; stream 0 is the default one.
@@ -53,40 +53,40 @@ class Device {
   c10::StreamId next_of_pool_ = 0;
 };
 
-/// Of the devices of this process that are made from now on.
+/// Sets the kind of the devices that this process makes from now on.
 void set_kind(DeviceKind kind);
 
-/// The number of devices: ATOLL_SIM_DEVICES, by default 8. They are made at first use. Throws c10::ValueError for a value that
-/// is not one.
+/// Returns the number of devices: ATOLL_SIM_DEVICES, by default 8. They are made at first use. Throws c10::ValueError
+/// for an invalid value.
 c10::DeviceIndex device_count();
 
-/// Device `index`, or the current one for -1. Throws c10::Error for one that is not there, and in a forked child.
+/// Returns device `index`, or the current one for -1. Throws c10::Error if it does not exist, and in a forked child.
 Device& device(c10::DeviceIndex index);
 
-/// Gives the host's pages of what is free on all devices back.
+/// Returns the pages of free memory of all devices to the host.
 void empty_caches() noexcept;
 
-/// The device that was used already and whose memory holds `address`, or nullptr.
+/// Returns the device, among those already in use, whose memory contains `address`, or nullptr.
 Device* device_of(const void* address) noexcept;
 
-/// Whether a device has been used.
+/// Returns whether a device has been used.
 bool is_initialized() noexcept;
 
-// Each thread's own.
+// Each thread has its own current device and streams.
 c10::DeviceIndex current_device() noexcept;
 void set_current_device(c10::DeviceIndex index);
 c10::Stream current_stream(c10::DeviceIndex index) noexcept;
-c10::Stream set_current_stream(c10::Stream stream);  ///< returns the one before
+c10::Stream set_current_stream(c10::Stream stream);  ///< returns the previous one
 
-/// Whether the calling thread acts as if its streams were being captured into a graph. The device has no graphs: this is for
-/// testing code that must refuse them.
+/// Returns whether the calling thread acts as if its streams were being captured into a graph. The device has no
+/// graphs: this tests code that must refuse them.
 bool is_capturing() noexcept;
 void pretend_capturing(bool on) noexcept;
 
-/// From now on every use of an event, and every question to a Work, throws c10::Error on threads whose names begin with
-/// `threads` (none: on no thread): what a real device does for the rest of the process once it has met an error. For tests.
+/// Makes every use of an event, and every query of a Work, throw c10::Error on threads whose names begin with `threads`
+/// (none: on no thread), as a real device does for the rest of the process after an error. For tests.
 void pretend_failed(const std::optional<std::string>& threads);
-void require_working();  ///< throws it
+void require_working();  ///< throws if the device has failed on this thread
 
 Stream& stream_of(const c10::Stream& stream);
 

@@ -9,7 +9,7 @@ namespace atl::sim {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
-constexpr Milliseconds kLongestWait = std::chrono::hours(24);
+constexpr Milliseconds kMaxAdaptorWait = std::chrono::hours(24);
 
 std::string first_line(const std::exception& error) {
   const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
@@ -38,14 +38,14 @@ void StoreAdaptor::set(const std::string& key, const std::vector<std::byte>& val
 
 std::vector<std::byte> StoreAdaptor::get(const std::string& key, Deadline deadline) {
   // Zero means forever to a store, so an expired deadline still waits a millisecond.
-  const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline.remaining(kLongestWait)), Milliseconds(1));
+  const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline.remaining(kMaxAdaptorWait)), Milliseconds(1));
   try {
     store_->wait({prefix_ + key}, left);
     const auto value = store_->get(prefix_ + key);
     const auto* const begin = reinterpret_cast<const std::byte*>(value.data());
     return {begin, begin + value.size()};
   } catch (const std::exception& error) {
-    const bool late = deadline.remaining(kLongestWait) <= Milliseconds(1);
+    const bool late = deadline.remaining(kMaxAdaptorWait) <= Milliseconds(1);
     throw Error(late ? ErrorKind::kTimeout : ErrorKind::kStore,
                 "simccl: no key \"" + prefix_ + key + "\" in the job's store: " + first_line(error));
   }

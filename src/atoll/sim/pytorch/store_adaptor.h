@@ -10,8 +10,8 @@
 
 namespace atl::sim {
 
-/// atl::Store over torch's. Groups of `size` ranks that are made one after the other in the same store get keys of their own; each rank
-/// makes one adaptor per group.
+/// atl::Store over torch's. Groups of `size` ranks that are made one after the other in the same store get different
+/// keys; each rank makes one adaptor per group.
 class StoreAdaptor final : public Store {
  public:
   StoreAdaptor(c10::intrusive_ptr<c10d::Store> store, int size);

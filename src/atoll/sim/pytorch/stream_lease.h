@@ -7,8 +7,8 @@
 
 namespace atl::sim {
 
-/// A stream that nobody else is given meanwhile. Streams live as long as the process, so they are handed on: only idle ones, or new
-/// ones. Thread-safe.
+/// A stream for exclusive use. Streams live as long as the process, so they are reused: a lease takes an idle one, or a
+/// new one. Thread-safe.
 class StreamLease {
  public:
   explicit StreamLease(c10::DeviceIndex index);

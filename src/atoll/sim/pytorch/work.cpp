@@ -50,7 +50,7 @@ WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::v
       parts_(std::move(parts)),
       outputs_(std::move(outputs)),
       communicator_(std::move(communicator)) {
-  // The profiler's range covers the call; what the device does with it comes later.
+  // The profiler's range covers only the call; the device does the work later.
   if (recordFunctionEndCallback_) recordFunctionEndCallback_();
 }
 
@@ -79,7 +79,7 @@ void WorkSimccl::block_host(Deadline deadline) const {
       throw_as_torch(Error(ErrorKind::kTimeout, std::string("simccl: the wait for ") + facts_.title + ", sequence " +
                                                     std::to_string(facts_.sequence) + ", on rank " +
                                                     std::to_string(facts_.rank) +
-                                                    " timed out; the operation goes on until its own deadline"));
+                                                    " timed out; the operation continues until its own deadline"));
     }
   }
   for (const Part& part : parts_) part.done.wait();
@@ -89,7 +89,7 @@ bool WorkSimccl::wait(std::chrono::milliseconds timeout) {
   if (timeout > kNoTimeout) {
     block_host(Deadline::after(timeout));
   } else if (facts_.blocks_host) {
-    block_host(Deadline::never());  // the operation's own deadline ends it
+    block_host(Deadline::never());  // bounded by the operation's own deadline
   }
   synchronize();
   return true;

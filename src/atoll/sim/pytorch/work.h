@@ -19,13 +19,13 @@ namespace atl::sim {
 /// Throws the exception of torch.distributed for `error`: ValueError for kInvalidArgument, else DistBackendError.
 [[noreturn]] void throw_as_torch(const Error& error);
 
-/// How one operation went. Thread-safe.
+/// The outcome of one operation. Thread-safe.
 class Outcome {
  public:
-  /// Once: nullptr or the error.
+  /// Sets nullptr or the error; must be called once.
   void set(std::exception_ptr error);
   bool is_set() const;
-  std::exception_ptr error() const;  ///< nullptr as long as it is not known
+  std::exception_ptr error() const;  ///< nullptr while it is not known
 
   /// Blocks until it is set; false at `deadline`.
   bool wait(Deadline deadline) const;
@@ -40,7 +40,7 @@ class Outcome {
 /// One or several operations of a ProcessGroupSimccl, which run on streams of their own. Thread-safe.
 class WorkSimccl final : public c10d::Work {
  public:
-  /// One operation: the stream reaches `done` when it has run, well or not.
+  /// One operation: the stream reaches `done` when it has succeeded or failed.
   struct Part {
     std::shared_ptr<Outcome> outcome;
     Event done;
@@ -59,18 +59,18 @@ class WorkSimccl final : public c10d::Work {
   const std::vector<Part>& parts() const noexcept { return parts_; }
   const std::vector<at::Tensor>& outputs() const noexcept { return outputs_; }
 
-  /// Whether the device has done it. Errors are known then.
+  /// Returns whether the device has done it; errors are then known.
   bool isCompleted() override;
   bool isSuccess() const override;
   std::exception_ptr exception() const override;
 
-  /// Makes the calling thread's current stream wait; the host goes on, except with a timeout (zero: none) or after a barrier. Throws
-  /// the error if it is known, and DistBackendError at the timeout.
+  /// Makes the calling thread's current stream wait; the host continues, except with a timeout (zero: none) or after a
+  /// barrier. Throws the error if it is known, and DistBackendError at the timeout.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
   std::vector<at::Tensor> result() override { return outputs_; }
 
-  /// Complete at once, for the device: whoever waits for it lets its current streams wait.
+  /// The future is complete at once: waiting for it makes the current streams wait.
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   std::uint64_t getSequencenumber() const override { return facts_.sequence; }
 
@@ -86,7 +86,7 @@ class WorkSimccl final : public c10d::Work {
   const std::weak_ptr<Communicator> communicator_;
   std::mutex future_mutex_;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
-  std::vector<std::unique_ptr<StreamLease>> joins_;  // on which the future waits for the parts, one per device
+  std::vector<std::unique_ptr<StreamLease>> joins_;  // streams on which the future waits for the parts, one per device
 };
 
 }  // namespace atl::sim

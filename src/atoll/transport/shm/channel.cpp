@@ -31,7 +31,7 @@ const Frame* ShmChannel::front() {
   if (const Frame* const frame = look()) return frame;
   const LinkState state = link_.state();
   if (state == LinkState::kConnecting || state == LinkState::kUp) return nullptr;
-  // The peer has gone: all that it ever wrote can be seen now.
+  // The peer is gone: everything that it wrote is visible now.
   if (const Frame* const frame = look()) return frame;
   link_.throw_error();
 }

@@ -4,14 +4,14 @@
 #include <atomic>
 #include <memory>
 
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/link.h"
-#include "atoll/transport/link_base.h"
 #include "atoll/transport/shm/ring.h"
 
 namespace atl::transport {
 
-/// A channel of a ShmLink: a ring to the peer that this side makes, and one from the peer that arrives when the peer
-/// makes it. The link calls the functions that are not Channel's, one at a time.
+/// A channel of a ShmLink: a ring to the peer, made by this side, and a ring from the peer, which arrives when the peer
+/// makes it. The functions that are not Channel's are called by the link, one at a time.
 class ShmChannel final : public Channel {
  public:
   ShmChannel(LinkBase& link, std::size_t window_bytes) : link_(link), window_bytes_(window_bytes) {}
@@ -22,18 +22,18 @@ class ShmChannel final : public Channel {
   std::size_t max_payload() const noexcept override { return window_bytes_ / 4; }
   std::size_t window_bytes() const noexcept override { return window_bytes_; }
 
-  /// Makes the ring to the peer and returns its memory. Called before the link is up, or before anybody uses the channel.
-  /// Throws Error(kUnavailable).
+  /// Makes the ring to the peer and returns its memory. Called before the link is up, or before the channel's first
+  /// use. Throws Error(kUnavailable).
   Fd open();
 
-  /// This side wants the channel too: it was asked for here, not only opened by the peer.
+  /// Marks the channel as requested by this side, not only opened by the peer.
   void claim() noexcept { is_claimed_ = true; }
   bool is_claimed() const noexcept { return is_claimed_; }
 
-  /// Takes the ring from the peer. Returns false when there is one already.
+  /// Takes the ring from the peer. Returns false if there already is one.
   bool accept(std::unique_ptr<RingReader> ring);
 
-  /// Whom sent frames and returned credit wake. Set before the link is up.
+  /// Sets the bell that sent frames and returned credit ring. Called before the link is up.
   void set_peer_bell(BellWords& bell) noexcept { peer_bell_.store(&bell, std::memory_order_release); }
 
   /// Frees both rings; the peer's frames are dropped from here on. Neither thread of the channel may be using it.

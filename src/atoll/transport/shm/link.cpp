@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxUnclaimedChannels = 4096;
 constexpr std::size_t kMaxQueuedMessages = 1024;
-constexpr int kReadsPerEvent = 16;  // then other links have their turn
+constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
 
 template <typename Body>
@@ -87,18 +87,20 @@ void ShmLink::close_channel(const ChannelId& id) {
 
 bool ShmLink::send_control(std::span<const std::byte> message) {
   if (message.size() > kMaxControlBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
+    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
+                                                 " bytes is too long: at most " + std::to_string(kMaxControlBytes) +
+                                                 " are allowed");
   }
   const std::lock_guard lock(mutex_);
-  // To the peer this link may be up before it is here: only a stream that has hello behind it counts.
+  // For the peer this link may be up before it is here: a message may only be queued after the hello.
   if (!attached_ || stream_.descriptor() < 0 || said_bye_ || stream_.queued() >= kMaxQueuedMessages) return false;
   stream_.queue(shm::MessageType::kControl, message);
   flush();
   return true;
 }
 
-// An accepted frame is in the peer's memory, or its ring is in the stream, before this.
-bool ShmLink::send_control_behind_frames(std::span<const std::byte> message) { return send_control(message); }
+// Every accepted frame is already in memory that the peer maps, or its ring precedes this message in the stream.
+bool ShmLink::send_control_after_frames(std::span<const std::byte> message) { return send_control(message); }
 
 void ShmLink::open(const ChannelId& id) {
   Fd memory = channels_.at(id)->open();
@@ -143,7 +145,7 @@ void ShmLink::flush_later_on_loop() {
     watches_output_ = waits_for_socket;
     loop().modify_fd_on_loop(stream_.descriptor(), watches_output_ ? EPOLLIN | EPOLLOUT : EPOLLIN);
   }
-  // The system limits how many descriptors may be on their way at once; nothing tells when that changes.
+  // The system limits the descriptors in flight, and no event reports when there is room again.
   if (stream_.queued() > 0 && !waits_for_socket)
     loop().add_timer_on_loop(kRetryInterval, false, [this] { flush_later_on_loop(); });
 }
@@ -191,7 +193,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
 
 void ShmLink::handle_hello_on_loop(const shm::Message& message) {
   const shm::Hello hello = shm::decode_hello(message);
-  // A peer that beats more slowly than this side expects is not lost; a day bounds the arithmetic.
+  // A peer with a slower heartbeat than this side expects is not lost; a day bounds the arithmetic.
   constexpr std::uint64_t kDayMs = 86'400'000;
   patience_ = std::max(options().heartbeat, std::chrono::milliseconds(std::min(hello.heartbeat_ms, kDayMs)));
   {
@@ -209,7 +211,7 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
   const shm::Open open = shm::decode_open(message);
   const Fd memory = stream_.take_memory();
   if (open.bell >= kBellCount || !is_valid_window(open.window_bytes)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a channel with bell " + std::to_string(open.bell) +
+    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell " + std::to_string(open.bell) +
                                           " and a window of " + std::to_string(open.window_bytes) + " bytes");
   }
   auto ring = std::make_unique<RingReader>(memory, open.window_bytes);
@@ -224,12 +226,12 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::note_silence_on_loop(Clock::time_point now) {
-  // Time in which this very process did not run says nothing about the peer.
+  // Time in which this process itself did not run says nothing about the peer.
   silence_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
   last_tick_ = now;
 }
 
-// The peer owes a hello for the stream that it has taken.
+// The peer must send a hello on the stream that it accepted.
 void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
   {
     const std::lock_guard lock(mutex_);
@@ -237,7 +239,7 @@ void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
   }
   note_silence_on_loop(now);
   if (silence_ >= patience_) {
-    fail_on_loop(lost("took a shared-memory link and has said nothing on it for " +
+    fail_on_loop(lost("accepted a shared-memory link and has sent nothing on it for " +
                       in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(silence_)) +
                       ": stopped, or its machine hangs"));
   }

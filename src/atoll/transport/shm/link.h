@@ -10,15 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "atoll/transport/link_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/channel.h"
 #include "atoll/transport/shm/stream.h"
 
 namespace atl::transport {
 
 /// A link between two processes of one host. Frames travel through rings in shared memory (ring.h) without a system
-/// call, except to wake a sleeper. A Unix stream carries the rings' memory, control messages and the end: its
-/// end-of-file is the peer's death.
+/// call, except to wake a sleeper. A Unix stream carries the rings' memory, control messages and the goodbye; an
+/// end-of-file without one means that the peer died.
 class ShmLink final : public LinkBase {
  public:
   ShmLink(const LinkOwner& owner, PeerAddress peer);
@@ -28,7 +28,7 @@ class ShmLink final : public LinkBase {
   Channel& channel(const ChannelId& id) override;
   void close_channel(const ChannelId& id) override;
   bool send_control(std::span<const std::byte> message) override;
-  bool send_control_behind_frames(std::span<const std::byte> message) override;
+  bool send_control_after_frames(std::span<const std::byte> message) override;
   std::string describe() const override { return "shm"; }
 
   void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
@@ -57,7 +57,7 @@ class ShmLink final : public LinkBase {
   pid_t peer_process_ = 0;
   bool watches_output_ = false;
   std::uint64_t seen_beats_ = 0;
-  std::chrono::milliseconds patience_{0};  // silence longer than this is a lost peer
+  std::chrono::milliseconds patience_{0};  // a peer that is silent for longer is lost
   Clock::duration silence_{0};
   Clock::time_point last_tick_{};
 
@@ -67,7 +67,7 @@ class ShmLink final : public LinkBase {
   bool said_bye_ = false;
   RemoteDoorbell peer_doorbell_;
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
-  std::vector<ChannelId> waiting_;  // channels to be opened when the stream is there
+  std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
   std::size_t unclaimed_ = 0;       // channels that only the peer has opened
 };
 

@@ -68,7 +68,7 @@ const Frame* RingReader::look() {
   }
   const std::byte* const at = ring_.data() + (tail_ & (ring_.data_bytes() - 1));
   std::memcpy(&frame_.header, at, sizeof(FrameHeader));
-  // The peer can still write to `at`: keep the compiler from reading the length there a second time.
+  // The peer can still write to `at`: the compiler must not read the length there a second time.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const std::size_t payload_bytes = frame_.header.payload_bytes;
   if (payload_bytes > ring_.data_bytes() / 4 || sizeof(FrameHeader) + padded(payload_bytes) > known_head_ - tail_) {

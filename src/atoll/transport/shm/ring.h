@@ -17,36 +17,36 @@ namespace atl::transport {
 // processes. A frame is its header and its payload, each padded to 64 bytes, and is always contiguous. Positions count
 // bytes from the ring's creation and never wrap (at 1 TB/s for half a year).
 //
-// Neither end trusts the other with its memory safety: what the other end wrote is copied, checked, then used. What
-// does not add up is Error(kProtocol).
+// Neither end trusts the other with its memory safety: what the other end wrote is copied, checked, then used.
+// Inconsistent values are Error(kProtocol).
 
 inline constexpr std::size_t kMinWindowBytes = std::size_t{64} << 10;
 inline constexpr std::size_t kMaxWindowBytes = std::size_t{1} << 30;
 
-/// Whether a peer may ask for a window of this size.
+/// Returns whether a peer may request a window of this size.
 bool is_valid_window(std::uint64_t bytes) noexcept;
 
 /// The indices in the ring's control area, each on a cache line of its own.
 struct RingControl {
   alignas(128) std::atomic<std::uint64_t> head{0};  ///< the writer's: frames before it are complete
   alignas(128) std::atomic<std::uint64_t> tail{0};  ///< the reader's: frames before it are released
-  std::atomic<std::uint32_t> reader_closed{0};      ///< the reader's: nobody will read any more
+  std::atomic<std::uint32_t> reader_closed{0};      ///< the reader's: it reads no further frames
 };
 
 /// The writing end; it owns the memory. One thread at a time.
 class RingWriter {
  public:
-  /// Throws Error(kInvalidArgument) for a size that is_valid_window refuses, Error(kUnavailable) without memory.
+  /// Throws Error(kInvalidArgument) for a size that is_valid_window refuses, Error(kUnavailable) when out of memory.
   explicit RingWriter(std::size_t window_bytes);
 
-  /// Copies the frame into the ring and publishes it, or returns false: no room now. When the reader has closed its
-  /// end, frames that find no room are dropped. The frame must fit (max_payload).
+  /// Copies the frame into the ring and publishes it, or returns false for lack of room. Once the reader has closed its
+  /// end, frames that do not fit are dropped. The payload must be at most max_payload().
   bool try_write(const FrameHeader& header, std::span<const std::byte> payload);
 
   std::size_t window_bytes() const noexcept { return ring_.data_bytes(); }
   std::size_t max_payload() const noexcept { return ring_.data_bytes() / 4; }
 
-  /// The memory, for the reader; only once.
+  /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }
 
  private:
@@ -65,13 +65,13 @@ class RingReader {
   /// Throws Error(kProtocol) when `memory` is not what a RingWriter with that window makes, Error(kUnavailable).
   RingReader(const Fd& memory, std::size_t window_bytes);
 
-  /// The oldest frame, or nullptr; valid until pop().
+  /// Returns the oldest frame, valid until pop(), or nullptr.
   const Frame* front() { return has_frame_ ? &frame_ : look(); }
 
   /// Releases the frame that front() returned.
   void pop() noexcept;
 
-  /// Tells the writer that nobody will read any more. Any thread.
+  /// Tells the writer that nothing is read from now on. Any thread.
   void close() noexcept;
 
  private:

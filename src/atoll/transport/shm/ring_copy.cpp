@@ -9,20 +9,21 @@
 namespace atl::transport {
 namespace {
 
-constexpr std::size_t kMeasuredFrom = 4096;  // below, a clock reading would cost more than it could save
+constexpr std::size_t kMeasuredFrom = 4096;  // below this size reading the clock costs more than it could save
 constexpr std::uint64_t kTrialEvery = 256;   // windows
-// A copy during which the thread was preempted says nothing, so a cost falls faster than it rises.
+// A copy during which the thread was preempted is not representative, so a cost falls faster than it rises.
 constexpr double kFall = 0.5;
 constexpr double kRise = 0.05;
-constexpr double kMostRise = 4;           // times the known cost
+constexpr double kMaxRise = 4;            // times the known cost
 constexpr double kStreamingMustSave = 3;  // the reader finds cached bytes sooner, and memory has less to do
 
-/// Bytes of a trial: the first window brings the ring's lines to where this kind leaves them.
+/// The bytes of a trial: its first window only brings the ring's cache lines into the state in which this kind leaves
+/// them.
 constexpr std::uint64_t trial_bytes(std::size_t window_bytes) { return window_bytes + window_bytes / 4; }
 
 }  // namespace
 
-// A kind is kept for a whole trial at least, and until the other one is due for its own or is known to be cheaper.
+// A kind is kept for at least a whole trial, and until the other one is due for a trial or known to be cheaper.
 RingCopy::Kind RingCopy::choose() const noexcept {
   const Kind better = cost_[kCached] > kStreamingMustSave * cost_[kStreaming] ? kStreaming : kCached;
   const Kind other = kind_ == kCached ? kStreaming : kCached;
@@ -45,7 +46,7 @@ void RingCopy::operator()(std::byte* to, const std::byte* from, std::size_t byte
   if (bytes_of_kind_ <= window_bytes_) return;
   double& known = cost_[kind];
   if (known == 0) known = cost;
-  known += (cost < known ? kFall : kRise) * (std::min(cost, kMostRise * known) - known);
+  known += (cost < known ? kFall : kRise) * (std::min(cost, kMaxRise * known) - known);
 }
 
 }  // namespace atl::transport

@@ -7,10 +7,10 @@
 
 namespace atl::transport {
 
-/// Copies payloads into a ring whose lines another core has just read, in the way that proves cheaper here: through the
-/// cache, which is best where the cores share one, or past it, which is several times faster where they do not. Which it
-/// is cannot be asked of a virtual machine and may change while it runs, so the cost per byte of the kind in use is
-/// always measured, and that of the other one in a trial now and then. One thread.
+/// Copies payloads into a ring whose lines another core has just read, in whichever way is measured to be cheaper:
+/// through the cache, which is best if the cores share one, or past it, which is several times faster if they do not. A
+/// virtual machine does not report which is the case, and it may change while it runs, so the cost per byte of the
+/// current kind is measured all the time, and that of the other one in an occasional trial. One thread.
 class RingCopy {
  public:
   explicit RingCopy(std::size_t window_bytes) noexcept : window_bytes_(window_bytes) {}

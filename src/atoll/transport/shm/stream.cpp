@@ -14,7 +14,7 @@
 namespace atl::transport::shm {
 namespace {
 
-// The kernel hands over the descriptors of at most one sent piece per read, and messages carry one each.
+// One read returns the descriptors of at most one send, and a message carries one.
 constexpr std::size_t kMaxMemoriesPerRead = 4;
 constexpr std::size_t kMaxMemoriesWaiting = 64;
 
@@ -88,8 +88,7 @@ Stream::Received Stream::receive() {
     }
   }
   if ((envelope.msg_flags & MSG_CTRUNC) != 0) {
-    throw Error(ErrorKind::kUnavailable,
-                "shared memory of a peer cannot be received: no descriptor left (raise ulimit -n)");
+    throw Error(ErrorKind::kUnavailable, "cannot receive a peer's shared memory: out of descriptors (raise ulimit -n)");
   }
   if (received_memory_.size() > kMaxMemoriesWaiting) {
     throw Error(ErrorKind::kProtocol, "shared-memory link: descriptors without messages");

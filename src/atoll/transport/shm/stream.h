@@ -27,12 +27,12 @@ class Stream {
   /// Appends a message; `memory` is a descriptor that goes with it (or an empty Fd).
   void queue(MessageType type, std::span<const std::byte> body, Fd memory = {});
 
-  /// Sends what the socket takes. A connection that is gone swallows everything: the receiving half reports it.
+  /// Sends what the socket takes. A broken connection swallows everything: the receiving half reports it.
   void flush();
   std::size_t queued() const noexcept { return outbox_.size(); }
 
-  /// True when flush() stopped at a full socket; otherwise what is queued waits for a system resource and flush() is to
-  /// be tried later.
+  /// True when flush() stopped at a full socket; otherwise the queue waits for a system resource, and flush() must be
+  /// tried again later.
   bool socket_is_full() const noexcept { return socket_is_full_; }
 
   enum class Received { kBytes, kNothing, kEnd };
@@ -40,10 +40,11 @@ class Stream {
   /// Reads once. kEnd: the peer's end is closed. Throws Error(kProtocol, kUnavailable).
   Received receive();
 
-  /// The next complete message of what was received.
+  /// Returns the next complete message of what was received.
   std::optional<Message> next() { return parser_.next(); }
 
-  /// The descriptor that came with the last message of a type that carries_memory. Throws Error(kProtocol) if none did.
+  /// Returns the descriptor that came with the last message of a type that carries_memory. Throws Error(kProtocol) if
+  /// there is none.
   Fd take_memory();
 
  private:

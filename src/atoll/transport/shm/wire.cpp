@@ -57,8 +57,9 @@ std::optional<Message> MessageParser::next() {
   if (end_ - begin_ < sizeof(header)) return {};
   std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
   if (header.magic != MessageHeader::kMagic || !is_known(header.type) || header.body_bytes > kMaxControlBytes) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a message begins with " + std::to_string(header.magic) +
-                                          ", type " + std::to_string(static_cast<int>(header.type)) + ", " +
+    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid message header: magic " +
+                                          std::to_string(header.magic) + ", type " +
+                                          std::to_string(static_cast<int>(header.type)) + ", " +
                                           std::to_string(header.body_bytes) + " bytes");
   }
   if (end_ - begin_ < sizeof(header) + header.body_bytes) return {};

@@ -9,8 +9,7 @@
 
 #include "atoll/transport/link.h"
 
-// What the two ends of a shared-memory link tell each other over their Unix stream. Host byte order: both are on one
-// host.
+// The messages between the two ends of a shared-memory link over their Unix stream, in host byte order.
 namespace atl::transport::shm {
 
 enum class MessageType : std::uint8_t {
@@ -31,7 +30,7 @@ struct MessageHeader {
 static_assert(sizeof(MessageHeader) == 12);
 
 struct Hello {
-  std::uint64_t heartbeat_ms = 0;  ///< silence longer than this may be taken for death by this sender's wish
+  std::uint64_t heartbeat_ms = 0;  ///< the sender accepts to be taken for dead after this silence
 };
 
 struct Open {
@@ -46,14 +45,13 @@ struct Message {
   std::span<const std::byte> body;  ///< valid until the next MessageParser::space()
 };
 
-/// Whether messages of this type travel with a descriptor.
+/// Returns whether messages of this type travel with a descriptor.
 constexpr bool carries_memory(MessageType type) { return type == MessageType::kHello || type == MessageType::kOpen; }
 
-/// `body` behind its header, ready to be sent.
+/// Returns the header followed by `body`, ready to be sent.
 std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body);
 
-/// Reads the body of a message. Throws Error(kProtocol) when its size is another one. Hello's and Open's values are not
-/// checked.
+/// Reads the body of a message, without checking its values. Throws Error(kProtocol) when its size is wrong.
 Hello decode_hello(const Message& message);
 Open decode_open(const Message& message);
 
@@ -62,7 +60,7 @@ class MessageParser {
  public:
   MessageParser();
 
-  /// Where to receive to; never empty after next() returned nothing.
+  /// Returns the space to receive into; never empty after next() returned nothing.
   std::span<std::byte> space();
   void add(std::size_t bytes) { end_ += bytes; }
 

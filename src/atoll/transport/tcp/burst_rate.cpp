@@ -14,15 +14,15 @@ using Seconds = std::chrono::duration<double>;
 constexpr int kInARow = 8;
 constexpr std::size_t kNextToNothing = 256;  // bytes
 constexpr auto kRoundTripPause = milliseconds(2000);
-constexpr auto kQuestionPause = milliseconds(100);        // when bursts have told something
+constexpr auto kAckRequestPause = milliseconds(100);      // once bursts have bounded the rate
 constexpr auto kAtOnce = std::chrono::microseconds(200);  // between two writes of one burst
 constexpr double kRoundTripWeight = 0.25;
-constexpr double kHidden = 0.5;  // of a round trip: round trips vary so much by themselves
+constexpr double kHidden = 0.5;  // of a round trip: round trips vary this much by themselves
 
 }  // namespace
 
 void BurstRate::add(std::size_t bytes, std::uint64_t ahead, Time now) noexcept {
-  if (is_asked_) return;
+  if (ack_requested_) return;
   if (left_ == 0 || now - last_ > kAtOnce) {
     first_ = now;
     bytes_ = 0;
@@ -33,14 +33,14 @@ void BurstRate::add(std::size_t bytes, std::uint64_t ahead, Time now) noexcept {
   left_ += bytes;
 }
 
-void BurstRate::ask(Time now) noexcept {
-  is_asked_ = true;
-  (bytes_ >= kLeastBytes ? asked_at_ : round_trip_at_) = now;
+void BurstRate::request_ack(Time now) noexcept {
+  ack_requested_ = true;
+  (bytes_ >= kMinBytes ? requested_at_ : round_trip_at_) = now;
 }
 
-bool BurstRate::wants_question(Time now) const noexcept {
-  if (round_trip_ < 0 || is_asked_ || bytes_ < kLeastBytes) return false;
-  return !has_told_ || now - asked_at_ >= kQuestionPause;
+bool BurstRate::wants_ack_request(Time now) const noexcept {
+  if (round_trip_ < 0 || ack_requested_ || bytes_ < kMinBytes) return false;
+  return !has_reported_ || now - requested_at_ >= kAckRequestPause;
 }
 
 bool BurstRate::wants_round_trip(Time now) const noexcept {
@@ -48,14 +48,14 @@ bool BurstRate::wants_round_trip(Time now) const noexcept {
 }
 
 void BurstRate::note_round_trip(double seconds) noexcept {
-  // A shorter one counts at once: a longer one may have waited for a processor.
+  // A shorter one counts at once; a longer one may include a wait for a processor.
   const bool is_shorter = round_trip_ < 0 || seconds < round_trip_;
   round_trip_ = is_shorter ? seconds : round_trip_ + kRoundTripWeight * (seconds - round_trip_);
 }
 
 std::optional<BurstRate::Bounds> BurstRate::acknowledged(std::size_t bytes, Time now) noexcept {
   left_ -= std::min<std::uint64_t>(bytes, left_);
-  return left_ == 0 && std::exchange(is_asked_, false) ? end(now) : std::nullopt;
+  return left_ == 0 && std::exchange(ack_requested_, false) ? end(now) : std::nullopt;
 }
 
 std::optional<BurstRate::Bounds> BurstRate::end(Time now) noexcept {
@@ -64,9 +64,9 @@ std::optional<BurstRate::Bounds> BurstRate::end(Time now) noexcept {
     note_round_trip(took);
     return std::nullopt;
   }
-  // What did not leave at once may have waited for its user.
+  // Bytes that were not sent at once may have waited for their sender.
   const bool is_at_once = Seconds(last_ - first_).count() <= took / 4;
-  if (bytes_ < kLeastBytes || round_trip_ < 0 || !is_at_once) return std::nullopt;
+  if (bytes_ < kMinBytes || round_trip_ < 0 || !is_at_once) return std::nullopt;
   const double carried = took - round_trip_;
   const bool is_hidden = carried <= std::max(kHidden * round_trip_, 1e-6);
   const auto rate_of = [&](std::uint64_t bytes) {
@@ -74,11 +74,11 @@ std::optional<BurstRate::Bounds> BurstRate::end(Time now) noexcept {
   };
   bounds_ = {std::min(bounds_.least, rate_of(bytes_)), std::max(bounds_.most, rate_of(ahead_ + bytes_))};
   if (++count_ < kInARow) return std::nullopt;
-  const Bounds told = bounds_;
+  const Bounds found = bounds_;
   bounds_ = kNone;
   count_ = 0;
-  has_told_ = true;
-  return told;
+  has_reported_ = true;
+  return found;
 }
 
 }  // namespace atl::transport::tcp

@@ -10,37 +10,38 @@
 
 namespace atl::transport::tcp {
 
-/// What short bursts tell of a rail's rate: a few bytes sent at once, and acknowledged at once. Such a burst takes a round trip and its bytes
-/// over the rate, and the time of what was ahead of it. The round trip is that of bursts that are next to nothing. One that takes hardly
-/// longer tells that the rail is fast, however long that was; a late acknowledgement alone tells nothing, as the fastest of several bursts
-/// counts. Pure: the time is an argument.
+/// Bounds a rail's rate from short bursts: a few bytes sent at once, and acknowledged at once. Such a burst takes a
+/// round trip plus the time for its bytes, and for those ahead of it, at the rail's rate. The round trip is that of
+/// tiny bursts. A burst that takes hardly longer shows that the rail is fast, however long the round trip; a late
+/// acknowledgement alone shows nothing, as the fastest of several bursts counts. Pure: the time is an argument.
 class BurstRate {
  public:
   using Time = Clock::time_point;
 
-  static constexpr std::size_t kLeastBytes = std::size_t{16} << 10;  ///< that tell something
+  static constexpr std::size_t kMinBytes = std::size_t{16} << 10;  ///< of a burst that counts
 
-  /// Bytes leave behind so many that are on their way. They are of the burst, or begin one, unless it waits for an answer.
+  /// Notes bytes sent after `ahead` bytes that are on their way. They extend the burst or start one, unless the burst
+  /// waits for its acknowledgement.
   void add(std::size_t bytes, std::uint64_t ahead, Time now) noexcept;
 
-  /// What the last `add` told of is a question, so that all that has left is acknowledged as soon as it has come.
-  void ask(Time now) noexcept;
+  /// Notes that the last added bytes request an acknowledgement, so that everything sent is acknowledged on arrival.
+  void request_ack(Time now) noexcept;
 
-  /// Whether the burst is to be followed by a question, so that something is learned.
-  bool wants_question(Time now) const noexcept;
-  /// Whether a question by itself is to tell the round trip.
+  /// Returns whether a request for acknowledgement should follow the burst, to learn the rate.
+  bool wants_ack_request(Time now) const noexcept;
+  /// Returns whether a request by itself should be sent, to learn the round trip.
   bool wants_round_trip(Time now) const noexcept;
   bool knows_round_trip() const noexcept { return round_trip_ >= 0; }
 
-  /// Rates between which several bursts in a row lie, of bytes per second; infinite where the round trip hides it.
+  /// The range of rates of several bursts in a row, in bytes per second; infinite where the round trip hides them.
   struct Bounds {
     double least;
     double most;
   };
-  /// Bytes are no longer on their way. Returns what the last bursts tell, when that is enough.
+  /// Notes bytes that are no longer on their way. Returns the bounds once enough bursts are known.
   std::optional<Bounds> acknowledged(std::size_t bytes, Time now) noexcept;
 
-  /// The rail was made anew, or better is known.
+  /// Starts over: the rail was opened again, or a better measurement is known.
   void forget() noexcept { *this = {}; }
 
  private:
@@ -56,12 +57,12 @@ class BurstRate {
   std::size_t bytes_ = 0;
   std::uint64_t ahead_ = 0;
   std::uint64_t left_ = 0;  // of both, on their way
-  bool is_asked_ = false;
+  bool ack_requested_ = false;
   // The bursts in a row.
   Bounds bounds_ = kNone;
   int count_ = 0;
-  bool has_told_ = false;
-  Time asked_at_{};  // for the rate
+  bool has_reported_ = false;
+  Time requested_at_{};  // for the rate
   Time round_trip_at_{};
 };
 

@@ -33,7 +33,7 @@ const Frame* TcpChannel::front() {
     throw Error(ErrorKind::kAborted, "the channel from " + link_.peer_name() + " was closed by this side");
   const LinkState state = link_.state();
   if (state == LinkState::kConnecting || state == LinkState::kUp) return nullptr;
-  // The link has ended: all that ever arrived can be seen now.
+  // The link has ended: everything that arrived is visible now.
   if (const Frame* const frame = look()) return frame;
   link_.throw_error();
 }
@@ -91,7 +91,7 @@ std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
 std::byte* TcpChannel::ring_at(std::uint64_t position) {
   if (!ring_) {
     ring_ = MappedRing::create(0, receive_window_);
-    ring_.take_memory();  // nobody else maps it
+    ring_.take_memory();  // no other process maps it
   }
   return ring_.data() + (position & (receive_window_ - 1));
 }
@@ -103,8 +103,8 @@ void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
     const auto header =
         tcp::read_as<FrameHeader>({ring_.data() + (received & (receive_window_ - 1)), sizeof(FrameHeader)});
     if (header.payload_bytes != payload_bytes) {
-      throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(payload_bytes) + " bytes says that it has " +
-                                            std::to_string(header.payload_bytes));
+      throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(payload_bytes) +
+                                            " bytes has a header that states " + std::to_string(header.payload_bytes));
     }
   }
   received_.store(received + tcp::footprint(payload_bytes), std::memory_order_release);
@@ -121,7 +121,7 @@ std::byte* TcpChannel::begin_segment_on_loop(std::uint64_t position, std::uint32
 }
 
 bool TcpChannel::finish_segment_on_loop(std::uint64_t position, std::uint32_t bytes) {
-  if (map_->has(position, bytes)) return false;  // it came over another rail meanwhile
+  if (map_->has(position, bytes)) return false;  // it has come over another rail in the meantime
   map_->add(position, bytes);
   if (!is_closed()) return publish_frames();
   free_on_loop();
@@ -133,7 +133,7 @@ void TcpChannel::finish_on_loop() {
   if (map_ != nullptr) map_->finish();
 }
 
-/// Shows the receiver every frame that is whole.
+/// Makes every complete frame visible to the receiver.
 bool TcpChannel::publish_frames() {
   const std::uint64_t before = received_.load(std::memory_order_relaxed);
   std::uint64_t received = before;
@@ -150,7 +150,7 @@ bool TcpChannel::publish_frames() {
 }
 
 void TcpChannel::free_on_loop() {
-  if (receiving_) return;  // finish_frame_on_loop comes back here
+  if (receiving_) return;  // finish_frame_on_loop calls this again
   if (map_ != nullptr) {
     link_.drop_segments_on_loop(*this);
     received_.store(map_->end(), std::memory_order_release);

@@ -17,8 +17,9 @@ namespace atl::transport {
 
 class TcpLink;
 
-/// A channel of a TcpLink. The loop thread writes received frames into a ring of this process, where the receiving thread reads
-/// them in place; a frame counts against the sender's credit until it is popped. Functions that are not Channel's are the link's.
+/// A channel of a TcpLink. The loop thread writes received frames into a ring of this process, where the receiving
+/// thread reads them in place; a frame counts against the sender's credit until it is popped. The functions that are
+/// not Channel's are for the link.
 class TcpChannel final : public Channel {
  public:
   TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes)
@@ -38,42 +39,45 @@ class TcpChannel final : public Channel {
 
   // Sending half.
 
-  /// Before the first frame: the window once for each rail, because credit comes back behind what the peer sends. Link's mutex.
+  /// Before the first frame: multiplies the window by the number of rails, because credit is returned after what the
+  /// peer sends. Link's mutex.
   void widen(std::size_t rails) noexcept {
     window_bytes_ = std::min(window_bytes_ * std::bit_ceil(rails), std::size_t{tcp::kMaxWindow});
   }
   std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
   void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
   void note_sent(std::uint64_t bytes) noexcept { sent_.fetch_add(bytes, std::memory_order_release); }
-  /// The peer has released `total` bytes in all. Throws Error(kProtocol) on a total that cannot be; over several rails an older one may
-  /// come later. On the loop.
+  /// Notes that the peer has released `total` bytes in all. Throws Error(kProtocol) on an impossible total; over
+  /// several rails an older total may arrive later. On the loop.
   void note_released_on_loop(std::uint64_t total, bool in_order);
-  std::uint64_t sent() const noexcept {
-    return sent_.load(std::memory_order_relaxed);
-  }                                                       ///< sender; bytes of the stream
+  /// Sender; bytes of the stream.
+  std::uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }
   tcp::SendStream& stream() noexcept { return stream_; }  ///< of a link over several rails; link's mutex
 
   // Receiving half, on the loop.
 
-  /// The peer opens its direction under `number`. Throws Error(kProtocol) when it does so twice, unless `again` allows the same once more.
+  /// The peer opens its direction under `number`. Throws Error(kProtocol) when it does so twice, unless `again` permits
+  /// a repetition.
   void open_on_loop(std::uint32_t number, std::uint64_t window_bytes, bool again);
   std::uint32_t peer_number() const noexcept { return peer_number_; }  ///< 0 before; constant once a frame was received
-  /// Where the next frame goes, nullptr when it is to be dropped. Throws Error(kProtocol) when the peer has no credit for it.
+  /// Returns the place of the next frame, or nullptr to drop it. Throws Error(kProtocol) when the peer has no credit
+  /// for it.
   std::byte* begin_frame_on_loop(std::uint32_t payload_bytes);
   void finish_frame_on_loop(std::uint32_t payload_bytes);
 
-  /// The same for bytes of the channel's stream, which may come in any order and more than once.
+  /// The same for bytes of the channel's stream, which may arrive in any order and more than once.
   std::byte* begin_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
-  /// Returns whether frames can be read that could not before.
+  /// Returns whether further frames can be read.
   bool finish_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
-  /// The peer has closed its direction, all of which has come before it says so: bytes may be repeated, but no new ones come.
+  /// The peer has closed its direction, after all of its bytes arrived: bytes may be repeated, but there are no new
+  /// ones.
   void finish_on_loop();
-  /// Whether the peer can use what popped() gives it.
+  /// Returns whether the peer can use the credit of popped().
   bool wants_credit_on_loop() const noexcept { return !is_finished_ && popped() != 0; }
-  /// The credit that the peer has, whether it was told or not. Any thread.
+  /// The bytes released so far, whether or not the peer was given the credit. Any thread.
   std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
 
-  /// Whether this side asked for the channel; link's mutex of channels.
+  /// Returns whether this side requested the channel; link's mutex of channels.
   bool is_claimed() const noexcept { return is_claimed_; }
   void claim() noexcept { is_claimed_ = true; }
 
@@ -81,7 +85,7 @@ class TcpChannel final : public Channel {
 
   void close() noexcept { is_closed_.store(true, std::memory_order_release); }
   bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
-  /// After close(): frees the window and gives the peer its credit back.
+  /// After close(): frees the window and returns the peer's credit.
   void free_on_loop();
 
  private:

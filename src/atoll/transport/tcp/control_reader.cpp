@@ -11,12 +11,12 @@ namespace atl::transport::tcp {
 
 namespace {
 
-constexpr std::uint64_t kTellEvery = std::uint64_t{16} << 10;  // a quarter of what a peer may have on its way
+constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 10;  // a quarter of what a peer may have on its way
 
 }  // namespace
 
 ControlReader::ControlReader(Take take) : take_(std::move(take)), ring_(MappedRing::create(0, kControlWindow)) {
-  ring_.take_memory();  // nobody else maps it
+  ring_.take_memory();  // no other process maps it
 }
 
 std::byte* ControlReader::begin(std::uint64_t position, std::uint32_t bytes) {
@@ -28,15 +28,15 @@ std::byte* ControlReader::begin(std::uint64_t position, std::uint32_t bytes) {
 }
 
 void ControlReader::finish(std::uint64_t position, std::uint32_t bytes) {
-  if (map_.has(position, bytes)) return;  // it came over another rail meanwhile
+  if (map_.has(position, bytes)) return;  // it has come over another rail in the meantime
   map_.add(position, bytes);
   while (take_front()) {
   }
 }
 
 bool ControlReader::take_front() {
-  const std::uint64_t there = map_.end() - released_;
-  if (there == 0) return false;
+  const std::uint64_t available = map_.end() - released_;
+  if (available == 0) return false;
   const std::byte* const at = ring_.data() + (released_ & (kControlWindow - 1));
   const auto prefix = read_as<Prefix>({at, sizeof(Prefix)});
   const bool is_empty = prefix.type == Type::kClose || prefix.type == Type::kBye;
@@ -46,15 +46,15 @@ bool ControlReader::take_front() {
                                           " with " + std::to_string(prefix.length) + " bytes");
   }
   const std::uint64_t bytes = whole_units(sizeof(Prefix) + prefix.length);
-  if (bytes > there) return false;
+  if (bytes > available) return false;
   released_ += bytes;
   take_(prefix, {at + sizeof(Prefix), prefix.length});
   return true;
 }
 
 bool ControlReader::owes_credit() noexcept {
-  if (released_ - told_ < kTellEvery) return false;
-  told_ = released_;
+  if (released_ - reported_ < kReportEvery) return false;
+  reported_ = released_;
   return true;
 }
 

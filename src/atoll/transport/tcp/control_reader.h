@@ -11,24 +11,27 @@
 
 namespace atl::transport::tcp {
 
-/// The receiving half of channel 0 of a link over several rails: control messages, in order, out of segments in any order. The loop's.
+/// The receiving half of channel 0 of a link over several rails: puts control messages in order from segments that
+/// arrive in any order. On the loop.
 class ControlReader {
  public:
   using Take = std::function<void(const Prefix& prefix, std::span<const std::byte> body)>;
 
-  /// `take` gets each message, of type kControl, kClose or kBye and of a length that fits. Throws Error(kUnavailable) when there is no memory.
+  /// `take` is called with each message, of type kControl, kClose or kBye and of a valid length. Throws
+  /// Error(kUnavailable) when out of memory.
   explicit ControlReader(Take take);
 
-  /// Where the segment's bytes go; nullptr to drop them. Throws Error(kProtocol) for what does not fit the window.
+  /// Returns the place for the segment's bytes, or nullptr to drop them. Throws Error(kProtocol) for bytes beyond the
+  /// window.
   std::byte* begin(std::uint64_t position, std::uint32_t bytes);
 
-  /// They have come. Throws Error(kProtocol) for what is no message.
+  /// The segment is complete. Throws Error(kProtocol) for an invalid message.
   void finish(std::uint64_t position, std::uint32_t bytes);
 
-  /// Bytes that are done with: credit for the peer.
+  /// The bytes consumed so far: credit for the peer.
   std::uint64_t released() const noexcept { return released_; }
 
-  /// Whether so much was released since the last time that the peer is to be told.
+  /// Returns whether enough was released since the last credit that the peer should get more.
   bool owes_credit() noexcept;
 
  private:
@@ -38,7 +41,7 @@ class ControlReader {
   MappedRing ring_;
   SegmentMap map_{kControlWindow};
   std::uint64_t released_ = 0;
-  std::uint64_t told_ = 0;
+  std::uint64_t reported_ = 0;
 };
 
 }  // namespace atl::transport::tcp

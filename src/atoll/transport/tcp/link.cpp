@@ -20,13 +20,13 @@ using std::chrono::milliseconds;
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::uint32_t kNearMicroseconds = 5000;       // round trip
-constexpr std::uint32_t kLongestRoundTrip = 1'000'000;  // microseconds that are believed
-constexpr int kUnsentOfRail = 256 << 10;                // bytes
+constexpr std::uint32_t kNearMicroseconds = 5000;   // round trip
+constexpr std::uint32_t kMaxRoundTrip = 1'000'000;  // microseconds; longer ones are clamped
+constexpr int kUnsentOfRail = 256 << 10;            // bytes
 
-/// BBR paces each connection at what it has measured for it, so that where several share a path and wait for each other, what one
-/// leaves is not taken by the rest for a while: a tenth of a near link stays idle. Far paths keep the system's choice, which may be
-/// there for their losses.
+/// BBR paces each connection at its measured rate, so that when several share a path and wait for each other, the
+/// others take over unused capacity only after a while: a tenth of a near link stays idle. Far paths keep the system's
+/// choice, which may suit their losses.
 void prefer_loss_based_control(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
@@ -40,7 +40,8 @@ void prefer_loss_based_control(int fd) {
   }
 }
 
-/// Small messages leave at once, and the kernel gives up a path that swallows bytes about when the heartbeat does.
+/// Sends small messages at once, and lets the kernel give up a path that swallows bytes at about the time of the
+/// heartbeat.
 void tune(int fd, milliseconds heartbeat) {
   const int seconds = static_cast<int>(std::clamp<std::int64_t>(heartbeat.count() / 1000, 1, 3600));
   set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1);
@@ -54,8 +55,7 @@ void tune(int fd, milliseconds heartbeat) {
 double round_trip_seconds(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? std::min(info.tcpi_rtt, kLongestRoundTrip) * 1e-6
-                                                                    : 0;
+  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? std::min(info.tcpi_rtt, kMaxRoundTrip) * 1e-6 : 0;
 }
 
 }  // namespace
@@ -109,7 +109,8 @@ void TcpLink::close_channel(const ChannelId& id) {
       if (spread_) {
         // Without a ring nothing was sent: the peer does not know the number.
         tcp::SendStream& stream = channel->stream();
-        if (stream.is_open()) spread_->push_behind(Type::kClose, channel->number(), {}, true, Clock::now(), &stream);
+        if (stream.is_open())
+          spread_->push_after_frames(Type::kClose, channel->number(), {}, true, Clock::now(), &stream);
       } else {
         send_small(*rails_.front(), Lane::kData, Type::kClose, channel->number(), {});
       }
@@ -120,7 +121,7 @@ void TcpLink::close_channel(const ChannelId& id) {
 
 bool TcpLink::send_control(std::span<const std::byte> message) { return queue_control(Lane::kUrgent, message); }
 
-bool TcpLink::send_control_behind_frames(std::span<const std::byte> message) {
+bool TcpLink::send_control_after_frames(std::span<const std::byte> message) {
   return queue_control(Lane::kData, message);
 }
 
@@ -151,8 +152,9 @@ void TcpLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddres
 void TcpLink::open_rail_on_loop(Rail& rail, ByteStream stream) {
   const int fd = stream.fd();
   tune(fd, options().heartbeat);
-  // An acknowledgement leaves behind what the socket holds. Where that were all that is on its way, a rail that is full one way would
-  // be acknowledged so late the other way that it idles, and its rate would be taken for less than it is.
+  // An acknowledgement is sent after what the socket holds. If the socket held everything that is on its way, a rail
+  // that is full in one direction would be acknowledged so late that the other direction idles and its rate is
+  // underestimated.
   if (spread_) set_option(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kUnsentOfRail);
   {
     const std::lock_guard lock(mutex_);
@@ -163,11 +165,11 @@ void TcpLink::open_rail_on_loop(Rail& rail, ByteStream stream) {
       spread_->open(rail, expected, Clock::now());
     }
   }
-  send_heartbeat_on_loop(rail);  // tells ours to the peer
-  // Edges: the loop learns of room in the socket without a call per frame.
+  send_heartbeat_on_loop(rail);  // reports our interval to the peer
+  // Edge-triggered: the loop learns of room in the socket without a call per frame.
   loop().add_fd_on_loop(fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET,
                         [this, &rail](std::uint32_t events) { on_event_on_loop(rail, events); });
-  // Behind the handshake the link's own bytes may have come already.
+  // The link's own bytes may have arrived right after the handshake.
   if (rail.holds_input_on_loop()) loop().post([this, &rail] { receive_on_loop(rail); });
 }
 
@@ -176,7 +178,7 @@ void TcpLink::begin_shutdown_on_loop() {
     const std::lock_guard lock(mutex_);
     if (!can_send()) return;
     if (spread_) {
-      spread_->push_behind(Type::kBye, 0, {}, true, Clock::now());
+      spread_->push_after_frames(Type::kBye, 0, {}, true, Clock::now());
     } else {
       send_small(*rails_.front(), Lane::kData, Type::kBye, 0, {});
     }
@@ -201,11 +203,11 @@ void TcpLink::teardown_on_loop() noexcept {
 }
 
 void TcpLink::on_tick_on_loop(Clock::time_point now) {
-  // Time in which this very process did not run says nothing about the peer.
+  // Time in which this process itself did not run says nothing about the peer.
   const auto passed = std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
   last_tick_ = now;
   for (const auto& rail : rails_) {
-    // The kernel holds back what little has come of a large frame; it is a sign of life all the same.
+    // The kernel may hold back the first bytes of a large frame; they are a sign of life all the same.
     if (rail->is_open() && rail->bytes_in() == rail->watch.seen_in) receive_on_loop(*rail);
     if (state() != LinkState::kUp) return;
   }

@@ -12,7 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "atoll/transport/link_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/channel.h"
 #include "atoll/transport/tcp/control_reader.h"
 #include "atoll/transport/tcp/rail.h"
@@ -20,13 +20,15 @@
 
 namespace atl::transport {
 
-/// A link over one TCP connection, or over several (rails; see rails.h for how many, docs/rails.md for what travels on them).
+/// A link over one TCP connection, or over several (rails; see rails.h for how many, docs/rails.md for what travels on
+/// them).
 ///
-/// Sending over one rail: the calling thread gives the frame to the socket straight from its own memory; what the socket does not take is
-/// copied to a bounded queue that the loop thread empties. Over several, the frame is copied into a ring, from which segments go over the
-/// rails and, when one fails, again over the others. Receiving: the loop thread reads into the channels' rings. Credit and control messages
-/// overtake queued data, except those that are to follow it. Heartbeats fill silence; the peer's silence ends the link, a rail's ends that
-/// rail while others are heard from.
+/// Sending over one rail: the calling thread gives the frame to the socket straight from its own memory; what the
+/// socket does not take is copied to a bounded queue that the loop thread empties. Over several, the frame is copied
+/// into a ring, from which segments go over the rails and, when one fails, again over the others. Receiving: the loop
+/// thread reads into the channels' rings. Credit and control messages overtake queued data, except those that must
+/// follow it. Heartbeats fill silence; the peer's silence ends the link, and a rail's silence ends that rail while
+/// others are heard from.
 class TcpLink final : public LinkBase, private tcp::Rail::Owner {
  public:
   /// `self` is this end's own address; it outlives the link.
@@ -37,7 +39,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   Channel& channel(const ChannelId& id) override;
   void close_channel(const ChannelId& id) override;
   bool send_control(std::span<const std::byte> message) override;
-  bool send_control_behind_frames(std::span<const std::byte> message) override;
+  bool send_control_after_frames(std::span<const std::byte> message) override;
   std::string describe() const override;
 
   void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
@@ -48,10 +50,10 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   bool takes_rail_on_loop(std::size_t rail) const override;
   void attach_rail_on_loop(std::size_t rail, ByteStream stream) override;
 
-  /// For TcpChannel. False when the send queue is full; the bells ring when it has room again.
+  /// For TcpChannel. Returns false when the send queue is full; the bells ring when it has room again.
   bool send_frame(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
   void send_credit(TcpChannel& channel, std::uint64_t released);
-  /// What is still to come of segments of this channel goes nowhere.
+  /// Drops the rest of segments of this channel that are being received.
   void drop_segments_on_loop(const TcpChannel& channel);
 
   /// For a link above this one, before it is up: control messages may have tcp::kMaxControlBody bytes.
@@ -61,7 +63,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   using Rail = tcp::Rail;
   using Lane = Rail::Lane;
 
-  /// A rail as this side makes it.
+  /// A rail as this side opens it.
   struct Way {
     WantedRail wanted;
     tcp::RailScheduler::Expected expected;
@@ -75,7 +77,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   void on_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
 
-  // tcp::Rail::Owner, on the loop but for the last
+  // tcp::Rail::Owner, on the loop except the last
   std::byte* on_data(Rail& rail, std::uint32_t number, std::uint32_t payload_bytes) override;
   void on_data_complete(Rail& rail) override;
   std::byte* on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) override;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// TcpLink's rails: which there are, how they fare, what happens when one fails and when it is back.
+// TcpLink's rails: how they are chosen and watched, and what happens when one fails and when it returns.
 #include <algorithm>
 #include <cstdio>
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/interfaces.h"
-#include "atoll/transport/rails.h"
+#include "atoll/transport/rails/interfaces.h"
+#include "atoll/transport/rails/rails.h"
 #include "atoll/transport/tcp/link.h"
 
 namespace atl::transport {
@@ -15,9 +15,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kStallLimit{1000};  // longer than a peer takes to acknowledge what little has come
+constexpr milliseconds kStallLimit{1000};  // longer than a peer takes to acknowledge a few bytes
 constexpr milliseconds kFirstPause{100};
-constexpr milliseconds kLongestPause{5000};
+constexpr milliseconds kMaxRailPause{5000};
 constexpr double kUsualRate = 125e6;    // bytes per second, of an interface that states none
 constexpr double kStepSeconds = 20e-6;  // that a step away from the device counts as
 constexpr double kOtherNodeShare = 0.8;
@@ -28,7 +28,7 @@ std::string one_decimal(double value) {
   return text;
 }
 
-/// What two ends let expect of a rail between them.
+/// Estimates a rail between two ends.
 tcp::RailScheduler::Expected expectation(const RailAddress& a, const RailAddress& b) {
   tcp::RailScheduler::Expected expected{.bytes_per_second = kUsualRate, .latency_seconds = 0};
   const std::uint32_t megabits =
@@ -47,7 +47,7 @@ tcp::RailScheduler::Expected expectation(const RailAddress& a, const RailAddress
 void TcpLink::plan_rails_on_loop(const PeerAddress& authenticated) {
   const auto pairs = pair_rails(self_, authenticated);
   if (pairs.size() < 2) return;
-  // Where whoever asked for the link knows a way of his own to the peer.
+  // Prefer the rails of the address for which the link was requested, if there are as many.
   const auto& known = peer_address().rails;
   const auto& theirs = known.size() == authenticated.rails.size() ? known : authenticated.rails;
   const std::lock_guard lock(mutex_);
@@ -86,15 +86,15 @@ void TcpLink::rail_unreachable_on_loop(std::size_t rail, const Error& why) {
   Way& way = ways_[rail];
   const bool is_first = way.pause < 2 * kFirstPause;
   way.is_being_made = false;
-  way.pause = std::clamp(2 * way.pause, kFirstPause, kLongestPause);
+  way.pause = std::clamp(2 * way.pause, kFirstPause, kMaxRailPause);
   way.not_before = Clock::now() + way.pause;
   {
     const std::lock_guard lock(mutex_);
     way.trouble = why.what();
   }
-  log(is_first ? LogLevel::kWarning : LogLevel::kDebug, peer_name() + ": no rail from " +
+  log(is_first ? LogLevel::kWarning : LogLevel::kDebug, peer_name() + ": cannot open the rail from " +
                                                             (way.wanted.from.empty() ? "here" : way.wanted.from) +
-                                                            " to " + way.wanted.to + ", tried again: " + why.what());
+                                                            " to " + way.wanted.to + ", trying again: " + why.what());
 }
 
 bool TcpLink::takes_rail_on_loop(std::size_t rail) const {
@@ -112,12 +112,12 @@ void TcpLink::attach_rail_on_loop(std::size_t rail, ByteStream stream) {
   }
   if (is_leaving) return;
   Rail& opened = *rails_[rail];
-  if (opened.is_open()) drop_rail_on_loop(opened, "the peer has made it anew");
+  if (opened.is_open()) drop_rail_on_loop(opened, "the peer has opened it again");
   try {
     open_rail_on_loop(opened, std::move(stream));
   } catch (const Error& error) {
     drop_rail_on_loop(opened, error.what());
-    if (open_rails_on_loop() == 0) fail_on_loop(error);  // the peer's last rail has ended with this one
+    if (open_rails_on_loop() == 0) fail_on_loop(error);  // no rail is left
     return;
   }
   repeat_credit_on_loop();
@@ -134,7 +134,7 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
     bytes = spread_->close(rail, Clock::now());
     Way& way = ways_[rail.index()];
     way.trouble = why;
-    way.pause = std::clamp(2 * way.pause, kFirstPause, kLongestPause);
+    way.pause = std::clamp(2 * way.pause, kFirstPause, kMaxRailPause);
     way.not_before = Clock::now() + (way.pause > kFirstPause ? way.pause : milliseconds(0));
     const std::lock_guard channels_lock(channels_mutex_);
     for (TcpChannel* const channel : outgoing_) channel->stream().announced &= ~(1U << rail.index());
@@ -147,7 +147,7 @@ void TcpLink::drop_rail_on_loop(Rail& rail, const std::string& why) {
   repeat_credit_on_loop();
 }
 
-/// Credit that was on its way over a rail that failed is lost; the receiver of it takes the highest.
+/// Sends all credit again, because credit on its way over a failed rail is lost; the receiver takes the highest.
 void TcpLink::repeat_credit_on_loop() {
   for (const auto& [number, channel] : incoming_) {
     if (channel->wants_credit_on_loop()) send_credit(*channel, channel->popped());
@@ -156,17 +156,17 @@ void TcpLink::repeat_credit_on_loop() {
   Rail* const rail = spread_->nearest();
   if (rail == nullptr || control_->released() == 0) return;
   send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
-  spread_->ask(*rail, Clock::now());
+  spread_->request_ack(*rail, Clock::now());
 }
 
-/// A process that was stopped is not to lose its rails: what counts is that the peer has spoken on another one meanwhile.
+/// A process that was stopped must not lose its rails: a rail is only in doubt if the peer was heard on another one.
 bool TcpLink::is_another_rail_heard_on_loop(const Rail& rail, Clock::duration within) const {
   return std::any_of(rails_.begin(), rails_.end(), [&](const auto& other) {
     return other.get() != &rail && other->is_open() && other->watch.silence < within;
   });
 }
 
-/// Notes what has happened since the last tick; the shortest silence of all rails ends the link when it is too long.
+/// Updates the rails' counters; the link ends when even the shortest silence of all rails is too long.
 void TcpLink::watch_rails_on_loop(Clock::duration passed) {
   auto silence = Clock::duration::max();
   for (const auto& rail : rails_) {
@@ -178,7 +178,7 @@ void TcpLink::watch_rails_on_loop(Clock::duration passed) {
   }
   if (silence != Clock::duration::max() && silence >= patience_) {
     const std::string seconds = one_decimal(std::chrono::duration<double>(silence).count());
-    return fail_on_loop(lost("has been silent for " + seconds + " s: stopped, or the network between is cut"));
+    return fail_on_loop(lost("has been silent for " + seconds + " s: stopped, or the network in between is cut"));
   }
   if (!spread_) return;
   const auto busy = busy_time();
@@ -195,12 +195,13 @@ void TcpLink::watch_rails_on_loop(Clock::duration passed) {
     drop_rail_on_loop(*rail, "nothing has passed for " + one_decimal(seconds) + " s");
   }
   const std::lock_guard lock(mutex_);
-  if (has_doubt) spread_->ask_idle_rails(Clock::now());
+  if (has_doubt) spread_->request_acks_on_idle_rails(Clock::now());
   spread_->probe(Clock::now());
   spread_->pump(Clock::now());
 }
 
-/// What a rail may wait for before it is in doubt: bytes that are on their way, and as many that may be coming.
+/// Returns how long a rail may wait before it is in doubt: the time for the bytes on their way, and for as many the
+/// other way.
 Clock::duration TcpLink::busy_time() const {
   const std::lock_guard lock(mutex_);
   const std::chrono::duration<double> both_ways(2 * spread_->scheduler().longest_seconds());
@@ -224,14 +225,14 @@ void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
   watch.quiet = since(watch.quiet, out == std::exchange(watch.seen_out, out));
   watch.silence = since(watch.silence, rail.bytes_in() == std::exchange(watch.seen_in, rail.bytes_in()));
   const bool is_stuck = acknowledged == std::exchange(watch.seen_acknowledged, acknowledged);
-  // On a slow rail acknowledgements come behind other bytes: those are a sign of life enough. Where this side's bytes pass no
-  // longer, the peer's cease, too, for want of the kernel's acknowledgements.
+  // On a slow rail acknowledgements arrive after other bytes, which suffice as a sign of life. When this side's bytes
+  // no longer pass, the peer's cease too, for lack of the kernel's acknowledgements.
   const bool is_heard = watch.silence == Clock::duration(0);
   watch.stalled = since(watch.stalled, waits && is_stuck && !is_heard);
   if (spread_ && !is_stuck) ways_[rail.index()].pause = milliseconds(0);  // it is of use
 }
 
-/// "tcp over 1 of 2 rails: A -> B 118.1 MB/s, C down (connection reset)".
+/// Returns "tcp over 1 of 2 rails: A -> B 118.1 MB/s, C down (connection reset)".
 std::string TcpLink::describe_rails() const {
   std::string text;
   std::size_t open = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The receiving half of TcpLink: the loop thread alone.
+// The receiving half of TcpLink, on the loop thread alone.
 #include <sys/epoll.h>
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace atl::transport {
 
 namespace {
 
-constexpr int kReadsPerTurn = 32;                                     // then other links have their turn
+constexpr int kReadsPerTurn = 32;                                     // then other links get their turn
 constexpr std::uint64_t kAcknowledgeEvery = std::uint64_t{32} << 10;  // bytes
 
 }  // namespace
@@ -34,7 +34,7 @@ void TcpLink::ring_dirty_bells() {
   }
 }
 
-/// Reads what is there, up to a limit. Returns whether there may be more.
+/// Reads what has arrived, up to a limit. Returns whether there may be more.
 bool TcpLink::receive_turn_on_loop(Rail& rail) {
   const auto can_read = [&] { return state() == LinkState::kUp && rail.is_open(); };
   int error = 0;
@@ -49,7 +49,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
       // After a short read a new edge announces more, except for an end that was announced already.
       more = got > 0 && (!drained || rail.watch.hangup);
       ring_dirty_bells();
-      if (rail.asks_for_write_on_loop()) flush_on_loop(rail);
+      if (rail.wants_write_on_loop()) flush_on_loop(rail);
       acknowledge_on_loop(rail, kAcknowledgeEvery);
     }
   } catch (const Error& failure) {
@@ -71,14 +71,15 @@ void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
   }
   const std::string why = error == 0 ? "end of file" : with_errno(error == ETIMEDOUT ? "unreachable" : "broken", error);
   if (spread_ && rail.is_open() && (is_leaving || open_rails_on_loop() > 1)) return drop_rail_on_loop(rail, why);
-  if (is_leaving) return;  // both sides are closing: this is how it ends
+  if (is_leaving) return;  // both sides are closing: this end-of-file is expected
   if (error == 0) return fail_on_loop(lost("died: end of file"));
   fail_on_loop(lost(with_errno(error == ETIMEDOUT ? "is unreachable" : "died", error)));
 }
 
 TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   const auto found = incoming_.find(number);
-  if (found == incoming_.end()) tcp::bad_message("it speaks of channel number " + std::to_string(number) + ", which is not open");
+  if (found == incoming_.end())
+    tcp::bad_message("it names channel number " + std::to_string(number) + ", which is not open");
   return *found->second;
 }
 
@@ -94,8 +95,8 @@ void TcpLink::on_data_complete(Rail& rail) {
   dirty_[static_cast<std::size_t>(channel.id().bell)] = true;
 }
 
-/// What is under way on another rail is the same segment or has no byte in common: it goes on to write where it began,
-/// while what this one completes is shown.
+/// A segment under way on another rail must be the same or have no byte in common: it is still being written after this
+/// one is complete and visible.
 void TcpLink::refuse_overlap_on_loop(const TcpChannel* channel, std::uint64_t position, std::uint32_t bytes) const {
   for (const auto& rail : rails_) {
     const Rail::Incoming& other = rail->incoming;
@@ -119,7 +120,7 @@ std::byte* TcpLink::on_segment(Rail& rail, std::uint32_t number, std::uint64_t p
 
 void TcpLink::on_segment_complete(Rail& rail) {
   const Rail::Incoming done = std::exchange(rail.incoming, {});
-  // The same bytes may be coming over a rail that the peer has given up. Where they would go is soon somebody else's.
+  // The same bytes may still arrive over a rail that the peer has given up. Their place may soon be reused.
   for (const auto& other : rails_) {
     const Rail::Incoming& stale = other->incoming;
     if (stale.is_segment && stale.channel == done.channel && stale.position == done.position) {
@@ -137,7 +138,7 @@ void TcpLink::on_segment_complete(Rail& rail) {
   Rail* const way = spread_->nearest();
   if (way == nullptr) return;
   send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
-  spread_->ask(*way, Clock::now());
+  spread_->request_ack(*way, Clock::now());
 }
 
 void TcpLink::drop_segments_on_loop(const TcpChannel& channel) {
@@ -184,9 +185,9 @@ void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
                             body.window_bytes <= tcp::kMaxWindow;
   if (number == 0 || body.bell >= kBellCount || !valid_window) {
     tcp::bad_message("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
-        " and a window of " + std::to_string(body.window_bytes) + " bytes");
+                     " and a window of " + std::to_string(body.window_bytes) + " bytes");
   }
-  const bool again = control_ != nullptr;  // each rail says it
+  const bool again = control_ != nullptr;  // each rail repeats it
   TcpChannel& channel = find_or_make({body.group, body.index, static_cast<Bell>(body.bell)}, false);
   channel.open_on_loop(number, body.window_bytes, again);
   const auto [found, is_new] = incoming_.emplace(number, &channel);
@@ -213,13 +214,13 @@ void TcpLink::on_bye() {
 
 void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const std::byte> body) {
   if (prefix.type == tcp::Type::kBye) return take_bye_on_loop();
-  // Over several rails a channel's number keeps its meaning: bytes of it may come once more.
+  // Over several rails a channel's number keeps its meaning, because its bytes may arrive once more.
   if (prefix.type == tcp::Type::kClose) return incoming(prefix.channel).finish_on_loop();
   if (state() == LinkState::kUp) observer().on_control(*this, body);
 }
 
 void TcpLink::on_heartbeat(std::uint64_t interval_ms) {
-  // A peer that beats more slowly than this side expects is not lost; a day bounds the arithmetic.
+  // A peer with a slower heartbeat than this side expects is not lost; a day bounds the arithmetic.
   constexpr std::uint64_t kDayMs = 86'400'000;
   patience_ = std::max(options().heartbeat, std::chrono::milliseconds(std::min(interval_ms, kDayMs)));
 }

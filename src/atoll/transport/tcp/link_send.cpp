@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sending half of TcpLink. Everything that touches a socket or a queue holds the link's mutex. Whatever a queue holds, its socket has
-// refused: the loop hears from the kernel when there is room, so a non-empty queue needs no wake-up.
+// The sending half of TcpLink. Everything that accesses a socket or a queue holds the link's mutex. A queue holds only
+// what its socket has refused: the kernel notifies the loop when there is room, so a non-empty queue needs no wake-up.
 #include <sys/socket.h>
 
 #include <array>
@@ -14,7 +14,7 @@ namespace {
 using tcp::Prefix;
 using tcp::Type;
 
-constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // most of the urgent lane stays for credit
+constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // the rest of the urgent lane is for credit
 
 iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
@@ -37,7 +37,7 @@ void TcpLink::number_channel(TcpChannel& channel) {
   channel.set_number(static_cast<std::uint32_t>(outgoing_.size()));
 }
 
-/// Over one rail.
+/// Sends over one rail.
 bool TcpLink::send_whole(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload) {
   Rail& rail = *rails_.front();
   tcp::SendQueue& queue = rail.queue();
@@ -54,7 +54,7 @@ bool TcpLink::send_whole(TcpChannel& channel, const FrameHeader& header, std::sp
   const Prefix prefix{
       .type = Type::kData, .channel = channel.number(), .length = static_cast<std::uint32_t>(payload.size())};
   const auto opening = [&](const auto& value) { return open ? tcp::bytes_of(value) : std::span<const std::byte>{}; };
-  // Before the bytes leave, because credit for them may come back at once.
+  // Before the bytes leave, because their credit may return at once.
   channel.note_sent(tcp::footprint(payload.size()));
   std::size_t sent = 0;
   if (queue.empty()) {
@@ -73,7 +73,7 @@ bool TcpLink::send_whole(TcpChannel& channel, const FrameHeader& header, std::sp
   return true;
 }
 
-/// Over several rails.
+/// Sends over several rails.
 bool TcpLink::send_spread(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload) {
   if (!spread_->takes_frames()) {
     starved_ = true;
@@ -94,7 +94,9 @@ bool TcpLink::send_spread(TcpChannel& channel, const FrameHeader& header, std::s
 
 bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
   if (message.size() > max_control_) {
-    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
+    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
+                                                 " bytes is too long: at most " + std::to_string(max_control_) +
+                                                 " are allowed");
   }
   if (state() != LinkState::kUp) return false;
   const std::lock_guard lock(mutex_);
@@ -103,7 +105,7 @@ bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
   if (spread_) {
     const auto now = Clock::now();
     return is_urgent ? spread_->push_control(Type::kControl, 0, message, false, now)
-                     : spread_->push_behind(Type::kControl, 0, message, false, now);
+                     : spread_->push_after_frames(Type::kControl, 0, message, false, now);
   }
   const tcp::SendQueue& queue = rails_.front()->queue();
   const bool fits = is_urgent ? queue.urgent_bytes() + message.size() <= kMaxControlQueue
@@ -112,7 +114,7 @@ bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
   return fits;
 }
 
-/// A message that is small enough never to be refused by a bounded queue, in the given lane.
+/// Sends a message in the given lane that is small enough never to be refused by a bounded queue.
 void TcpLink::send_small(Rail& rail, Lane lane, Type type, std::uint32_t number, std::span<const std::byte> body) {
   if (rail.write_small(lane, type, number, body)) return;
   fail_later(Error(ErrorKind::kInternal, "the send queue to " + peer_name() + " has no room for a small message"));
@@ -123,17 +125,17 @@ void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   // The number is the peer's. Once it is closed the peer needs no credit.
   const std::uint32_t number = channel.peer_number();
   if (!can_send() || number == 0) return;
-  // A rail that fails takes credit with it; then it is said once more.
+  // Credit on a rail that fails is lost; it is sent again then.
   Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
   if (rail == nullptr) return;
   send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
-  if (spread_) spread_->ask(*rail, Clock::now());
+  if (spread_) spread_->request_ack(*rail, Clock::now());
 }
 
 void TcpLink::send_heartbeat_on_loop(Rail& rail) {
   const std::uint64_t interval_ms = static_cast<std::uint64_t>(options().heartbeat.count());
   const std::lock_guard lock(mutex_);
-  // A full queue is no silence: the socket holds bytes that are on their way.
+  // A full queue is not silence: the socket holds bytes that are on their way.
   if (said_bye_ || !rail.is_ready()) return;
   send_small(rail, Lane::kUrgent, Type::kHeartbeat, 0, tcp::bytes_of(interval_ms));
 }
@@ -149,12 +151,12 @@ void TcpLink::flush_on_loop(Rail& rail) {
   if (wake) doorbell().ring_all();
 }
 
-/// Room may have come, or the end. Returns whether a sender waits for room.
+/// There may be room now, or everything was sent. Returns whether to wake a sender that waits for room.
 bool TcpLink::after_sending() {
   const bool has_room = spread_ ? spread_->is_half_free() : rails_.front()->queue().half_free();
   const bool is_through = spread_ ? spread_->is_idle() : rails_.front()->is_open() && rails_.front()->has_left();
   if (said_bye_ && !sent_all_ && is_through) {
-    // Over several rails the peer has the bye already, and what it still sends is to be acknowledged.
+    // Over several rails the peer already has the bye, and what it still sends must be acknowledged.
     if (!spread_) ::shutdown(rails_.front()->fd(), SHUT_WR);
     sent_all_ = true;
   }
@@ -175,7 +177,7 @@ void TcpLink::on_ack(Rail& rail, std::uint64_t total_bytes) {
 }
 
 void TcpLink::on_broken(Rail& rail) {
-  // What the peer sent before it went is still to be read: the loop decides how the link ends.
+  // What the peer sent before it ended is still to be read: the loop decides how the link ends.
   loop().post([this, &rail, generation = rail.generation()] { broken_on_loop(rail, generation); });
 }
 

@@ -11,7 +11,7 @@ namespace atl::transport::tcp {
 
 namespace {
 
-/// Checks a prefix as far as that needs no state.
+/// Checks a prefix as far as possible without state.
 void check(const Prefix& prefix, std::size_t max_payload) {
   if (prefix.magic != Prefix::kMagic || prefix.zero != 0) bad_message("a message begins with wrong bytes");
   std::size_t least = 0;
@@ -30,8 +30,9 @@ void check(const Prefix& prefix, std::size_t max_payload) {
     default: bad_message("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));
   }
   if (prefix.length < least || prefix.length > most) {
-    bad_message("message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " + std::to_string(prefix.length) +
-        " bytes (allowed: " + std::to_string(least) + " to " + std::to_string(most) + ")");
+    bad_message("message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " +
+                std::to_string(prefix.length) + " bytes (allowed: " + std::to_string(least) + " to " +
+                std::to_string(most) + ")");
   }
 }
 
@@ -69,7 +70,7 @@ void Parser::consume(std::span<const std::byte> bytes) {
   }
 }
 
-/// How much of the body is gathered in small_ before anything is done with it.
+/// Returns how much of the body is collected in small_ before it is processed.
 std::size_t Parser::collected_body() const noexcept {
   switch (prefix_.type) {
     case Type::kSegment: return sizeof(std::uint64_t);
@@ -98,12 +99,12 @@ void Parser::on_body() {
     case Type::kHeartbeat: return sink_.on_heartbeat(read_as<std::uint64_t>(body));
     case Type::kBye: return sink_.on_bye();
     case Type::kAck: return sink_.on_ack(read_as<std::uint64_t>(body));
-    case Type::kProbe: return sink_.on_probe();  // an empty one
+    case Type::kProbe: return sink_.on_probe();  // an empty probe
     case Type::kSegment:
       frame_to_ = sink_.on_segment(prefix_.channel, read_as<std::uint64_t>(body), prefix_.length);
       frame_left_ = prefix_.length;
       return;
-    case Type::kData: return;  // finish_frame's
+    case Type::kData: return;  // handled by finish_frame
   }
 }
 

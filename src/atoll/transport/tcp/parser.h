@@ -11,12 +11,13 @@
 
 namespace atl::transport::tcp {
 
-/// What a Parser finds. Each function may throw Error(kProtocol).
+/// Receives what a Parser finds. Each function may throw Error(kProtocol).
 class MessageSink {
  public:
   virtual ~MessageSink() = default;
 
-  /// A data frame begins: where its header and payload (sizeof(FrameHeader) + payload_bytes) go; nullptr to drop them.
+  /// A data frame begins: returns the place for its header and payload (sizeof(FrameHeader) + payload_bytes), or
+  /// nullptr to drop them.
   virtual std::byte* on_data(std::uint32_t channel, std::uint32_t payload_bytes) = 0;
 
   /// The frame that on_data announced last is complete.
@@ -29,18 +30,18 @@ class MessageSink {
   virtual void on_heartbeat(std::uint64_t interval_ms) = 0;
   virtual void on_bye() = 0;
 
-  /// Bytes of a channel's stream begin: where they go; nullptr to drop them.
+  /// Bytes of a channel's stream begin: returns the place for them, or nullptr to drop them.
   virtual std::byte* on_segment(std::uint32_t channel, std::uint64_t position, std::uint32_t bytes) = 0;
 
   /// The segment that on_segment announced last is complete.
   virtual void on_segment_complete() = 0;
 
   virtual void on_ack(std::uint64_t total_bytes) = 0;
-  virtual void on_probe() = 0;  ///< all of its bytes have come
+  virtual void on_probe() = 0;  ///< all of its bytes have arrived
 };
 
-/// Cuts the byte stream of a TCP link into messages, wherever the stream happens to be split. Frames are written where the
-/// sink wants them; everything else is small and bounded. After an Error(kProtocol) it must not be used again.
+/// Cuts the byte stream of a TCP link into messages, wherever the stream happens to be split. Frames are written where
+/// the sink directs; everything else is small and bounded. After an Error(kProtocol) the parser must not be used again.
 class Parser {
  public:
   /// A data frame's payload may have at most `max_payload` bytes.
@@ -48,17 +49,17 @@ class Parser {
 
   void consume(std::span<const std::byte> bytes);
 
-  /// Where the next bytes of the stream may be put without passing through consume(): the rest of the frame that is being
-  /// received. Empty when there is none.
+  /// The space for the next bytes of the stream that bypasses consume(): the rest of the frame that is being received.
+  /// Empty when there is none.
   std::span<std::byte> direct() const noexcept;
 
   /// The first `count` bytes of direct() were filled.
   void advance_direct(std::size_t count);
 
-  /// What is still to come of the frame or segment under way goes nowhere.
+  /// Drops the rest of the frame or segment under way.
   void drop_rest() noexcept { frame_to_ = nullptr; }
 
-  /// The message being received was begun but is not complete: an end-of-file here is not between messages.
+  /// Returns whether a message is incomplete, so that an end-of-file here is not between messages.
   bool inside_message() const noexcept { return collected_ != 0 || frame_left_ != 0; }
 
  private:

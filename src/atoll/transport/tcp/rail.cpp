@@ -18,9 +18,9 @@ namespace atl::transport::tcp {
 namespace {
 
 constexpr std::size_t kScratchBytes = std::size_t{64} << 10;
-constexpr std::size_t kBehindLargeFrame = std::size_t{4} << 10;
+constexpr std::size_t kAfterLargeFrame = std::size_t{4} << 10;
 constexpr std::size_t kLargeFrame = std::size_t{16} << 10;
-constexpr std::size_t kLeastToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
+constexpr std::size_t kMinToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
 
 constexpr std::array<std::byte, kMaxProbe> kNothing{};
 
@@ -68,7 +68,7 @@ std::size_t Rail::write_pieces(iovec* pieces, std::size_t count) {
   return static_cast<std::size_t>(sent);
 }
 
-/// errno says why; want of room is no error.
+/// The reason is in errno; a full socket is not an error.
 void Rail::note_unsent() {
   if (errno == EAGAIN || send_error_ != 0) return;
   send_error_ = errno;
@@ -87,7 +87,8 @@ bool Rail::write_small(Lane lane, Type type, std::uint32_t channel, std::span<co
   return lane == Lane::kUrgent ? queue_.push_urgent(parts, sent) : queue_.push_small(parts, sent);
 }
 
-/// What stands before a segment's bytes: what its channel is, where that is news on this rail, and the segment's prefix.
+/// Composes what precedes a segment's bytes: the channel's description, if it is new on this rail, and the segment's
+/// prefix.
 void Rail::compose_head(Segment& segment) noexcept {
   head_bytes_ = 0;
   const auto append = [&](const auto& value) {
@@ -119,7 +120,7 @@ void Rail::write_segment(Segment* segment) {
   write_rest();
 }
 
-/// What is left of the segment under way; returns the number of pieces.
+/// Gathers what is left of the segment under way; returns the number of pieces.
 std::size_t Rail::gather_current(iovec* pieces, std::size_t* bytes) const noexcept {
   if (current_ == nullptr) return 0;
   const auto data = current_->stream == nullptr ? std::span(kNothing).first(current_->bytes)
@@ -163,27 +164,27 @@ Segment* Rail::take_acknowledged() noexcept {
 }
 
 void Rail::sleep_through_frame_on_loop() {
-  if (stream_.is_secure()) return;  // a part of what is left may be here already, undeciphered
+  if (stream_.is_secure()) return;  // a part of the rest may have been received already, still encrypted
   const std::size_t left = parser_->direct().size();
-  const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kLeastToWakeFor));
+  const int wanted = left < kLargeFrame ? 1 : static_cast<int>(std::min(left, kMinToWakeFor));
   if (wanted == least_to_wake_for_) return;
   least_to_wake_for_ = wanted;
-  // Raises an edge itself when there is as much.
+  // Raises an edge itself if that much has already arrived.
   ::setsockopt(stream_.fd(), SOL_SOCKET, SO_RCVLOWAT, &wanted, sizeof wanted);
 }
 
 std::ptrdiff_t Rail::read_on_loop(bool* drained) {
   const auto direct = parser_->direct();
-  // Behind a large frame little is read, because that is copied once more.
-  const auto behind = scratch().first(direct.size() >= kLargeFrame ? kBehindLargeFrame : kScratchBytes);
-  const std::array<iovec, 2> pieces{iovec{direct.data(), direct.size()}, iovec{behind.data(), behind.size()}};
+  // Only a little is read beyond a large frame, because those bytes are copied once more.
+  const auto beyond = scratch().first(direct.size() >= kLargeFrame ? kAfterLargeFrame : kScratchBytes);
+  const std::array<iovec, 2> pieces{iovec{direct.data(), direct.size()}, iovec{beyond.data(), beyond.size()}};
   const auto got = stream_.read(pieces, drained);
   if (got <= 0) return got;
   const auto count = static_cast<std::size_t>(got);
   bytes_in_ += count;
   const std::size_t into_frame = std::min(count, direct.size());
   if (into_frame != 0) parser_->advance_direct(into_frame);
-  parser_->consume(behind.first(count - into_frame));
+  parser_->consume(beyond.first(count - into_frame));
   return got;
 }
 

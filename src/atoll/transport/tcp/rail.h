@@ -12,7 +12,7 @@
 #include <string>
 
 #include "atoll/core/deadline.h"
-#include "atoll/transport/byte_stream.h"
+#include "atoll/transport/stream/byte_stream.h"
 #include "atoll/transport/tcp/parser.h"
 #include "atoll/transport/tcp/segments.h"
 #include "atoll/transport/tcp/send_queue.h"
@@ -23,11 +23,11 @@ class TcpChannel;
 
 namespace atl::transport::tcp {
 
-/// One TCP connection of a link: its socket, what waits for it, and the messages that come out of it. What is written here is guarded by the
-/// link's mutex, reading is the loop's. A rail may be closed and opened again.
+/// One TCP connection of a link: its socket, the queue for it, and the parser of what it receives. Writing is guarded
+/// by the link's mutex, reading is the loop's. A rail may be closed and opened again.
 class Rail final : private MessageSink {
  public:
-  /// What comes, on the loop; as in MessageSink, with the rail.
+  /// Receives the rail's messages on the loop, as MessageSink does, with the rail.
   class Owner {
    public:
     virtual ~Owner() = default;
@@ -58,11 +58,11 @@ class Rail final : private MessageSink {
 
   /// Takes over a connected stream; the rail is closed.
   void open(ByteStream stream);
-  /// What is on its way goes to `unfinished`. Received bytes stay what they are.
+  /// Moves the segments on their way to `unfinished`. Does not affect received bytes.
   void close(SegmentList* unfinished) noexcept;
   bool is_open() const noexcept { return static_cast<bool>(stream_); }  ///< also on the loop
   int fd() const noexcept { return stream_.fd(); }                      ///< likewise
-  /// How often it was opened: tells a connection from the one before.
+  /// The number of times it was opened, which tells a connection from the previous one.
   std::uint64_t generation() const noexcept { return generation_; }
   const std::string& path() const noexcept { return path_; }  ///< "10.0.0.1:4711 -> 10.0.0.2:4712"; empty: never open
 
@@ -70,26 +70,26 @@ class Rail final : private MessageSink {
   int send_error() const noexcept { return send_error_; }
   std::uint64_t bytes_out() const noexcept { return bytes_out_; }
   SendQueue& queue() noexcept { return queue_; }
-  bool has_left() const noexcept { return queue_.empty() && !stream_.holds_output(); }  ///< the socket has all of them
+  bool has_left() const noexcept { return queue_.empty() && !stream_.holds_output(); }  ///< the socket has everything
 
-  /// How many bytes the socket took of these, which are the next of the stream; 0 when it is full or broken.
+  /// Writes the next bytes of the stream; returns how many the socket took, 0 when it is full or broken.
   std::size_t write_pieces(iovec* pieces, std::size_t count);
 
-  /// A small message, written at once or queued; false when the lane is full.
+  /// Writes a small message at once or queues it; returns false when the lane is full.
   bool write_small(Lane lane, Type type, std::uint32_t channel, std::span<const std::byte> body);
 
-  /// Nothing waits here, so that what is written next may go out at once.
+  /// Returns whether nothing waits, so that the next write may go out at once.
   bool is_ready() const noexcept { return can_write() && current_ == nullptr && has_left(); }
 
-  /// Writes a segment, or as much of it as the socket takes now; the rest follows with write_rest. Only when is_ready(). Until it is
-  /// acknowledged it is among those on their way.
+  /// Writes a segment, or as much of it as the socket takes now; the rest follows with write_rest. Only when
+  /// is_ready(). The segment stays in on_their_way() until it is acknowledged.
   void write_segment(Segment* segment);
 
   /// Writes what waits, as far as the socket takes it.
   void write_rest();
 
-  /// Those of which the peer has read everything, in order; give the next `total` of bytes that it has read. Throws
-  /// Error(kProtocol) on a total that cannot be.
+  /// Notes that the peer has read `total` bytes in all; take_acknowledged() then returns the segments that it has read
+  /// completely, in order. Throws Error(kProtocol) on an impossible total.
   void acknowledge(std::uint64_t total);
   Segment* take_acknowledged() noexcept;
   std::uint64_t acknowledged() const noexcept { return acknowledged_; }
@@ -98,36 +98,36 @@ class Rail final : private MessageSink {
   // On the loop.
 
   Parser& parser() noexcept { return *parser_; }
-  bool holds_input_on_loop() const noexcept { return stream_.holds_input(); }  ///< of which no event tells
-  bool asks_for_write_on_loop() const { return stream_.asks_for_write(); }     ///< write_rest, now
+  bool holds_input_on_loop() const noexcept { return stream_.holds_input(); }  ///< which no event reports
+  bool wants_write_on_loop() const { return stream_.wants_write(); }           ///< write_rest, now
 
-  /// Reads once, straight into the frame or segment under way where there is one. Returns what readv does.
+  /// Reads once, straight into the frame or segment under way if there is one. Returns what readv returns.
   std::ptrdiff_t read_on_loop(bool* drained);
-  /// After a read that took everything: nothing of a frame is of use before its last byte, so the kernel need not wake the loop for each
-  /// packet of it.
+  /// Called after a read that took everything: a frame is useless before its last byte, so the kernel need not wake the
+  /// loop for each of its packets.
   void sleep_through_frame_on_loop();
   std::uint64_t bytes_in() const noexcept { return bytes_in_; }
 
-  /// What the bytes under way are. The link's.
+  /// Describes the bytes being received. The link's.
   struct Incoming {
     TcpChannel* channel = nullptr;  ///< none: the control stream, or nothing
     std::uint64_t position = 0;
     std::uint32_t bytes = 0;
-    bool is_segment = false;  ///< one is under way
+    bool is_segment = false;  ///< a segment is under way
   };
   Incoming incoming;
 
-  /// How the connection fares; the link's, between ticks.
+  /// The connection's health; the link's, between ticks.
   struct Watch {
     bool hangup = false;        ///< the kernel has seen the end: read up to it
-    bool owes = false;          ///< bytes came that are to be acknowledged
+    bool owes = false;          ///< received bytes must be acknowledged
     std::uint64_t told = 0;     ///< bytes_in as of the last acknowledgement
-    std::uint64_t seen_in = 0;  ///< as of the last tick, like these
+    std::uint64_t seen_in = 0;  ///< as of the last tick, like the next two
     std::uint64_t seen_out = 0;
     std::uint64_t seen_acknowledged = 0;
-    Clock::duration silence{0};  ///< since bytes came
-    Clock::duration quiet{0};    ///< since bytes left
-    Clock::duration stalled{0};  ///< since the peer read or said something, while something was on its way
+    Clock::duration silence{0};  ///< since bytes were received
+    Clock::duration quiet{0};    ///< since bytes were sent
+    Clock::duration stalled{0};  ///< since the peer last read or sent, while bytes were on their way
   };
   Watch watch;
 
@@ -173,7 +173,7 @@ class Rail final : private MessageSink {
 
   // The loop's.
   std::optional<Parser> parser_;
-  int least_to_wake_for_ = 1;  // bytes, as the kernel knows it
+  int least_to_wake_for_ = 1;  // bytes, as set in the kernel
   std::uint64_t bytes_in_ = 0;
 };
 

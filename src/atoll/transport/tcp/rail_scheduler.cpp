@@ -13,16 +13,16 @@ namespace {
 using std::chrono::milliseconds;
 using Seconds = std::chrono::duration<double>;
 
-constexpr double kTurnSeconds = 0.001;      // of one rail, that are given to it at once
+constexpr double kTurnSeconds = 0.001;      // of a rail's time, given to it at once
 constexpr double kOnItsWaySeconds = 0.010;  // beyond the round trip
-constexpr std::size_t kLeastTurn = std::size_t{16} << 10;
-constexpr double kLeastOnItsWay = 512 << 10;
+constexpr std::size_t kMinTurn = std::size_t{16} << 10;
+constexpr double kMinOnItsWay = 512 << 10;
 constexpr double kFirstOnItsWay = 256 << 10;
-constexpr double kOfAll = 0.75;         // of the time that all take together: rates are never exact
-constexpr double kBusySeconds = 0.001;  // beyond the round trip: a rail with so much on its way is never idle
-constexpr double kLeastBusy = 64 << 10;
-constexpr double kMostBusy = 512 << 10;
-constexpr double kLeastRate = 10e3;
+constexpr double kShareOfAllSeconds = 0.75;  // of the time that all rails take together: rates are never exact
+constexpr double kBusySeconds = 0.001;       // beyond the round trip: a rail with this much on its way is never idle
+constexpr double kMinBusy = 64 << 10;
+constexpr double kMaxBusy = 512 << 10;
+constexpr double kMinRate = 10e3;
 constexpr auto kMeasureFor = milliseconds(4);
 constexpr auto kMeasureAtMost = milliseconds(200);
 constexpr std::uint64_t kMeasureBytes = std::uint64_t{64} << 10;
@@ -30,32 +30,33 @@ constexpr double kMemorySeconds = 0.05;
 constexpr auto kProbePause = milliseconds(500);
 constexpr double kProbeShare = 1.0 / 16;  // of a rail's time, at most
 constexpr auto kSureFor = std::chrono::seconds(10);
-constexpr double kWorthSharing = 200e-6;  // seconds: a message more costs a tenth of it on each side
+constexpr double kWorthSharing = 200e-6;  // seconds: one more message costs a tenth of this on each side
 
 }  // namespace
 
 std::size_t RailScheduler::turn_bytes(const Rail& rail) noexcept {
   const double bytes = std::min(rail.rate * kTurnSeconds, static_cast<double>(kMaxSegment));
-  return std::max(static_cast<std::size_t>(bytes) / kUnit * kUnit, kLeastTurn);
+  return std::max(static_cast<std::size_t>(bytes) / kUnit * kUnit, kMinTurn);
 }
 
-/// Of a rest that is no more than a turn: what lets all rails end at once, where the rail is known and would take long.
+/// Returns the share of a rest of at most a turn: what lets all rails end at once, if the rail's rate is known and it
+/// would take long for the whole rest.
 std::size_t RailScheduler::share_of_rest(const Rail& rail, double rest, double all_seconds) noexcept {
   const auto whole = static_cast<std::size_t>(rest);
   if ((!rail.is_measured && !rail.is_guessed) || rest / rail.rate < kWorthSharing) return whole;
   const double share = std::max(rail.rate * all_seconds - static_cast<double>(rail.on_its_way), 0.0);
-  const std::size_t bytes = std::max(static_cast<std::size_t>(share) / kUnit * kUnit, kLeastTurn);
-  return bytes + kLeastTurn > whole ? whole : bytes;  // a small rest is not worth a message of its own
+  const std::size_t bytes = std::max(static_cast<std::size_t>(share) / kUnit * kUnit, kMinTurn);
+  return bytes + kMinTurn > whole ? whole : bytes;  // a small rest is not worth a message of its own
 }
 
 double RailScheduler::limit_bytes(const Rail& rail) noexcept {
-  // Of a rail that was never measured no more than the measurement takes: it may be far slower than its interface.
+  // A rail that was never measured gets only what the measurement takes: it may be far slower than its interface.
   if (!rail.is_measured) return std::max(kFirstOnItsWay, 1.25 * busy_bytes(rail));
-  return std::max(rail.rate * (2 * rail.latency + kOnItsWaySeconds), kLeastOnItsWay);
+  return std::max(rail.rate * (2 * rail.latency + kOnItsWaySeconds), kMinOnItsWay);
 }
 
 double RailScheduler::busy_bytes(const Rail& rail) noexcept {
-  return std::clamp(rail.rate * (2 * rail.latency + kBusySeconds), kLeastBusy, kMostBusy);
+  return std::clamp(rail.rate * (2 * rail.latency + kBusySeconds), kMinBusy, kMaxBusy);
 }
 
 double RailScheduler::arrival_seconds(const Rail& rail, double bytes) noexcept {
@@ -65,7 +66,7 @@ double RailScheduler::arrival_seconds(const Rail& rail, double bytes) noexcept {
 void RailScheduler::open(std::size_t rail, const Expected& expected, Time now) noexcept {
   Rail& opened = rails_[rail];
   if (!opened.is_measured && !opened.is_guessed) {
-    opened.rate = std::max(expected.bytes_per_second, kLeastRate);
+    opened.rate = std::max(expected.bytes_per_second, kMinRate);
     opened.most = opened.rate;
   }
   opened.burst.forget();
@@ -105,7 +106,7 @@ std::optional<RailScheduler::Turn> RailScheduler::next(std::uint64_t waiting, un
     chosen_arrival = arrival;
     chosen = Turn{i, bytes};
   }
-  if (chosen && chosen_arrival > best && chosen_arrival > kOfAll * all_seconds) return std::nullopt;
+  if (chosen && chosen_arrival > best && chosen_arrival > kShareOfAllSeconds * all_seconds) return std::nullopt;
   return chosen;
 }
 
@@ -144,16 +145,16 @@ bool RailScheduler::wants_round_trip(std::size_t rail, Time now) const noexcept 
   return carrier.is_open && carrier.on_its_way == 0 && !is_sure(carrier, now) && carrier.burst.wants_round_trip(now);
 }
 
-bool RailScheduler::wants_question(std::size_t rail, Time now) const noexcept {
+bool RailScheduler::wants_ack_request(std::size_t rail, Time now) const noexcept {
   const Rail& carrier = rails_[rail];
   const bool is_busy = static_cast<double>(carrier.on_its_way) >= busy_bytes(carrier);
   return carrier.is_open && !is_busy && carrier.on_its_way != 0 && !is_sure(carrier, now) &&
-         carrier.burst.wants_question(now);
+         carrier.burst.wants_ack_request(now);
 }
 
-void RailScheduler::asked(std::size_t rail, std::size_t bytes, Time now) noexcept {
+void RailScheduler::ack_requested(std::size_t rail, std::size_t bytes, Time now) noexcept {
   depart(rails_[rail], bytes, now);
-  rails_[rail].burst.ask(now);
+  rails_[rail].burst.request_ack(now);
 }
 
 void RailScheduler::depart(Rail& rail, std::size_t bytes, Time now) noexcept {
@@ -174,31 +175,32 @@ void RailScheduler::acknowledged(std::size_t rail, std::size_t bytes, Time now) 
   carrier.is_busy = carrier.is_busy && was_busy;
   const auto took = now - carrier.since;
   const bool is_enough = took >= kMeasureFor && carrier.bytes >= kMeasureBytes;
-  // A probe is all there is on its rail, and tells something at its end.
+  // A probe is alone on its rail, so the rail can be measured at the probe's end.
   const bool is_probed = carrier.on_its_way == 0 && now - carrier.last_measured >= kProbePause;
   if (is_enough || is_probed || took >= kMeasureAtMost) measure(carrier, now);
-  const auto told = carrier.burst.acknowledged(bytes, now);
-  if (told && !is_sure(carrier, now)) guess(carrier, *told);
+  const auto bounds = carrier.burst.acknowledged(bytes, now);
+  if (bounds && !is_sure(carrier, now)) guess(carrier, *bounds);
 }
 
-/// The fastest of the bursts lowers a rate, so that one that came late does not; all of them raise it.
-void RailScheduler::guess(Rail& rail, const BurstRate::Bounds& told) noexcept {
-  if (told.most < rail.rate) rail.rate = std::max(told.most, kLeastRate);
-  if (told.least > rail.rate) rail.rate = std::min(told.least, std::max(rail.most, rail.rate));
+/// Lowers the rate to that of the fastest burst, so that one late burst has no effect; raises it to that of the
+/// slowest.
+void RailScheduler::guess(Rail& rail, const BurstRate::Bounds& bounds) noexcept {
+  if (bounds.most < rail.rate) rail.rate = std::max(bounds.most, kMinRate);
+  if (bounds.least > rail.rate) rail.rate = std::min(bounds.least, std::max(rail.most, rail.rate));
   rail.is_guessed = true;
 }
 
 void RailScheduler::measure(Rail& rail, Time now) noexcept {
   const double took = Seconds(now - rail.since).count();
-  // Where less was on its way than the rail could carry, it is at least that fast.
+  // If less was on its way than the rail could carry, this is a lower bound.
   const double seconds = rail.is_busy ? took : std::max(took - 2 * rail.latency, took / 8);
   const double rate = static_cast<double>(rail.bytes) / std::max(seconds, 1e-6);
-  const bool is_enough = rail.bytes >= kLeastTurn;  // less tells nothing
+  const bool is_enough = rail.bytes >= kMinTurn;  // less is not representative
   if (rail.is_busy || (is_enough && rate > rail.rate)) {
     const bool is_better = rail.is_busy && rail.is_guessed;
     const double weight =
         rail.is_measured && !is_better ? std::max(took / (took + kMemorySeconds), rail.is_busy ? 0.0 : 0.25) : 1;
-    rail.rate = std::max(rail.rate + weight * (rate - rail.rate), kLeastRate);
+    rail.rate = std::max(rail.rate + weight * (rate - rail.rate), kMinRate);
     rail.is_measured = rail.is_measured || rail.is_busy;
     rail.is_guessed = rail.is_guessed && !rail.is_busy;
     rail.most = rail.is_busy ? rail.rate : std::max(rail.most, rail.rate);
@@ -211,20 +213,20 @@ void RailScheduler::measure(Rail& rail, Time now) noexcept {
 }
 
 std::optional<RailScheduler::Turn> RailScheduler::probe(Time now, unsigned ready) noexcept {
-  const bool is_idle = now - last_sent_ >= kProbePause;  // then it is left alone, once a round trip is known
+  const bool is_idle = now - last_sent_ >= kProbePause;  // then nothing is sent, once the round trip is known
   for (std::size_t i = 0; i < rails_.size(); ++i) {
     Rail& rail = rails_[i];
     if (!rail.is_open || (ready >> i & 1U) == 0 || rail.on_its_way != 0) continue;
     if (is_idle && rail.burst.knows_round_trip()) continue;
     if (wants_round_trip(i, now)) {
-      asked(i, sizeof(Prefix), now);
+      ack_requested(i, sizeof(Prefix), now);
       return Turn{i, 0};
     }
     if (is_idle) continue;
     const std::size_t bytes = std::min(turn_bytes(rail), kMaxProbe);
     const Seconds pause(static_cast<double>(bytes) / rail.rate / kProbeShare);
     if (now - rail.last_measured < std::max<Seconds>(kProbePause, pause)) continue;
-    asked(i, bytes, now);
+    ack_requested(i, bytes, now);
     return Turn{i, bytes};
   }
   return std::nullopt;

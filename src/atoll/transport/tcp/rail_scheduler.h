@@ -15,20 +15,22 @@ namespace atl::transport::tcp {
 
 /// Decides which rail of a link carries the next bytes. Pure: the time is an argument.
 ///
-/// Each rail has a rate, an exponentially weighted average of what was acknowledged over it while it was busy. The next bytes go where they
-/// arrive first: (bytes on their way + these) / rate + latency. Two rules keep that honest:
-///  - a rail has at most about ten milliseconds of bytes on its way, so that wrong rates are put right soon;
-///  - a rail other than the best takes bytes only when they arrive before all rails together have carried everything that waits, so that a
-///    slow rail never holds up what a fast one would have carried meanwhile.
-/// A rail that is unused for that reason is probed now and then while the link is busy, so that one that has become fast is found.
-/// Messages so small that no rail is ever busy tell the rate by what each burst takes beyond a round trip (BurstRate), until a busy rail
-/// tells it better, and again when that is long ago. Where one rail would take long for the rest of what waits, all share it.
-/// The rule of the predicted time is Mooncake TENT's. Each call takes time proportional to the number of rails.
+/// Each rail has a rate, an exponentially weighted average of what was acknowledged over it while it was busy. The next
+/// bytes go where they arrive first: (bytes on their way + these) / rate + latency. Two rules bound the effect of wrong
+/// rates:
+///  - a rail has at most about ten milliseconds of bytes on its way, so that wrong rates are corrected soon;
+///  - a rail other than the best takes bytes only when they arrive before all rails together have carried everything
+///    that waits, so that a slow rail never delays what a fast one would have carried in the same time.
+/// A rail that is unused for that reason is probed now and then while the link is busy, to find out when it becomes
+/// fast. With messages so small that no rail is ever busy, the rate is estimated from the time of each burst beyond a
+/// round trip (BurstRate), until a busy rail gives a better measurement, and again when that measurement is old. When
+/// one rail would take long for the rest of what waits, all rails share it. The rule of the predicted time is Mooncake
+/// TENT's. Each call takes time proportional to the number of rails.
 class RailScheduler {
  public:
   using Time = Clock::time_point;
 
-  /// What is known of a rail that was never measured.
+  /// The estimate for a rail that was never measured.
   struct Expected {
     double bytes_per_second = 125e6;
     double latency_seconds = 0;
@@ -38,35 +40,37 @@ class RailScheduler {
   void open(std::size_t rail, const Expected& expected, Time now) noexcept;
   void close(std::size_t rail) noexcept;
 
-  /// Where bytes go next, and how many of them at most.
+  /// The rail for the next bytes, and the maximum number of them.
   struct Turn {
     std::size_t rail;
     std::size_t bytes;
   };
-  /// `waiting`: how many bytes wait, at least 1. `ready`: bit r is set when rail r takes bytes. Nothing: better wait for an acknowledgement.
+  /// `waiting`: the number of bytes that wait, at least 1. `ready`: bit r is set when rail r takes bytes. Returns
+  /// nothing when it is better to wait for an acknowledgement.
   std::optional<Turn> next(std::uint64_t waiting, unsigned ready) const noexcept;
 
-  /// The open rail of `ready` over which a few bytes arrive first, whatever is on its way; nothing when none is ready.
+  /// Returns the open rail of `ready` over which a few bytes arrive first, if any.
   std::optional<std::size_t> nearest(unsigned ready) const noexcept;
 
   void sent(std::size_t rail, std::size_t bytes, Time now) noexcept;
   void acknowledged(std::size_t rail, std::size_t bytes, Time now) noexcept;
 
-  /// Whether a question is to go over the rail, on which nothing is on its way, before anything else.
+  /// Returns whether a request for acknowledgement should go over the idle rail before anything else.
   bool wants_round_trip(std::size_t rail, Time now) const noexcept;
-  /// Whether what was sent over the rail is to be followed by a question: a few bytes that ask for an acknowledgement at once.
-  bool wants_question(std::size_t rail, Time now) const noexcept;
-  /// Such bytes were sent.
-  void asked(std::size_t rail, std::size_t bytes, Time now) noexcept;
+  /// Returns whether a request should follow what was sent over the rail: a few bytes that are acknowledged at once.
+  bool wants_ack_request(std::size_t rail, Time now) const noexcept;
+  /// Notes that such a request was sent.
+  void ack_requested(std::size_t rail, std::size_t bytes, Time now) noexcept;
 
-  /// A rail of `ready` that is to be sent so many bytes without meaning, perhaps none, and that counts as done; or nothing.
+  /// Returns a rail of `ready` that should be probed, if any, and the number of bytes without meaning to send, perhaps
+  /// 0; counts them as sent.
   std::optional<Turn> probe(Time now, unsigned ready) noexcept;
 
   double rate(std::size_t rail) const noexcept { return rails_[rail].rate; }  ///< bytes per second
   std::uint64_t on_its_way(std::size_t rail) const noexcept { return rails_[rail].on_its_way; }
 
-  /// How long what is on its way takes, at its rate, on the open rail where that is longest. Rails may share a path, so that
-  /// bytes of one wait for those of another.
+  /// Returns the longest time that an open rail takes, at its rate, for what is on its way. Rails may share a path, so
+  /// that bytes of one wait for those of another.
   double longest_seconds() const noexcept;
 
  private:
@@ -79,18 +83,18 @@ class RailScheduler {
     // The measurement under way: bytes acknowledged since `since`.
     Time since{};
     std::uint64_t bytes = 0;
-    bool is_busy = false;  // all the time there was enough on its way that the rail was never idle
+    bool is_busy = false;  // enough was on its way all the time that the rail was never idle
     Time last_measured{};
-    Time last_busy{};         // that a busy rail told the rate
-    double most = 0;          // rate that bursts may tell
-    bool is_guessed = false;  // by bursts
+    Time last_busy{};         // when a busy rail was measured
+    double most = 0;          // upper limit for rates from bursts
+    bool is_guessed = false;  // the rate is from bursts
     BurstRate burst;
   };
 
   static std::size_t turn_bytes(const Rail& rail) noexcept;
   static std::size_t share_of_rest(const Rail& rail, double rest, double all_seconds) noexcept;
   static bool is_sure(const Rail& rail, Time now) noexcept;
-  static void guess(Rail& rail, const BurstRate::Bounds& told) noexcept;
+  static void guess(Rail& rail, const BurstRate::Bounds& bounds) noexcept;
   static double limit_bytes(const Rail& rail) noexcept;
   static double busy_bytes(const Rail& rail) noexcept;
   static double arrival_seconds(const Rail& rail, double bytes) noexcept;

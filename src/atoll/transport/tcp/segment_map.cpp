@@ -12,7 +12,7 @@ namespace atl::transport::tcp {
 
 namespace {
 
-/// `count` bits from `first` on; count is 1 to 64 - first.
+/// Returns `count` bits from `first` on; count is 1 to 64 - first.
 std::uint64_t bits(std::uint64_t first, std::uint64_t count) {
   return (count == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1) << first;
 }
@@ -48,7 +48,7 @@ bool SegmentMap::has(std::uint64_t position, std::uint64_t bytes) const {
   const bool straddles = position < end_ && stop > end_;
   if (!is_within || straddles || (some != 0 && !all)) {
     throw Error(ErrorKind::kProtocol, "a segment of " + std::to_string(bytes) + " bytes at " +
-                                          std::to_string(position) + " does not fit what has come up to " +
+                                          std::to_string(position) + " does not fit what has arrived up to " +
                                           std::to_string(end_));
   }
   return all;

@@ -6,24 +6,25 @@
 
 namespace atl::transport::tcp {
 
-/// Which bytes of a stream have come, when they come in segments and in any order: one bit per kUnit of the window. Allocates when it is made;
-/// each call takes time proportional to the segment's units over 64.
+/// Tracks which bytes of a stream have arrived in segments in any order: one bit per kUnit of the window. Allocates
+/// when it is made; each call takes time proportional to the segment's units over 64.
 class SegmentMap {
  public:
-  /// `window_bytes` is a power of two, at least 64 units: how far a segment may end behind end().
+  /// `window_bytes` is a power of two, at least 64 units: how far after end() a segment may end.
   explicit SegmentMap(std::uint64_t window_bytes);
 
-  /// Everything before this position has come. A multiple of kUnit.
+  /// Everything before this position has arrived. A multiple of kUnit.
   std::uint64_t end() const noexcept { return end_; }
 
-  /// Whether the segment's bytes have come already. The last unit of a segment counts as whole. Throws Error(kProtocol) for
-  /// one that does not begin at a unit, ends beyond the window, or has come in part: segments are sent again as they were.
+  /// Returns whether the segment's bytes have arrived already. The last unit of a segment counts as whole. Throws
+  /// Error(kProtocol) for one that does not begin at a unit, ends beyond the window, or has arrived in part: a segment
+  /// is sent again with the same bounds.
   bool has(std::uint64_t position, std::uint64_t bytes) const;
 
-  /// They have come now. Only for what has() answered false for; may be repeated.
+  /// Marks them as arrived. Only for segments for which has() returned false; may be repeated.
   void add(std::uint64_t position, std::uint64_t bytes) noexcept;
 
-  /// Nothing comes any more but what has: gives the memory back. has() throws for everything behind end() from now on.
+  /// No further bytes arrive: frees the memory. From now on has() throws for everything after end().
   void finish() noexcept { words_ = std::vector<std::uint64_t>(); }
 
  private:

@@ -10,7 +10,7 @@
 
 namespace atl::transport::tcp {
 
-/// Bytes of a channel's stream that travel over one rail as one; also those of a frame that were not given to a rail yet.
+/// Bytes of a channel's stream that travel over one rail as one; also the bytes of a frame that no rail has yet.
 struct Segment {
   SendStream* stream = nullptr;  ///< none: a probe
   std::uint64_t position = 0;    ///< in the channel's stream
@@ -21,7 +21,7 @@ struct Segment {
   Segment* next = nullptr;
 };
 
-/// A queue of segments that are somebody's; owns nothing.
+/// A queue of segments; owns nothing.
 class SegmentList {
  public:
   SegmentList() = default;
@@ -64,7 +64,7 @@ class SegmentPool {
   std::size_t free_count() const noexcept { return free_count_; }
   std::size_t count() const noexcept { return segments_.size(); }
 
-  /// nullptr when all are taken.
+  /// Returns nullptr when all are taken.
   Segment* take(const Segment& like) noexcept {
     if (free_.empty()) return nullptr;
     --free_count_;

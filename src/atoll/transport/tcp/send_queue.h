@@ -12,9 +12,9 @@
 
 namespace atl::transport::tcp {
 
-/// Messages that the socket has not taken yet, in two lanes: data in order, and urgent ones (credit, control, heartbeat)
-/// that go out before the data as soon as the message under way is complete. Bounded; allocates its memory on first use.
-/// Not thread-safe; the link's mutex guards it.
+/// Messages that the socket has not taken yet, in two lanes: data in order, and urgent ones (credit, control,
+/// heartbeat) that go out before the data as soon as the message under way is complete. Bounded; allocates its memory
+/// on first use. Not thread-safe; the link's mutex guards it.
 class SendQueue {
  public:
   using Parts = std::initializer_list<std::span<const std::byte>>;
@@ -27,17 +27,20 @@ class SendQueue {
   std::size_t bytes() const noexcept { return data_.used() + urgent_.used(); }
   std::size_t urgent_bytes() const noexcept { return urgent_.used(); }
 
-  /// Whether push(message of `bytes`) may be called. Some room stays for the small messages that must not fail (push_small).
+  /// Returns whether push() may be called with a message of `bytes`. Some room is reserved for small messages that must
+  /// not fail (push_small).
   bool fits(std::size_t bytes) const noexcept { return data_.free() >= bytes + kSmallReserve; }
   bool half_free() const noexcept { return data_.used() <= data_.capacity() / 2; }
 
-  /// Appends one message to the data lane. The first `sent` of its bytes have left already; then the queue must be empty.
+  /// Appends one message to the data lane. The first `sent` of its bytes have left already; then the queue must be
+  /// empty.
   void push(Parts parts, std::size_t sent = 0);
 
-  /// The same for a message that must follow the data, such as the end of a channel; false when even the reserve is full.
+  /// The same for a message that must follow the data, such as the end of a channel; false when even the reserve is
+  /// full.
   bool push_small(Parts parts, std::size_t sent = 0);
 
-  /// Whether push_small(message of `bytes`) leaves half of the reserve to those that must not fail.
+  /// Returns whether push_small() of a message of `bytes` leaves half of the reserve to messages that must not fail.
   bool fits_small(std::size_t bytes) const noexcept { return data_.free() >= bytes + kSmallReserve / 2; }
 
   /// Appends one message to the urgent lane; false when that is full. Likewise with `sent`.
@@ -49,7 +52,7 @@ class SendQueue {
     urgent_.clear();
   }
 
-  /// What to send next, in order; returns the number of pieces.
+  /// Gathers what to send next, in order; returns the number of pieces.
   std::size_t gather(std::array<iovec, kMaxPieces>& pieces) const noexcept;
 
   /// The socket took the first `count` bytes of what gather() gave.
@@ -83,7 +86,7 @@ class SendQueue {
     std::size_t left_ = 0;
   };
 
-  /// How many bytes of the data lane go before the urgent ones.
+  /// The bytes of the data lane that go before the urgent ones.
   std::size_t data_first() const noexcept { return urgent_.left_of_first() != 0 ? 0 : data_.left_of_first(); }
 
   Lane data_;

@@ -12,25 +12,26 @@
 
 namespace atl::transport::tcp {
 
-/// What this side has sent on a channel, for as long as it may have to be sent again: a ring as large as the receiver's window, so that a byte
-/// is overwritten only after credit for it, which proves that it has come. Guarded by the link's mutex.
+/// Keeps what this side has sent on a channel as long as it may have to be sent again: a ring as large as the
+/// receiver's window, so that a byte is overwritten only after credit for it, which proves its arrival. Guarded by the
+/// link's mutex.
 class SendStream {
  public:
-  /// Once. Throws Error(kUnavailable) when there is no memory.
+  /// Opens the stream, once. Throws Error(kUnavailable) when out of memory.
   void open(std::uint32_t number, const OpenBody& body) {
     ring_ = MappedRing::create(0, body.window_bytes);
-    ring_.take_memory();  // nobody else maps it
+    ring_.take_memory();  // no other process maps it
     number_ = number;
     body_ = body;
   }
   bool is_open() const noexcept { return static_cast<bool>(ring_); }
-  /// Gives the memory back, when nothing of it will be sent any more.
+  /// Frees the memory once nothing of it will be sent again.
   void close() noexcept { ring_ = MappedRing(); }
 
   std::uint32_t number() const noexcept { return number_; }
   const OpenBody& body() const noexcept { return body_; }
 
-  /// The parts one behind the other; together at most the window.
+  /// Writes the parts one after the other; together at most the window.
   void write(std::uint64_t position, std::initializer_list<std::span<const std::byte>> parts) noexcept {
     for (const auto part : parts) {
       if (!part.empty()) copy_bytes(at(position), part.data(), part.size());
@@ -41,7 +42,7 @@ class SendStream {
     return {at(position), bytes};
   }
 
-  /// A bit per rail over which the peer was told what this number means.
+  /// One bit per rail over which the channel's number was announced to the peer.
   unsigned announced = 0;
 
  private:

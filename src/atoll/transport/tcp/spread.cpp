@@ -27,13 +27,13 @@ bool Spread::push_control(Type type, std::uint32_t channel, std::span<const std:
   return true;
 }
 
-bool Spread::push_behind(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now,
-                         SendStream* finished) {
+bool Spread::push_after_frames(Type type, std::uint32_t channel, std::span<const std::byte> body, bool must, Time now,
+                               SendStream* finished) {
   const std::size_t bytes = whole_units(sizeof(Prefix) + body.size());
-  if (!must && behind_bytes_ + bytes > kMaxBehindBytes) return false;
+  if (!must && after_frames_bytes_ + bytes > kMaxAfterFramesBytes) return false;
   is_closing_ = is_closing_ || type == Type::kBye;
-  behind_.push_back({serial_, type, channel, {body.begin(), body.end()}, finished});
-  behind_bytes_ += bytes;
+  after_frames_.push_back({serial_, type, channel, {body.begin(), body.end()}, finished});
+  after_frames_bytes_ += bytes;
   pump(now);
   return true;
 }
@@ -118,28 +118,28 @@ Rail* Spread::nearest() const noexcept {
 }
 
 void Spread::pump(Time now) {
-  release_behind();
+  release_after_frames();
   while (send_next(now)) {
   }
-  ask_for_acknowledgements(now);
-  ask_for_rates(now);
+  request_last_acks(now);
+  request_acks_for_rates(now);
 }
 
-/// Gives one segment to one rail; false when nothing waits or nobody takes it.
+/// Gives one segment to one rail; returns false when nothing waits or no rail takes it.
 bool Spread::send_next(Time now) {
   if (control_.empty() && waiting_bytes_ == 0) return false;
   const unsigned takers = ready();
   if (!control_.empty()) {
     const auto rail = scheduler_.nearest(takers);
     if (!rail) return false;
-    if (ask_for_round_trip(*rails_[*rail], now)) return true;
+    if (request_round_trip(*rails_[*rail], now)) return true;
     write(*rails_[*rail], control_.pop_front(), now);
     return true;
   }
   const auto turn = scheduler_.next(waiting_bytes_, takers);
   if (!turn) return false;
-  if (ask_for_round_trip(*rails_[turn->rail], now)) return true;
-  // What is sent again keeps its bounds: the receiver tells by them what it has.
+  if (request_round_trip(*rails_[turn->rail], now)) return true;
+  // What is sent again keeps its bounds, by which the receiver recognises what it has.
   Segment* const segment = again_.empty() ? cut_front(turn->bytes) : again_.pop_front();
   if (segment == nullptr) return false;
   waiting_bytes_ -= segment->bytes;
@@ -147,7 +147,7 @@ bool Spread::send_next(Time now) {
   return true;
 }
 
-/// The first `bytes` of the first frame, or all of it; nullptr while there is no segment to cut it with.
+/// Returns the first `bytes` of the first frame, or all of it; nullptr while no segment is free.
 Segment* Spread::cut_front(std::size_t bytes) noexcept {
   Segment* const frame = frames_.front();
   // A small rest is not worth a message of its own.
@@ -171,11 +171,11 @@ void Spread::write_probe(Rail& rail, std::size_t bytes) {
   if (probe != nullptr) rail.write_segment(probe);
 }
 
-/// Counts it as sent only if there was a segment for it: what was not written is never acknowledged.
-void Spread::write_question(Rail& rail, Time now) {
+/// Counts the request as sent only if there was a segment for it: what was not written is never acknowledged.
+void Spread::write_ack_request(Rail& rail, Time now) {
   if (pool_.free_count() == 0) return;
   write_probe(rail, 0);
-  scheduler_.asked(rail.index(), sizeof(Prefix), now);
+  scheduler_.ack_requested(rail.index(), sizeof(Prefix), now);
 }
 
 void Spread::probe(Time now) {
@@ -183,25 +183,25 @@ void Spread::probe(Time now) {
   if (const auto turn = scheduler_.probe(now, ready())) write_probe(*rails_[turn->rail], turn->bytes);
 }
 
-void Spread::ask(Rail& rail, Time now) {
-  if (rail.is_ready() && rail.on_their_way().empty()) write_question(rail, now);
+void Spread::request_ack(Rail& rail, Time now) {
+  if (rail.is_ready() && rail.on_their_way().empty()) write_ack_request(rail, now);
 }
 
-void Spread::ask_idle_rails(Time now) {
-  for (const auto& rail : rails_) ask(*rail, now);
+void Spread::request_acks_on_idle_rails(Time now) {
+  for (const auto& rail : rails_) request_ack(*rail, now);
 }
 
-void Spread::release_behind() {
-  while (!behind_.empty() && oldest_serial() > behind_.front().serial) {
-    const Behind& front = behind_.front();
+void Spread::release_after_frames() {
+  while (!after_frames_.empty() && oldest_serial() > after_frames_.front().serial) {
+    const AfterFrames& front = after_frames_.front();
     if (!enter_control(front.type, front.channel, front.body, true)) return;
     if (front.finished != nullptr) front.finished->close();
-    behind_bytes_ -= whole_units(sizeof(Prefix) + front.body.size());
-    behind_.pop_front();
+    after_frames_bytes_ -= whole_units(sizeof(Prefix) + front.body.size());
+    after_frames_.pop_front();
   }
 }
 
-/// Of what has not arrived.
+/// Returns the oldest serial of what has not arrived.
 std::uint64_t Spread::oldest_serial() const noexcept {
   std::uint64_t oldest = std::numeric_limits<std::uint64_t>::max();
   const auto look = [&](const SegmentList& list) {
@@ -214,26 +214,26 @@ std::uint64_t Spread::oldest_serial() const noexcept {
   return oldest;
 }
 
-/// Small things are acknowledged at leisure, unless somebody waits for it.
-void Spread::ask_for_acknowledgements(Time now) {
-  if ((behind_.empty() && !is_closing_) || !control_.empty() || waiting_bytes_ != 0) return;
+/// Few bytes are acknowledged late; messages that wait for frames, and the end, need it at once.
+void Spread::request_last_acks(Time now) {
+  if ((after_frames_.empty() && !is_closing_) || !control_.empty() || waiting_bytes_ != 0) return;
   for (const auto& rail : rails_) {
     const Segment* const last = rail->on_their_way().back();
-    if (last != nullptr && last->stream != nullptr && rail->is_ready()) write_question(*rail, now);
+    if (last != nullptr && last->stream != nullptr && rail->is_ready()) write_ack_request(*rail, now);
   }
 }
 
-/// Whether it has asked.
-bool Spread::ask_for_round_trip(Rail& rail, Time now) {
-  const bool asks = pool_.free_count() != 0 && scheduler_.wants_round_trip(rail.index(), now);
-  if (asks) write_question(rail, now);
-  return asks;
+/// Returns whether a request was sent.
+bool Spread::request_round_trip(Rail& rail, Time now) {
+  const bool wanted = pool_.free_count() != 0 && scheduler_.wants_round_trip(rail.index(), now);
+  if (wanted) write_ack_request(rail, now);
+  return wanted;
 }
 
-/// What is too little for a busy rail tells its rate only if it is acknowledged at once.
-void Spread::ask_for_rates(Time now) {
+/// Bytes too few to keep a rail busy reveal its rate only if they are acknowledged at once.
+void Spread::request_acks_for_rates(Time now) {
   for (const auto& rail : rails_) {
-    if (scheduler_.wants_question(rail->index(), now) && rail->is_ready()) write_question(*rail, now);
+    if (scheduler_.wants_ack_request(rail->index(), now) && rail->is_ready()) write_ack_request(*rail, now);
   }
 }
 

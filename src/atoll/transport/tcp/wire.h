@@ -12,26 +12,26 @@
 #include "atoll/transport/frame.h"
 #include "atoll/transport/link.h"
 
-// What travels on the stream of a TCP link after the handshake: messages, each a Prefix and its body, in host byte order
+// The messages on the stream of a TCP link after the handshake, each a Prefix and its body, in host byte order
 // (little-endian on every supported machine).
 namespace atl::transport::tcp {
 
-/// Throws kProtocol: the peer has sent what no Atoll sends.
+/// Throws Error(kProtocol): the peer has broken the protocol.
 [[noreturn]] inline void bad_message(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
 
 enum class Type : std::uint8_t {
-  kData = 1,  ///< body: FrameHeader and payload; Prefix::length counts the payload alone
-  kCredit,    ///< body: u64, all bytes of channel `channel` that the receiver has released so far
-  kOpen,      ///< body: OpenBody; the sender's channel number `channel` is this channel from now on
-  kClose,     ///< the sender's channel `channel` ends
-  kControl,   ///< body: the message
-  kHeartbeat,  ///< body: u64, the sender's options.heartbeat in milliseconds; at first, then when nothing was said for a while
-  kBye,  ///< the sender closes in good order and says nothing more
-  // Of links over several rails, in place of kData; see docs/rails.md. There kOpen may be said again, kControl, kClose and kBye
-  // travel in segments of channel 0, and a credit may be older than the one before.
+  kData = 1,   ///< body: FrameHeader and payload; Prefix::length counts the payload alone
+  kCredit,     ///< body: u64, all bytes of channel `channel` that the receiver has released so far
+  kOpen,       ///< body: OpenBody; the sender's channel number `channel` is this channel from now on
+  kClose,      ///< the sender's channel `channel` ends
+  kControl,    ///< body: the message
+  kHeartbeat,  ///< body: u64, the sender's options.heartbeat in milliseconds; sent first, then after silence
+  kBye,        ///< the sender closes in good order and sends nothing more
+  // On links over several rails, in place of kData; see docs/rails.md. There kOpen may be repeated, kControl, kClose
+  // and kBye travel in segments of channel 0, and a credit may be older than the previous one.
   kSegment,  ///< body: u64, position in the channel's stream, then bytes of it; Prefix::length counts these bytes alone
   kAck,      ///< body: u64, how many bytes of this rail's stream the sender has read so far
-  kProbe,    ///< body: bytes without meaning, perhaps none; to be acknowledged at once
+  kProbe,    ///< body: bytes without meaning, perhaps none; acknowledged at once
 };
 
 struct Prefix {
@@ -52,13 +52,13 @@ struct OpenBody {
 };
 static_assert(sizeof(OpenBody) == 24 && std::is_trivially_copyable_v<OpenBody>);
 
-/// Of a control message's body: what a user may send, and a word of a link that uses this one for its own.
+/// The limit of a control message's body: a user's message, and the header of a link that is built on this one.
 inline constexpr std::size_t kMaxControlBody = kMaxControlBytes + 64;
-inline constexpr std::size_t kMaxChannels = 4096;  ///< that a peer may open before this side asks for them
+inline constexpr std::size_t kMaxChannels = 4096;  ///< that a peer may open before this side requests them
 inline constexpr std::uint64_t kMinWindow = std::uint64_t{64} << 10;
 inline constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
 
-/// Window that a frame occupies.
+/// Returns the bytes of the window that a frame occupies.
 constexpr std::uint64_t footprint(std::uint64_t payload_bytes) noexcept {
   return sizeof(FrameHeader) + (payload_bytes + 63) / 64 * 64;
 }
@@ -68,27 +68,27 @@ inline constexpr std::size_t kMaxSegment = std::size_t{256} << 10;         ///< 
 inline constexpr std::size_t kMaxProbe = std::size_t{64} << 10;            ///< bytes
 inline constexpr std::uint64_t kControlWindow = std::uint64_t{512} << 10;  ///< of channel 0
 
-/// The next multiple of kUnit.
+/// Rounds up to a multiple of kUnit.
 constexpr std::uint64_t whole_units(std::uint64_t bytes) noexcept { return (bytes + kUnit - 1) / kUnit * kUnit; }
 
-/// What of a message counts as its body and is not counted in Prefix::length.
+/// Returns the bytes of a message's body that Prefix::length does not count.
 constexpr std::size_t uncounted_bytes(Type type) noexcept {
   return type == Type::kData ? sizeof(FrameHeader) : type == Type::kSegment ? sizeof(std::uint64_t) : 0;
 }
 
-/// Bytes on the stream of the message that begins with `prefix`.
+/// Returns the bytes on the stream of the message that begins with `prefix`.
 constexpr std::size_t message_bytes(const Prefix& prefix) noexcept {
   return sizeof(Prefix) + uncounted_bytes(prefix.type) + prefix.length;
 }
 
-/// The bytes of a plain structure.
+/// Views the bytes of a plain structure.
 template <class T>
 std::span<const std::byte> bytes_of(const T& value) noexcept {
   static_assert(std::is_trivially_copyable_v<T>);
   return std::as_bytes(std::span(&value, 1));
 }
 
-/// The structure at the start of `bytes`, which are enough.
+/// Reads the structure at the start of `bytes`, which must be long enough.
 template <class T>
 T read_as(std::span<const std::byte> bytes) noexcept {
   static_assert(std::is_trivially_copyable_v<T>);

@@ -28,7 +28,7 @@ struct Prefix {
 };
 static_assert(sizeof(Prefix) == 16 && std::is_trivially_copyable_v<Prefix>);
 
-[[noreturn]] void reject(const std::string& what) { tcp::bad_message("while the two ends agreed on UCX: " + what); }
+[[noreturn]] void reject(const std::string& what) { tcp::bad_message("while the two ends negotiated UCX: " + what); }
 
 std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -93,7 +93,7 @@ void Agreement::receive(std::span<const std::byte> bytes) {
     const auto body = std::span(message).subspan(sizeof prefix);
     theirs_ = prefix.type == kOffer ? prefix.yes == 1 : theirs_;
     prefix.type == kOffer ? on_offer(body) : on_vote(prefix.yes == 1 ? std::span<const std::byte>{} : body);
-    if (prefix.type == kVote && prefix.yes == 0 && body.empty()) object("the other end", "it does not say why");
+    if (prefix.type == kVote && prefix.yes == 0 && body.empty()) object("the other end", "it gives no reason");
   }
 }
 

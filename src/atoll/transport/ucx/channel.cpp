@@ -36,12 +36,12 @@ const Frame* UcxChannel::front() {
   if (is_closed())
     throw Error(ErrorKind::kAborted, "the channel from " + link_.peer_name() + " was closed by this side");
   const LinkState state = link_.state();
-  // Frames may come before this end is up; what they announce by other ways, it could not take.
+  // Frames may arrive before this end is up, but it cannot take yet what they announce, such as direct messages.
   if (state == LinkState::kConnecting) return nullptr;
   try {
     if (const Frame* const frame = receiving_.front()) return frame;
     if (state == LinkState::kUp) return nullptr;
-    // The link has ended: all that ever arrived can be seen now.
+    // The link has ended: everything that arrived is visible now.
     if (const Frame* const frame = receiving_.front()) return frame;
   } catch (const Error& error) {
     const Error named(error.kind(), link_.peer_name() + ": " + error.what());
@@ -63,7 +63,7 @@ void UcxChannel::pop() {
 bool UcxChannel::owes_credit_on_loop() const noexcept {
   const std::uint64_t window = receiving_.window_bytes();
   const std::uint64_t untold = receiving_.popped() - told_;
-  // Of a closed channel all of it: the peer then says no more how far the channel is (send_marks).
+  // A closed channel returns all of it: then the peer sends no more marks for the channel (send_marks).
   return window != 0 && (is_closed() ? untold != 0 : untold >= window / 4);
 }
 

@@ -15,9 +15,9 @@ namespace atl::transport {
 
 class UcxLink;
 
-/// A channel of a UcxLink. Frames wait in rings of both processes; the loop thread gives them to UCX and takes them from it.
-/// Where UCX cannot serve the pair, the channel of the same name on the link's stream does everything. Functions that are not
-/// Channel's are the link's.
+/// A channel of a UcxLink. Frames wait in rings of both processes; the loop thread gives them to UCX and takes them
+/// from it. If UCX cannot serve the pair, the channel of the same name on the link's stream does everything. The
+/// functions that are not Channel's are for the link.
 class UcxChannel final : public Channel {
  public:
   UcxChannel(UcxLink& link, const ChannelId& id, std::size_t window_bytes)
@@ -31,22 +31,22 @@ class UcxChannel final : public Channel {
 
   const ChannelId& id() const noexcept { return id_; }
 
-  /// This side wants the channel too: makes what it needs for sending. Link's mutex of channels, like is_claimed.
+  /// Marks the channel as requested by this side, and makes its send ring. Link's mutex of channels, like is_claimed.
   /// Throws Error(kUnavailable).
   void claim();
   bool is_claimed() const noexcept { return sender_.load(std::memory_order_acquire) != nullptr; }
 
-  /// From here on `channel` does everything. Before the link is up.
+  /// Hands everything over to `channel`. Called before the link is up.
   void go_over_stream(Channel& channel) noexcept { over_stream_.store(&channel, std::memory_order_release); }
 
   void close() noexcept { is_closed_.store(true, std::memory_order_release); }
   bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
 
-  /// How far frames were accepted, and whether the peer has released them all. Any thread, once claimed.
+  /// The bytes of frames accepted so far, and whether the peer has released them all. Any thread, once claimed.
   std::uint64_t written() const noexcept { return sending_->written(); }
   bool all_released() const noexcept { return sending_->released() == sending_->written(); }
 
-  /// Notes that the loop is to look at this channel; true when it was told already. Any thread.
+  /// Notes that the loop must check this channel; returns true if that was noted already. Any thread.
   bool note_waiting() noexcept { return waiting_.exchange(true, std::memory_order_acq_rel); }
 
   // On the loop.
@@ -55,12 +55,12 @@ class UcxChannel final : public Channel {
   ucx::SendRing* sending() noexcept { return sender_.load(std::memory_order_acquire); }  ///< nullptr: not claimed
   ucx::ReceiveRing& receiving() noexcept { return receiving_; }
 
-  /// Whether so much was released that the peer should hear of it; and all that was, which counts as told.
+  /// Return whether enough was released that the peer should get credit, and all that was, which counts as sent.
   bool owes_credit_on_loop() const noexcept;
   std::uint64_t take_credit_on_loop() noexcept { return told_ = receiving_.popped(); }
 
-  bool is_active = false;                             ///< the link's: it is among those to look at
-  std::unique_ptr<ucx::Registration> send_memory;     ///< the link's: with devices that want it
+  bool is_active = false;                             ///< the link's: it is among those to check
+  std::unique_ptr<ucx::Registration> send_memory;     ///< the link's: with devices that need it
   std::unique_ptr<ucx::Registration> receive_memory;  ///< likewise
 
  private:
@@ -73,8 +73,8 @@ class UcxChannel final : public Channel {
   std::unique_ptr<ucx::SendRing> sending_;
   std::atomic<ucx::SendRing*> sender_{nullptr};  // the same, once it is complete
   ucx::ReceiveRing receiving_;
-  std::uint64_t told_ = 0;       // the loop's: credit that the peer has been given
-  std::uint64_t announced_ = 0;  // the receiver's: what the loop was asked to give
+  std::uint64_t told_ = 0;       // the loop's: credit sent to the peer
+  std::uint64_t announced_ = 0;  // the receiver's: credit announced to the loop
 };
 
 }  // namespace atl::transport

@@ -15,7 +15,7 @@ namespace atl::transport::ucx {
 
 namespace {
 
-/// What `print` writes to a stream.
+/// Returns what `print` writes to a stream.
 template <class Print>
 std::string printed(const Print& print) {
   char* text = nullptr;
@@ -34,13 +34,13 @@ ucp_config_t* read_config() {
   if (const auto status = library().config_read(nullptr, nullptr, &config); status != UCS_OK) {
     throw Error(ErrorKind::kUnavailable, with_status("UCX's settings (UCX_*) cannot be read", status));
   }
-  // Every call here says what kind of memory it is about. To find that out by itself, UCX would watch the program's
-  // allocations, for which it rewrites functions of the C library.
+  // Every call here states its kind of memory. To find that out by itself, UCX would watch the program's allocations,
+  // for which it patches functions of the C library.
   if (std::getenv("UCX_MEMTYPE_CACHE") == nullptr) library().config_modify(config, "MEMTYPE_CACHE", "n");
   return config;
 }
 
-/// Its transports that have a device of InfiniBand or RoCE underneath.
+/// Returns whether UCX lists a transport over an InfiniBand or RoCE device.
 bool lists_rdma(std::string_view resources) {
   for (const std::string_view name : {" rc_", " dc_", " ud_", " gga_"}) {
     if (resources.find(name) != std::string_view::npos) return true;

@@ -11,22 +11,22 @@
 
 namespace atl::transport::ucx {
 
-/// UCX as this process has it: the library, opened at run time, and what it found on this machine. Any thread.
+/// UCX in this process: the library, opened at run time, and the devices that it found on this machine. Any thread.
 class Context {
  public:
-  /// Throws Error(kUnavailable) that says what is missing and how to get it.
+  /// Throws Error(kUnavailable) naming what is missing and how to install it.
   static std::shared_ptr<Context> open();
   ~Context();
   Context(const Context&) = delete;
   Context& operator=(const Context&) = delete;
 
-  /// Whether a network device here moves bytes without the processor.
+  /// Returns whether a network device here moves bytes without the processor.
   bool has_rdma() const noexcept;
 
-  /// Whether it knows memory of that kind.
+  /// Returns whether it supports memory of that kind.
   bool knows(MemoryKind kind) const noexcept;
 
-  /// "UCX 1.13.1", for people.
+  /// Returns "UCX 1.13.1", for messages.
   const std::string& version() const noexcept;
 
   struct Impl;
@@ -37,11 +37,11 @@ class Context {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Whether the system has a network device of the kind for which it is worth to open UCX. Costs a look into sysfs.
+/// Returns whether the system has a network device for which UCX is worth opening. Costs a lookup in sysfs.
 bool system_has_rdma() noexcept;
 
-/// Memory that devices may read and write directly for as long as this object lives: pinned, and known to them. On the loop of
-/// the link that uses it. In a forked child its end does nothing.
+/// Memory that devices may read and write directly as long as this object exists: pinned, and registered with them. On
+/// the loop of the link that uses it. In a forked child the destructor does nothing.
 class Registration {
  public:
   /// Throws Error(kUnavailable).

@@ -9,7 +9,7 @@
 
 #include "atoll/transport/ucx/context.h"
 
-// What worker.cpp needs of context.cpp.
+// Shared by context.cpp and worker.cpp.
 namespace atl::transport::ucx {
 
 struct Context::Impl {

@@ -18,7 +18,7 @@ void UcxDirect::check(const DirectBuffer& buffer) const {
   if (reaches(buffer.kind)) return;
   throw Error(ErrorKind::kInvalidArgument, std::string(to_string(buffer.kind)) + " memory given to " +
                                                (context_ != nullptr ? context_->version() : "UCX") +
-                                               ", which does not know it here");
+                                               ", which does not support it here");
 }
 
 void UcxDirect::send(std::uint64_t number, const DirectBuffer& from, Done done) {
@@ -31,7 +31,7 @@ void UcxDirect::receive(std::uint64_t number, const DirectBuffer& to, Done done)
 
 void UcxDirect::begin(std::uint64_t number, const DirectBuffer& buffer, bool receives, Done done) {
   check(buffer);
-  // Shared, because a task can be copied and `done` is to be called once.
+  // Shared, because a task can be copied and `done` must be called once.
   auto told = std::make_shared<Done>(std::move(done));
   const bool posted = loop_.post([this, number, buffer, receives, told] {
     if (worker_ == nullptr) {
@@ -68,12 +68,12 @@ void UcxDirect::Message::finish(const Error* problem, std::size_t bytes) {
     wrong = problem->kind() == ErrorKind::kMismatch || !port->ended_ ? *problem : *port->ended_;
   } else if (receives && bytes != buffer.bytes) {
     wrong = Error(ErrorKind::kMismatch, "a direct message of " + std::to_string(bytes) +
-                                            " bytes came for a receive of " + std::to_string(buffer.bytes));
+                                            " bytes arrived for a receive of " + std::to_string(buffer.bytes));
   }
   auto told = std::make_shared<Done>(std::move(done));
   UcxDirect& of = *port;
-  of.under_way_.erase(self);  // and this with it
-  // Not from inside UCX, which may be what `done` ends.
+  of.under_way_.erase(self);  // which destroys this
+  // Not from inside a callback of UCX, because `done` may end the worker.
   const auto tell = [told, wrong] { (*told)(wrong ? &*wrong : nullptr); };
   if (!of.loop_.post(tell)) tell();
 }
@@ -114,7 +114,7 @@ void UcxDirect::end_on_loop(const Error& why) {
   worker_ = nullptr;
 }
 
-// UCX forgets a receive that nothing has matched without a word.
+// UCX silently drops a receive that nothing has matched.
 void UcxDirect::end_rest_on_loop() {
   while (!under_way_.empty()) under_way_.front().finish(&*ended_, 0);
   remembered_.clear();

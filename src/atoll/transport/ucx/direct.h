@@ -15,10 +15,10 @@
 
 namespace atl::transport {
 
-/// Direct messages of a UcxLink: UCX's messages by tag, with a word on what kind of memory each end has.
+/// Direct messages of a UcxLink: UCX's tagged messages, each end with its kind of memory.
 class UcxDirect final : public DirectPort {
  public:
-  /// `drive` makes the link's worker go on, on the loop.
+  /// `drive` makes the link's worker progress, on the loop.
   UcxDirect(Loop& loop, std::function<void()> drive) : loop_(loop), drive_(std::move(drive)) {}
 
   bool reaches(MemoryKind kind) const noexcept override;
@@ -29,10 +29,11 @@ class UcxDirect final : public DirectPort {
 
   // For the link, on the loop.
 
-  /// The link is up. Numbers are mixed with secrets of the two ends, so that no stranger's message fits one.
+  /// The link is up. Numbers are mixed with secrets of the two ends, so that no stranger's message matches one.
   void begin_on_loop(ucx::Worker& worker, std::shared_ptr<ucx::Context> context, std::uint64_t peer_secret,
                      std::uint64_t secret);
-  /// The link has ended; the worker ends next, and with it some of what is under way. Then the rest.
+  /// The link has ended: call the first, end the worker, which ends some of the messages, then call the second for the
+  /// rest.
   void end_on_loop(const Error& why);
   void end_rest_on_loop();
 

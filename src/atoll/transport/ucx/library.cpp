@@ -16,7 +16,8 @@ namespace {
 
 constexpr const char* kFile = "libucp.so.0";
 
-/// UCX up to 1.13 takes the handlers of these signals as it is loaded; they belong to the program.
+/// Restores the handlers of these signals, which belong to the program and which UCX up to 1.13 replaces when it is
+/// loaded.
 class KeepSignals {
  public:
   KeepSignals() {
@@ -84,7 +85,7 @@ Library load() {
   find(handle, "ucp_request_free", found.request_free);
   find(handle, "ucp_mem_map", found.mem_map);
   find(handle, "ucp_mem_unmap", found.mem_unmap);
-  find(handle, "ucs_status_string", found.status_string);  // of libucs, which it brings along
+  find(handle, "ucs_status_string", found.status_string);  // of libucs, on which libucp depends
   return found;
 }
 

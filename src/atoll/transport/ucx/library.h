@@ -9,8 +9,8 @@
 
 namespace atl::transport::ucx {
 
-/// UCX's functions, found at run time: libatoll does not need the library to be installed. Anything from API 1.13 on fits,
-/// because UCX 1.x keeps what it has and its structures say which of their fields are set.
+/// UCX's functions, found at run time: libatoll does not need the library to be installed. Works from API 1.13 on,
+/// because UCX 1.x keeps its functions and its structures state which of their fields are set.
 struct Library {
   decltype(&::ucp_get_version_string) get_version_string;
   decltype(&::ucp_config_read) config_read;
@@ -45,7 +45,7 @@ struct Library {
 /// Opens the library once per process and never closes it, because it keeps threads. Throws Error(kUnavailable).
 const Library& library();
 
-/// "cannot make a worker: Out of memory".
+/// Returns "cannot make a worker: Out of memory".
 std::string with_status(const std::string& what, ucs_status_t status);
 
 ucs_memory_type_t memory_type(MemoryKind kind) noexcept;

@@ -22,7 +22,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kProbePatience{5000};
 
-/// How long the peer's probe may take before the two go without UCX.
+/// Returns how long the peer's probe may take before the two ends do without UCX.
 milliseconds probe_patience(const EndpointOptions& options) {
   return std::min(kProbePatience, options.connect_timeout / 3);
 }
@@ -64,7 +64,7 @@ UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
   auto found = channels_.find(id);
   if (found == channels_.end()) {
-    // The entry comes last, and whole: others look at every one.
+    // The entry is added last, and complete: other threads iterate over all entries.
     auto made = std::make_unique<UcxChannel>(*this, id, options().tcp_window_bytes);
     {
       const std::lock_guard wake_lock(wake_mutex_);
@@ -101,7 +101,7 @@ void UcxLink::close_channel(const ChannelId& id) {
   UcxChannel* channel = nullptr;
   bool over_stream = false;
   {
-    const std::lock_guard lock(channels_mutex_);  // either this or go_over_stream_on_loop sees what the other has done
+    const std::lock_guard lock(channels_mutex_);  // either this or go_over_stream_on_loop sees the other's change
     over_stream = over_stream_;
     const auto found = channels_.find(id);
     if (found != channels_.end() && !found->second->is_closed()) {
@@ -110,12 +110,12 @@ void UcxLink::close_channel(const ChannelId& id) {
       if (!channel->is_claimed()) --unclaimed_;
     }
   }
-  if (over_stream) inner_.close_channel(id);  // where the peer may have opened it alone
+  if (over_stream) inner_.close_channel(id);  // the peer alone may have opened it there
   if (channel == nullptr) return;
   loop().post([this, channel] {
     channel->receiving().close_on_loop();
     free_closed_on_loop(*channel);
-    activate_on_loop(*channel);  // the peer gets its credit back; it may be up, and sending, before this end is
+    activate_on_loop(*channel);  // returns the peer's credit; the peer may be up and sending before this end is
     if (phase_ == Phase::kUcx) drive_on_loop();
   });
 }
@@ -154,7 +154,7 @@ void UcxLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddres
   step_agreement_on_loop();
 }
 
-/// Returns this end's address in UCX; none, and why, where it has none.
+/// Returns this end's address in UCX, or nothing and the obstacle.
 std::vector<std::byte> UcxLink::open_worker_on_loop(std::string* obstacle) {
   try {
     auto worker = std::make_unique<ucx::Worker>(context_, static_cast<ucx::WorkerSink&>(*this));
@@ -197,7 +197,7 @@ bool UcxLink::flush_agreement_on_loop() {
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno == EAGAIN) break;
     if (sent < 0) {
-      fail_on_loop(lost(with_errno("died while the two agreed on UCX", errno)));
+      fail_on_loop(lost(with_errno("died while the two ends negotiated UCX", errno)));
       return false;
     }
     agreement_output_.erase(agreement_output_.begin(), agreement_output_.begin() + sent);
@@ -211,13 +211,13 @@ bool UcxLink::flush_agreement_on_loop() {
 void UcxLink::read_agreement_on_loop(std::uint32_t events) {
   std::array<std::byte, 4096> buffer;
   const bool has_ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
-  if (agreement_->wanted() == 0 && has_ended) return fail_on_loop(lost("died while the two agreed on UCX"));
+  if (agreement_->wanted() == 0 && has_ended) return fail_on_loop(lost("died while the two ends negotiated UCX"));
   while (agreement_->wanted() != 0) {
     const auto got = ::recv(stream_.fd(), buffer.data(), std::min(buffer.size(), agreement_->wanted()), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && errno == EAGAIN) return;
-    if (got < 0) return fail_on_loop(lost(with_errno("died while the two agreed on UCX", errno)));
-    if (got == 0) return fail_on_loop(lost("died while the two agreed on UCX: end of file"));
+    if (got < 0) return fail_on_loop(lost(with_errno("died while the two ends negotiated UCX", errno)));
+    if (got == 0) return fail_on_loop(lost("died while the two ends negotiated UCX: end of file"));
     agreement_->receive(std::span(buffer).first(static_cast<std::size_t>(got)));
   }
 }
@@ -226,7 +226,7 @@ void UcxLink::step_agreement_on_loop() {
   if (agreement_->is_probing() && !std::exchange(has_probed_, true)) probe_on_loop();
   if (agreement_->is_probing() && !agreement_->has_voted() && probe_has_come_) agreement_->vote("");
   if (!flush_agreement_on_loop()) return;
-  // What is still to be sent goes ahead of anything the inner link says.
+  // The rest of the output must precede anything the inner link sends.
   if (agreement_->is_done() && agreement_output_.empty()) settle_on_loop();
 }
 
@@ -261,11 +261,11 @@ void UcxLink::settle_on_loop() {
   phase_ = agreed ? Phase::kUcx : Phase::kStream;
   if (agreed) direct_.begin_on_loop(*worker_, context_, agreement_->peer_secret(), secret_);
   inner_.attach_on_loop(std::move(stream_), initiator_, authenticated_);
-  if (inner_.state() != LinkState::kUp) return;  // and on_link_failed has heard of it
+  if (inner_.state() != LinkState::kUp) return;  // on_link_failed was called
   over_ucx_.store(agreed, std::memory_order_release);
   mark_up_on_loop();
   observer().on_link_open(*this);
-  if (shutdown_asked_) begin_shutdown_on_loop();
+  if (shutdown_requested_) begin_shutdown_on_loop();
   if (agreed && phase_ == Phase::kUcx) drive_on_loop();
 }
 
@@ -286,25 +286,25 @@ void UcxLink::go_over_stream_on_loop(const std::string& why) {
 
 void UcxLink::on_connecting_tick_on_loop(Clock::time_point now) {
   if (phase_ != Phase::kAgreeing) return;
-  // Time in which this very process did not run says nothing about the peer.
+  // Time in which this process itself did not run says nothing about the peer.
   agreeing_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
   last_tick_ = now;
   if (worker_) drive_on_loop();
   if (phase_ != Phase::kAgreeing) return;
   const auto patience = probe_patience(options());
   if (agreement_->is_probing() && !agreement_->has_voted() && agreeing_ >= patience) {
-    agreement_->vote("nothing has come through UCX within " + std::to_string(patience.count()) + " ms");
+    agreement_->vote("nothing arrived through UCX within " + std::to_string(patience.count()) + " ms");
     return guarded_on_loop([this] { step_agreement_on_loop(); });
   }
   if (agreeing_ < patience + answer_patience(options())) return;
-  fail_on_loop(lost("has said nothing while the two agreed on UCX: stopped, or its machine hangs"));
+  fail_on_loop(lost("has sent nothing while the two ends negotiated UCX: stopped, or its machine hangs"));
 }
 
 void UcxLink::on_tick_on_loop(Clock::time_point now) {
   inner_.tick_on_loop(now);
   if (phase_ != Phase::kUcx) return;
   continue_leaving_on_loop();
-  drive_on_loop();  // UCX looks after its paths when it is asked to progress
+  drive_on_loop();  // UCX maintains its paths while it progresses
 }
 
 void UcxLink::teardown_on_loop() noexcept {

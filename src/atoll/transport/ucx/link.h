@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "atoll/core/fd.h"
-#include "atoll/transport/link_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/agreement.h"
 #include "atoll/transport/ucx/channel.h"
@@ -25,12 +25,12 @@
 
 namespace atl::transport {
 
-/// A link whose frames travel through UCX: by RDMA, shared memory or whatever else it finds between the two processes.
+/// A link whose frames travel through UCX: by RDMA, shared memory or any other transport between the two processes.
 ///
-/// Everything else stays on the authenticated stream, which is a TcpLink inside this one: control messages, heartbeats, the
-/// goodbye, and the end of file that tells of a peer's death whatever UCX does. The two ends first agree on that stream that
-/// UCX carries something both ways. If it does not, the frames take the stream as well, with a warning; kind() and
-/// describe() tell.
+/// Everything else stays on the authenticated stream, which is a TcpLink inside this one: control messages, heartbeats,
+/// the goodbye, and the end-of-file that reports a peer's death whatever UCX does. The two ends first check over that
+/// stream that UCX works in both directions. If it does not, the frames use the stream too, with a warning; kind() and
+/// describe() show it.
 class UcxLink final : public LinkBase, private LinkObserver, private ucx::WorkerSink {
  public:
   UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::shared_ptr<ucx::Context> context);
@@ -40,7 +40,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   Channel& channel(const ChannelId& id) override;
   void close_channel(const ChannelId& id) override;
   bool send_control(std::span<const std::byte> message) override;
-  bool send_control_behind_frames(std::span<const std::byte> message) override;
+  bool send_control_after_frames(std::span<const std::byte> message) override;
   std::string describe() const override;
   DirectPort* direct() noexcept override { return over_ucx_.load(std::memory_order_acquire) ? &direct_ : nullptr; }
 
@@ -48,14 +48,14 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
 
-  /// For UcxChannel: the loop is to look at the channel. Any thread; neither blocks nor allocates.
+  /// For UcxChannel: makes the loop check the channel. Any thread; neither blocks nor allocates.
   void wake(UcxChannel& channel);
   bool is_leaving() const noexcept { return leaving_.load(std::memory_order_acquire); }
 
  private:
   enum class Phase { kWaiting, kAgreeing, kUcx, kStream, kEnded };
 
-  /// A message to the peer, from when UCX gets it until UCX is done with it.
+  /// A message to the peer while UCX has it.
   struct Sending final : ucx::Operation {
     void finish(const Error* problem, std::size_t bytes) override;
     UcxLink* link = nullptr;
@@ -139,7 +139,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   // Control messages and the end (link_control.cpp).
   bool send_marks();
-  bool send_typed(ucx::ControlKind kind, std::span<const std::byte> message, bool behind_frames);
+  bool send_typed(ucx::ControlKind kind, std::span<const std::byte> message, bool after_frames);
   void open_gates_on_loop();
   bool is_open_on_loop(const Gated& gated);
   void pass_on_loop(const Gated& gated);
@@ -152,9 +152,9 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   const bool same_host_;
   const std::shared_ptr<ucx::Context> context_;
-  const PeerAddress alone_;  // names no rails: the stream has one
+  const PeerAddress alone_;  // lists no rails: the stream has one
   TcpLink inner_;
-  Fd wake_;  // an eventfd, from attach on; open as long as the link, because any thread may write to it then
+  Fd wake_;  // an eventfd, from attach until the link is destroyed, because any thread may write to it
 
   // The loop's.
   Phase phase_ = Phase::kWaiting;
@@ -164,20 +164,20 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   std::uint32_t watched_ = 0;  // events on stream_; 0: it is not watched
   std::optional<ucx::Agreement> agreement_;
   std::vector<std::byte> agreement_output_;
-  std::uint64_t secret_ = 0;  // what the peer's messages have to show
+  std::uint64_t secret_ = 0;  // that the peer's messages must contain
   bool has_probed_ = false;
   bool probe_has_come_ = false;
   bool warned_of_stranger_ = false;
   bool hears_worker_ = true;            // while it is watched: its events wake the loop
-  std::optional<Loop::TimerId> pause_;  // looks at the worker again
-  int barren_drives_ = 0;               // in a row: nothing moved, and UCX cannot be waited for
+  std::optional<Loop::TimerId> pause_;  // until the worker is checked again
+  int idle_drives_ = 0;                 // in a row: nothing moved, and UCX could not be armed
   bool watches_worker_ = false;
-  std::optional<Clock::time_point> broken_since_;  // UCX's trouble was seen
-  bool shutdown_asked_ = false;
-  bool told_leaving_ = false;        // the peer knows, and says when it has all frames
-  bool all_received_ = false;        // it does: goodbye
+  std::optional<Clock::time_point> broken_since_;  // when UCX's trouble was noticed
+  bool shutdown_requested_ = false;
+  bool told_leaving_ = false;        // kLeaving was sent; the peer answers when it has all frames
+  bool all_received_ = false;        // the peer has answered: send the goodbye
   bool peer_awaits_answer_ = false;  // to its kLeaving
-  bool owes_answer_ = false;         // the frames before that have come
+  bool owes_answer_ = false;         // the frames before it have arrived
   Clock::duration agreeing_{0};
   Clock::time_point last_tick_{};
   std::array<bool, kBellCount> dirty_{};  // bells to ring after this turn
@@ -202,12 +202,12 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   std::map<ChannelId, std::unique_ptr<UcxChannel>> channels_;
   std::size_t unclaimed_ = 0;  // channels that only the peer has opened
   std::string path_;           // "posix cma", or why UCX does not serve
-  std::string unregistered_;   // why the devices do not know all rings; empty: they do
+  std::string unregistered_;   // why not all rings are registered; empty: they are
 
   std::mutex wake_mutex_;  // taken last
   std::vector<UcxChannel*> woken_;
 
-  std::unique_ptr<ucx::Worker> worker_;  // ends first: it still speaks to what is above
+  std::unique_ptr<ucx::Worker> worker_;  // destroyed first: it still calls into the members above
 };
 
 }  // namespace atl::transport

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Control messages of a UcxLink and its end. The stream and UCX are two paths: what must not overtake frames on the stream
-// says how far each channel has to be first, and waits there.
+// Control messages of a UcxLink and its end. The stream and UCX are two paths: a message on the stream that must not
+// overtake frames states the position that each channel must reach first, and waits for it at the receiver.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -20,7 +20,9 @@ constexpr std::size_t kMaxMarks = 65536;
 
 void check_size(std::span<const std::byte> message) {
   if (message.size() <= kMaxControlBytes) return;
-  throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) + " bytes");
+  throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
+                                               " bytes is too long: at most " + std::to_string(kMaxControlBytes) +
+                                               " are allowed");
 }
 
 }  // namespace
@@ -31,23 +33,24 @@ bool UcxLink::send_control(std::span<const std::byte> message) {
   return over_stream_ ? inner_.send_control(message) : send_typed(ControlKind::kUser, message, false);
 }
 
-bool UcxLink::send_control_behind_frames(std::span<const std::byte> message) {
+bool UcxLink::send_control_after_frames(std::span<const std::byte> message) {
   check_size(message);
   if (state() != LinkState::kUp) return false;
-  if (over_stream_) return inner_.send_control_behind_frames(message);
-  return send_marks() && send_typed(ControlKind::kBehind, message, true);
+  if (over_stream_) return inner_.send_control_after_frames(message);
+  return send_marks() && send_typed(ControlKind::kAfterFrames, message, true);
 }
 
-bool UcxLink::send_typed(ControlKind kind, std::span<const std::byte> message, bool behind_frames) {
+bool UcxLink::send_typed(ControlKind kind, std::span<const std::byte> message, bool after_frames) {
   std::array<std::byte, kMaxControlBytes + 1> typed;
   typed[0] = static_cast<std::byte>(kind);
   if (!message.empty()) std::memcpy(typed.data() + 1, message.data(), message.size());
   const auto whole = std::span<const std::byte>(typed).first(message.size() + 1);
-  return behind_frames ? inner_.send_control_behind_frames(whole) : inner_.send_control(whole);
+  return after_frames ? inner_.send_control_after_frames(whole) : inner_.send_control(whole);
 }
 
-/// Says how far each channel is with frames that the peer may not have yet. Marks that nothing follows, because the queue
-/// is full by then, make the next message wait for them: frames that were accepted before that one, too.
+/// Sends the position of each channel with frames that the peer may not have yet. If the queue is full before the
+/// message follows, these marks make the next such message wait, which is right: their frames were accepted before it,
+/// too.
 bool UcxLink::send_marks() {
   const std::lock_guard lock(channels_mutex_);
   for (const auto& [id, channel] : channels_) {
@@ -74,16 +77,16 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
       case ControlKind::kAllReceived: all_received_ = true; return continue_leaving_on_loop();
       case ControlKind::kMark:
         if (body.size() != sizeof(ucx::Note) || marks_.size() >= kMaxMarks) {
-          throw Error(ErrorKind::kProtocol, "a mark of " + std::to_string(body.size()) + " bytes");
+          throw Error(ErrorKind::kProtocol, "an invalid mark of " + std::to_string(body.size()) + " bytes");
         }
         return marks_.push_back(tcp::read_as<ucx::Note>(body));
-      case ControlKind::kBehind:
+      case ControlKind::kAfterFrames:
       case ControlKind::kLeaving:
         peer_awaits_answer_ = peer_awaits_answer_ || kind == ControlKind::kLeaving;
         gated_.push_back({kind, {body.begin(), body.end()}, std::exchange(marks_, {})});
         gated_bytes_ += gated_.back().bytes();  // an empty one counts, too
         if (gated_bytes_ > kMaxGatedBytes) {
-          throw Error(ErrorKind::kProtocol, "control messages wait for frames that do not come");
+          throw Error(ErrorKind::kProtocol, "control messages wait for frames that do not arrive");
         }
         return drive_on_loop();
     }
@@ -110,8 +113,8 @@ void UcxLink::open_gates_on_loop() {
 }
 
 void UcxLink::pass_on_loop(const Gated& gated) {
-  if (gated.kind == ControlKind::kBehind) {
-    // The frames before it can be seen by whoever it makes look.
+  if (gated.kind == ControlKind::kAfterFrames) {
+    // First make the frames before it visible to the threads that it may wake.
     ring_bells_on_loop();
     if (state() == LinkState::kUp) observer().on_control(*this, gated.message);
     return;
@@ -120,18 +123,18 @@ void UcxLink::pass_on_loop(const Gated& gated) {
   continue_leaving_on_loop();
 }
 
-/// The steps of an end in good order that could not be taken yet because a queue was full.
+/// Continues a shutdown in good order, whose steps may have to wait because a queue is full.
 void UcxLink::continue_leaving_on_loop() {
   if (phase_ != Phase::kUcx) return;
   if (is_leaving() && !told_leaving_) told_leaving_ = send_marks() && send_typed(ControlKind::kLeaving, {}, true);
-  // Behind this side's own kLeaving: the peer has to know of it when it may say goodbye, because it answers nothing then.
+  // After this side's own kLeaving: the answer permits the peer to say goodbye, after which it answers nothing.
   const bool may_answer = owes_answer_ && (told_leaving_ || !is_leaving());
   if (may_answer && send_typed(ControlKind::kAllReceived, {}, true)) owes_answer_ = peer_awaits_answer_ = false;
   if (is_leaving() && all_received_ && !peer_awaits_answer_) inner_.begin_shutdown_on_loop();
 }
 
 void UcxLink::begin_shutdown_on_loop() {
-  shutdown_asked_ = true;
+  shutdown_requested_ = true;
   if (phase_ == Phase::kStream) return inner_.begin_shutdown_on_loop();
   if (phase_ != Phase::kUcx || is_leaving()) return;
   mark_leaving_on_loop();
@@ -152,7 +155,7 @@ bool UcxLink::drained_on_loop() const {
 }
 
 void UcxLink::on_link_failed(Link& /*inner*/, const Error& error, bool closed_in_order) {
-  // What the peer sent before it went is still to be taken in.
+  // First take what the peer sent before it ended.
   if (phase_ == Phase::kUcx) drive_on_loop();
   fail_on_loop(error, closed_in_order);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of a UcxLink: the loop gives UCX what channels accepted, and puts what comes where it belongs.
+// Frames of a UcxLink: the loop gives UCX what channels accepted, and puts what arrives into their rings.
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -14,10 +14,10 @@ namespace atl::transport {
 
 namespace {
 
-constexpr int kTurns = 64;          // then other links have theirs
-constexpr int kBarrenDrives = 100;  // half a millisecond, or little more
+constexpr int kTurns = 64;           // then other links get theirs
+constexpr int kMaxIdleDrives = 100;  // half a millisecond, or little more
 constexpr std::chrono::milliseconds kPause{1};
-constexpr std::chrono::milliseconds kStreamTellsWithin{500};
+constexpr std::chrono::milliseconds kStreamReportsWithin{500};
 
 }  // namespace
 
@@ -37,7 +37,7 @@ void UcxLink::signal() noexcept {
 }
 
 void UcxLink::collect_woken_on_loop() {
-  // In this order: whoever comes behind the exchange signals again.
+  // In this order: a thread that comes after the exchange signals again.
   signalled_.exchange(false, std::memory_order_acq_rel);
   batch_.clear();
   {
@@ -77,20 +77,20 @@ void UcxLink::drive_on_loop() {
   if (worker_ && worker_->trouble()) look_at_trouble_on_loop();
 }
 
-/// Waits for UCX's next event. Room at a peer that takes nothing, because it is stopped perhaps, is none: then the worker is
-/// looked at again, at once for a while and after that by a timer.
+/// Waits for UCX's next event. When a peer that took nothing, such as a stopped one, has room again, there is no event:
+/// then the worker is checked again, at once for a while and after that by a timer.
 void UcxLink::rest_on_loop(bool moved, bool more) {
-  if (moved) barren_drives_ = 0;
+  if (moved) idle_drives_ = 0;
   if (more) return signal();
   if (worker_->arm()) {
-    barren_drives_ = 0;
+    idle_drives_ = 0;
     return hear_worker_on_loop(true);
   }
-  if (barren_drives_ < kBarrenDrives) {
-    ++barren_drives_;
+  if (idle_drives_ < kMaxIdleDrives) {
+    ++idle_drives_;
     return signal();
   }
-  // UCX takes an event back only when it can be armed: one from before would wake the loop without end.
+  // UCX clears an event only when it can be armed: an old one would wake the loop forever.
   hear_worker_on_loop(false);
   if (pause_) return;
   pause_ = loop().add_timer_on_loop(kPause, false, [this] {
@@ -105,16 +105,16 @@ void UcxLink::hear_worker_on_loop(bool hears) {
   hears_worker_ = hears;
 }
 
-/// What UCX says of a lost peer is vague. The stream says soon whether it died, went in good order or is silent; a link of
-/// which it does not is ended for what UCX says.
+/// UCX's report of a lost peer is vague. The stream soon reports whether it died, closed in good order or is silent; if
+/// it does not, the link ends with UCX's error.
 void UcxLink::look_at_trouble_on_loop() {
   const auto now = Clock::now();
   if (!broken_since_) {
     broken_since_ = now;
     unwatch_worker_on_loop();
   }
-  const bool may_be_told = worker_->trouble()->kind() == ErrorKind::kPeerLost;
-  if (phase_ != Phase::kUcx || (may_be_told && now - *broken_since_ < kStreamTellsWithin)) return;
+  const bool stream_may_report = worker_->trouble()->kind() == ErrorKind::kPeerLost;
+  if (phase_ != Phase::kUcx || (stream_may_report && now - *broken_since_ < kStreamReportsWithin)) return;
   fail_on_loop(named(*worker_->trouble()));
 }
 
@@ -131,7 +131,7 @@ void UcxLink::ring_bells_on_loop() {
   }
 }
 
-/// Channels take turns, a frame each, so that a large message holds up none.
+/// Channels take turns, a frame each, so that a large message does not delay the others.
 void UcxLink::pump_on_loop() {
   bool any = !active_.empty();
   while (any) {
@@ -145,7 +145,7 @@ void UcxLink::pump_on_loop() {
 }
 
 bool UcxLink::has_more_on_loop(UcxChannel& channel) const noexcept {
-  // A credit always finds a place at once, or there is a frame's end to wait for.
+  // A credit is sent at once, or when the transfer of a frame ends.
   return (channel.sending() != nullptr && channel.sending()->has_next()) || channel.owes_credit_on_loop();
 }
 
@@ -174,7 +174,7 @@ bool UcxLink::feed_on_loop(UcxChannel& channel) {
   return true;
 }
 
-/// With devices that would otherwise register each frame: once for the whole ring.
+/// Registers the whole ring once with devices that would otherwise register each frame.
 const ucx::Registration* UcxLink::registered(std::unique_ptr<ucx::Registration>& memory, std::span<std::byte> bytes) {
   return context_->has_rdma() ? registrar_.get(memory, bytes) : nullptr;
 }
@@ -190,16 +190,16 @@ void UcxLink::Sending::finish(const Error* problem, std::size_t /*bytes*/) {
   link->free_sendings_.push_back(this);
   if (problem != nullptr || channel == nullptr) return;
   channel->sending()->done(note.position);
-  link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;  // whoever waits for this place looks again
+  link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;  // wakes a thread that waits for this space
   if (channel->is_closed() && channel->sending()->is_done()) link->free_soon(*channel);
 }
 
-/// Not inside a callback of UCX, which still holds the registration there.
+/// Frees it outside UCX's callback, during which UCX still holds the registration.
 void UcxLink::free_soon(UcxChannel& channel) {
   loop().post([this, &channel] { free_closed_on_loop(channel); });
 }
 
-/// Of a closed channel: what no transfer needs any more.
+/// Frees what no transfer of a closed channel needs any more.
 void UcxLink::free_closed_on_loop(UcxChannel& channel) noexcept {
   ucx::SendRing* const ring = channel.sending();
   if (ring != nullptr && (ring->is_done() || !worker_)) {
@@ -244,10 +244,10 @@ void UcxLink::on_frame(const ucx::Note& note, ucx::Incoming& message) {
   ucx::ReceiveRing& ring = channel.receiving();
   ring.open_on_loop(std::uint64_t{1} << note.window_log2);
   std::byte* const to = ring.begin_on_loop(note.position, message.bytes());
-  if (to == nullptr) return activate_on_loop(channel);  // dropped; the credit goes back
+  if (to == nullptr) return activate_on_loop(channel);  // dropped; the credit is returned
   if (free_arrivals_.empty()) {
     ring.abandon_on_loop();
-    throw Error(ErrorKind::kProtocol, "it sends more frames at once than are agreed on");
+    throw Error(ErrorKind::kProtocol, "it sends more frames at once than the protocol allows");
   }
   Arrival* const arrival = free_arrivals_.back();
   free_arrivals_.pop_back();

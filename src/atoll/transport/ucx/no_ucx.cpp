@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of library.cpp, context.cpp and worker.cpp where Atoll was built without UCX's headers.
+// Replaces library.cpp, context.cpp and worker.cpp in builds without UCX's headers.
 #include <utility>
 
 #include "atoll/core/error.h"

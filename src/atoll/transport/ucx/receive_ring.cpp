@@ -16,16 +16,17 @@ void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
   const std::uint64_t known = this->window_bytes();
   if (known == window_bytes) return;
   if (known != 0) {
-    tcp::bad_message("a channel's window was " + std::to_string(known) + " bytes and is " + std::to_string(window_bytes) + " now");
+    tcp::bad_message("a channel's window changed from " + std::to_string(known) + " to " +
+                     std::to_string(window_bytes) + " bytes");
   }
   if (!std::has_single_bit(window_bytes) || window_bytes < tcp::kMinWindow || window_bytes > tcp::kMaxWindow) {
-    tcp::bad_message("a channel with a window of " + std::to_string(window_bytes) + " bytes");
+    tcp::bad_message("invalid window of " + std::to_string(window_bytes) + " bytes for a channel");
   }
   if (!is_closed_) {
     ring_ = MappedRing::create(0, window_bytes);
-    ring_.take_memory();  // nobody else maps it
+    ring_.take_memory();  // no other process maps it
   }
-  begun_ = SlotBits(window_bytes);
+  started_ = SlotBits(window_bytes);
   finished_ = SlotBits(window_bytes);
   window_bytes_.store(window_bytes, std::memory_order_release);
 }
@@ -35,18 +36,18 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= window / 4;
   if (!fits || position % sizeof(FrameHeader) != 0) {
-    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
+    tcp::bad_message("invalid frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
   }
   const std::uint64_t end = position + tcp::footprint(bytes - sizeof(FrameHeader));
   if (is_closed_) {
     drop_to(end);
     return nullptr;
   }
-  if (position < received || position - popped() > window || end - popped() > window || begun_.test(position)) {
+  if (position < received || position - popped() > window || end - popped() > window || started_.test(position)) {
     tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position) +
-        ", which is outside the channel's credit or taken");
+                     ", which is outside the channel's credit or taken");
   }
-  begun_.set(position);
+  started_.set(position);
   ++under_way_;
   return at(position);
 }
@@ -66,19 +67,19 @@ bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
   const std::uint64_t before = received_.load(std::memory_order_relaxed);
   std::uint64_t received = before;
   while (finished_.test(received)) {
-    // A remote device may still write there, so that this size is only believed within bounds; look() checks it again.
+    // A remote device may still write there, so this size is only trusted within bounds; look() checks it again.
     const std::uint64_t payload = tcp::read_as<FrameHeader>({at(received), sizeof(FrameHeader)}).payload_bytes;
-    if (payload > window_bytes() / 4) tcp::bad_message("a frame changed after it had come");
+    if (payload > window_bytes() / 4) tcp::bad_message("a frame changed after it had arrived");
     finished_.take(received);
-    begun_.take(received);
+    started_.take(received);
     received += tcp::footprint(payload);
   }
   received_.store(received, std::memory_order_release);
   return received != before;
 }
 
-// Perhaps not everything before `end` has come. The sender does not use a place again while its own transfer from there
-// lasts, so that the credit may run ahead.
+// Perhaps not everything before `end` has arrived. The sender does not reuse a place during its own transfer from
+// there, so the credit may run ahead.
 void ReceiveRing::drop_to(std::uint64_t end) noexcept {
   received_.store(std::max(received_.load(std::memory_order_relaxed), end), std::memory_order_release);
   popped_.store(received_.load(std::memory_order_relaxed), std::memory_order_release);
@@ -94,10 +95,11 @@ const Frame* ReceiveRing::look() {
   const std::uint64_t ahead = received() - popped;
   if (ahead == 0) return nullptr;
   std::memcpy(&frame_.header, at(popped), sizeof frame_.header);
-  // Keep the compiler from reading the size there a second time.
+  // The compiler must not read the size there a second time.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const std::size_t payload = frame_.header.payload_bytes;
-  if (payload > ring_.data_bytes() / 4 || tcp::footprint(payload) > ahead) tcp::bad_message("a frame changed after it had come");
+  if (payload > ring_.data_bytes() / 4 || tcp::footprint(payload) > ahead)
+    tcp::bad_message("a frame changed after it had arrived");
   frame_.payload = {at(popped) + sizeof(FrameHeader), payload};
   has_frame_ = true;
   return &frame_;

@@ -12,39 +12,38 @@
 
 namespace atl::transport::ucx {
 
-/// The frames that came for one channel, until they are popped. They may begin and finish in any order; the reader sees
+/// The received frames of one channel, until they are popped. They may start and finish in any order; the reader sees
 /// them in the order in which they were sent. One thread reads; functions with _on_loop are the loop's.
 class ReceiveRing {
  public:
-  /// Before the first frame; `window_bytes` is the sender's, the same each time. Throws Error(kProtocol) on another one,
-  /// Error(kUnavailable) without memory.
+  /// Called before each frame; `window_bytes` is the sender's and must stay the same. Throws Error(kProtocol) if it
+  /// changes, Error(kUnavailable) when out of memory.
   void open_on_loop(std::uint64_t window_bytes);
 
-  /// Where the frame of `bytes` (header and payload) at `position` goes; nullptr: it is to be dropped, which ends it.
-  /// Throws Error(kProtocol) when there is no credit for it or it overlaps what is there.
+  /// Returns the place for the frame of `bytes` (header and payload) at `position`, or nullptr to drop it, which ends
+  /// it. Throws Error(kProtocol) when there is no credit for it or it overlaps another frame.
   std::byte* begin_on_loop(std::uint64_t position, std::uint64_t bytes);
 
-  /// All bytes of that frame are there. Returns whether the reader can see more than before. Throws Error(kProtocol).
+  /// All bytes of that frame have arrived. Returns whether the reader can see further frames. Throws Error(kProtocol).
   bool finish_on_loop(std::uint64_t position, std::uint64_t bytes);
 
-  /// They will never be.
+  /// They will never arrive.
   void abandon_on_loop() noexcept;
 
-  /// The oldest frame, or nullptr; valid until pop(). Throws Error(kProtocol).
+  /// Returns the oldest frame, valid until pop(), or nullptr. Throws Error(kProtocol).
   const Frame* front() { return has_frame_ ? &frame_ : look(); }
   void pop() noexcept;
 
-  /// Everything before this has come.
+  /// Everything before this position has arrived.
   std::uint64_t received() const noexcept { return received_.load(std::memory_order_acquire); }
   std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
-  std::uint64_t window_bytes() const noexcept {
-    return window_bytes_.load(std::memory_order_acquire);
-  }  ///< 0: not open
+  /// 0: not open.
+  std::uint64_t window_bytes() const noexcept { return window_bytes_.load(std::memory_order_acquire); }
 
-  /// All of it, twice mapped, for registration with devices.
+  /// Returns all of the memory, mapped twice, for registration with devices.
   std::span<std::byte> memory() const noexcept { return {ring_.data(), 2 * ring_.data_bytes()}; }
 
-  /// Nobody reads any more: what comes is dropped and its place given back. The memory goes with the last transfer.
+  /// No thread reads any more: drops what arrives and returns its credit. The memory is freed after the last transfer.
   void close_on_loop() noexcept;
   bool is_freed_on_loop() const noexcept { return is_closed_ && under_way_ == 0; }
 
@@ -54,8 +53,8 @@ class ReceiveRing {
   void drop_to(std::uint64_t end) noexcept;
   void free_if_idle() noexcept;
 
-  MappedRing ring_;  // the loop's; the reader uses it once received_ has left popped_
-  SlotBits begun_;   // the loop's, like what follows
+  MappedRing ring_;   // the loop's; the reader uses it once received_ has left popped_
+  SlotBits started_;  // the loop's, like what follows
   SlotBits finished_;
   std::uint64_t finished_to_ = 0;  // where the farthest finished frame ends
   std::size_t under_way_ = 0;

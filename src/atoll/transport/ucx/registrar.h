@@ -12,9 +12,9 @@
 
 namespace atl::transport::ucx {
 
-/// Makes a link's rings known to the network devices, each when it is first used. Once a ring is refused, as by a limit of
-/// locked memory, no further one is tried: UCX gets their bytes without a registration and finds a way through memory of
-/// its own. On the loop.
+/// Registers a link's rings with the network devices, each at its first use. Once a ring is refused, for example by the
+/// limit of locked memory, no further one is tried: UCX gets their bytes without a registration and stages them in
+/// memory of its own. On the loop.
 class Registrar {
  public:
   /// Throws Error(kUnavailable) when the system refuses.
@@ -24,8 +24,8 @@ class Registrar {
   Registrar(Make make, std::function<void(const Error& refusal)> tell)
       : make_(std::move(make)), tell_(std::move(tell)) {}
 
-  /// The registration of `memory`, made and kept in `known` where it is empty; nullptr after a refusal. Throws what `make`
-  /// throws but for kUnavailable.
+  /// Returns the registration of `memory`, made and kept in `known` if that is empty; nullptr after a refusal. Throws
+  /// what `make` throws except kUnavailable.
   const Registration* get(std::unique_ptr<Registration>& known, std::span<std::byte> memory) {
     if (known != nullptr || is_refused_) return known.get();
     try {

@@ -12,7 +12,7 @@
 namespace atl::transport::ucx {
 
 SendRing::SendRing(std::size_t window_bytes) : ring_(MappedRing::create(0, window_bytes)), done_ahead_(window_bytes) {
-  ring_.take_memory();  // nobody else maps it
+  ring_.take_memory();  // no other process maps it
 }
 
 bool SendRing::try_write(const FrameHeader& header, std::span<const std::byte> payload) {

@@ -13,15 +13,15 @@
 
 namespace atl::transport::ucx {
 
-/// The frames that one channel accepted: each lies here, contiguous, from when it is written until its transfer is done
-/// and the receiver has released it. Its place is the one it gets in the receiver's ring, so that no two frames under way
-/// share a place whatever order they travel in. One thread writes; the rest is the loop's.
+/// The frames that one channel accepted: each is kept here, contiguous, until its transfer is done and the receiver has
+/// released it. It has the same place in the receiver's ring, so that no two frames under way share a place, whatever
+/// order they travel in. One thread writes; the rest is the loop's.
 class SendRing {
  public:
   /// Throws Error(kUnavailable) when the system has no memory or descriptor left.
   explicit SendRing(std::size_t window_bytes);
 
-  /// The writing thread: false when the receiver has given no credit for it, or its place is still being read.
+  /// For the writing thread. Returns false when there is no credit for the frame, or its place is still being read.
   bool try_write(const FrameHeader& header, std::span<const std::byte> payload);
 
   std::uint64_t written() const noexcept { return written_.load(std::memory_order_acquire); }    ///< any thread
@@ -31,24 +31,24 @@ class SendRing {
     std::uint64_t position;
     std::span<const std::byte> bytes;  ///< header and payload, without padding
   };
-  /// The next frame to be sent. It stays where it is until done().
+  /// Returns the next frame to be sent. It stays in place until done().
   std::optional<Piece> next();
   bool has_next() const noexcept { return taken_ != written(); }
 
-  /// The frame at `position` has been sent: nobody reads it any more. In any order.
+  /// The frame at `position` has been sent and is no longer read. In any order.
   void done(std::uint64_t position) noexcept;
 
-  /// The receiver has released `total` bytes in all; an older figure that comes late is ignored. Throws Error(kProtocol)
-  /// on bytes that were never sent.
+  /// The receiver has released `total` bytes in all; an older total that arrives late is ignored. Throws
+  /// Error(kProtocol) on bytes that were never sent.
   void release(std::uint64_t total);
 
-  /// Whether every accepted frame has been sent.
+  /// Returns whether every accepted frame has been sent.
   bool is_done() const noexcept { return done_.load(std::memory_order_acquire) == written(); }
 
-  /// Gives the memory back. Nobody writes any more, and no transfer reads.
+  /// Frees the memory, which no thread may write and no transfer read any more.
   void free_memory() noexcept { ring_ = MappedRing(); }
 
-  /// All of it, twice mapped, for registration with devices.
+  /// Returns all of the memory, mapped twice, for registration with devices.
   std::span<std::byte> memory() const noexcept { return {ring_.data(), 2 * ring_.data_bytes()}; }
 
  private:

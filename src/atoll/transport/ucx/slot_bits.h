@@ -18,7 +18,7 @@ class SlotBits {
   bool test(std::uint64_t position) const noexcept { return (words_[word(position)] & bit(position)) != 0; }
   void set(std::uint64_t position) noexcept { words_[word(position)] |= bit(position); }
 
-  /// Whether the bit was set; it is clear afterwards.
+  /// Clears the bit; returns whether it was set.
   bool take(std::uint64_t position) noexcept {
     const bool was_set = test(position);
     words_[word(position)] &= ~bit(position);

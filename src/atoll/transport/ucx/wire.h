@@ -8,21 +8,21 @@
 
 #include "atoll/transport/link.h"
 
-// What the two ends of a UCX link tell each other: active messages through UCX, and control messages on the stream
+// The messages between the two ends of a UCX link: active messages through UCX, and control messages on the stream
 // beside it. Host byte order (little-endian on every supported machine).
 namespace atl::transport::ucx {
 
 /// Identifiers of active messages.
 enum class MessageKind : std::uint8_t {
-  kProbe = 1,  ///< without content: UCX does carry something from there to here
+  kProbe = 1,  ///< without content: shows that UCX works in this direction
   kFrame,      ///< note: where the frame belongs; content: FrameHeader and payload
   kCredit,     ///< note: all bytes of the channel that the receiver has released so far
 };
 inline constexpr std::uint8_t kMessageKinds = 4;  ///< one more than the largest
 
-/// In front of every message. It names the channel itself, because UCX may bring messages in another order than they were
-/// sent: no message needs an earlier one to be understood. UCX lets anybody in who finds its ports, so that every message
-/// shows the receiver's secret, which only the authenticated stream has told.
+/// Precedes every message. It names the channel itself, because UCX may deliver messages in another order than they
+/// were sent: no message needs an earlier one to be understood. UCX accepts messages from anyone who can reach its
+/// ports, so every message contains the receiver's secret, which was sent over the authenticated stream only.
 struct Note {
   std::uint64_t secret = 0;
   std::uint64_t group = 0;
@@ -51,14 +51,14 @@ inline ChannelId channel_of(const Note& note) noexcept {
 
 /// First byte of every control message on the stream.
 enum class ControlKind : std::uint8_t {
-  kUser = 1,  ///< Link::send_control: the message follows
-  kBehind,    ///< Link::send_control_behind_frames: the message follows
-  kMark,      ///< a Note follows: what comes next with kBehind or kLeaving waits for this position of the channel
-  kLeaving,  ///< the sender closes in good order; it says goodbye when this is answered, and the peer's own, if it came
-  kAllReceived,  ///< the answer: the frames before kLeaving have all come
+  kUser = 1,     ///< Link::send_control: the message follows
+  kAfterFrames,  ///< Link::send_control_after_frames: the message follows
+  kMark,         ///< a Note follows: the next kAfterFrames or kLeaving waits for this position of the channel
+  kLeaving,      ///< the sender closes in good order, once this, and any kLeaving of the peer, is answered
+  kAllReceived,  ///< the answer: all frames before kLeaving have arrived
 };
 
-/// Messages that one end may have given to UCX and not finished. The other end has as many receives under way at most.
+/// The maximum number of unfinished messages of one end in UCX, and so of receives under way at the other end.
 inline constexpr std::size_t kMaxTransfers = 256;
 
 }  // namespace atl::transport::ucx

@@ -17,7 +17,7 @@ namespace atl::transport::ucx {
 
 namespace {
 
-constexpr int kClosingTurns = 1000;  // a close by force is over at once; this is for one that is not
+constexpr int kClosingTurns = 1000;  // a forced close usually completes at once; this bounds the wait
 
 }  // namespace
 
@@ -33,7 +33,7 @@ struct Worker::Impl {
     if (!trouble) trouble = error;
   }
 
-  /// Calls back, and keeps exceptions out of UCX, which is written in C.
+  /// Runs a callback and keeps exceptions out of UCX, which is written in C.
   template <class Call>
   void guarded(const Call& call) noexcept {
     try {
@@ -45,7 +45,7 @@ struct Worker::Impl {
     }
   }
 
-  /// Tells `operation` what became of it.
+  /// Reports the outcome to `operation`.
   void ended(ucs_status_t status, std::size_t bytes, Operation& operation) {
     guarded([&] {
       if (status == UCS_OK) return operation.finish(nullptr, bytes);
@@ -68,14 +68,14 @@ struct Worker::Impl {
     return wanted;
   }
 
-  /// Travels as the user data of a request: two pointers do not fit.
+  /// The user data of a request, which has room for one pointer.
   struct Pending {
     Impl* impl = nullptr;
     Operation* operation = nullptr;
     Pending* next_free = nullptr;
   };
 
-  /// From a list, so that a request costs no allocation once as many were under way.
+  /// Takes one from a list, so that requests allocate only when more are under way than ever before.
   Pending* pend(Operation& operation) {
     if (free == nullptr) {
       blocks.push_back(std::make_unique<std::array<Pending, kMaxTransfers>>());
@@ -118,17 +118,17 @@ struct Worker::Impl {
     impl.guarded([&] { impl.note(Error(ErrorKind::kPeerLost, with_status("UCX's path broke", status))); });
   }
 
-  /// Goes on behind a call that begins something, in the three ways in which UCX answers.
+  /// Continues after a call that starts a transfer, according to the three kinds of results of UCX.
   void conclude(ucs_status_ptr_t request, std::size_t bytes, Pending* pending, Operation& operation) {
     if (UCS_PTR_IS_PTR(request)) return;  // a callback follows
     unpend(pending);
     ended(UCS_PTR_IS_ERR(request) ? UCS_PTR_STATUS(request) : UCS_OK, bytes, operation);
   }
 
-  /// A message inside its callback.
-  class Parcel final : public Incoming {
+  /// A received message during its callback.
+  class ReceivedMessage final : public Incoming {
    public:
-    Parcel(Impl& impl, void* data, std::size_t bytes, bool is_here)
+    ReceivedMessage(Impl& impl, void* data, std::size_t bytes, bool is_here)
         : impl_(impl), data_(data), bytes_(bytes), is_here_(is_here) {}
 
     std::size_t bytes() const noexcept override { return bytes_; }
@@ -152,7 +152,7 @@ struct Worker::Impl {
     Impl& impl_;
     void* const data_;
     const std::size_t bytes_;
-    const bool is_here_;  // all of it, rather than a word of the sender's that it is to be fetched
+    const bool is_here_;  // all of it, rather than an announcement to fetch it
     bool was_taken_ = false;
   };
 
@@ -175,13 +175,13 @@ ucs_status_t Worker::Impl::on_message(void* user, const void* note, std::size_t 
   const auto& handler = *static_cast<const Handler*>(user);
   Impl& impl = *handler.impl;
   const bool is_here = (about->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
-  Parcel parcel(impl, data, bytes, is_here);
+  ReceivedMessage received(impl, data, bytes, is_here);
   if (!impl.closing && !impl.trouble) {
     impl.guarded([&] {
-      impl.sink.on_message(handler.kind, {static_cast<const std::byte*>(note), note_bytes}, parcel);
+      impl.sink.on_message(handler.kind, {static_cast<const std::byte*>(note), note_bytes}, received);
     });
   }
-  return parcel.was_taken() ? UCS_INPROGRESS : UCS_OK;
+  return received.was_taken() ? UCS_INPROGRESS : UCS_OK;
 }
 
 Worker::Worker(std::shared_ptr<Context> context, WorkerSink& sink)
@@ -282,7 +282,7 @@ void Worker::send_tagged(std::uint64_t tag, const Place& from, Operation& operat
 void Worker::receive_tagged(std::uint64_t tag, const Place& to, Operation& operation) {
   Impl::Pending* const pending = impl_->pend(operation);
   auto wanted = impl_->parameters(to);
-  // Only the callback tells how many bytes came.
+  // Only the callback reports the number of bytes.
   wanted.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
   wanted.cb.recv = &Impl::on_tagged;
   wanted.user_data = pending;

@@ -16,18 +16,19 @@
 
 namespace atl::transport::ucx {
 
-/// One transfer: given to a worker, it and the bytes it is about stay as they are until the worker calls finish.
+/// One transfer: it and its bytes must not be changed from the call to the worker until the worker calls finish.
 class Operation {
  public:
-  /// Once, on the loop, perhaps inside the call that began the transfer. `problem` is nullptr when it is complete. `bytes`
-  /// is what a receive by tag got. Must not touch the worker's life. May throw Error, which becomes the worker's trouble.
+  /// Called once, on the loop, perhaps inside the call that started the transfer. `problem` is nullptr when it is
+  /// complete; `bytes` is the size of a tagged receive. Must not destroy the worker. May throw Error, which becomes its
+  /// trouble.
   virtual void finish(const Error* problem, std::size_t bytes) = 0;
 
  protected:
   ~Operation() = default;
 };
 
-/// Bytes that a transfer reads or writes. A registration spares the library the search for one.
+/// The bytes that a transfer reads or writes. A registration spares the library a lookup.
 struct Place {
   void* data = nullptr;
   std::size_t bytes = 0;
@@ -35,18 +36,18 @@ struct Place {
   const Registration* registration = nullptr;
 };
 
-/// A message that has come, inside WorkerSink::on_message. What is not read then is dropped.
+/// A received message, inside WorkerSink::on_message. It is dropped unless it is read there.
 class Incoming {
  public:
   virtual std::size_t bytes() const noexcept = 0;
-  /// At most once: all of its bytes go to `to`, which has room for them.
+  /// Reads all of its bytes into `to`, which must have room for them. At most once.
   virtual void read(const Place& to, Operation& operation) = 0;
 
  protected:
   ~Incoming() = default;
 };
 
-/// Whoever receives a worker's messages. Called on the loop, inside Worker::progress_on_loop.
+/// Receives a worker's messages. Called on the loop, inside Worker::progress.
 class WorkerSink {
  public:
   virtual ~WorkerSink() = default;
@@ -54,47 +55,48 @@ class WorkerSink {
   virtual void on_message(MessageKind kind, std::span<const std::byte> note, Incoming& message) = 0;
 };
 
-/// One process's end of one link inside UCX: its messages, and nobody else's, so that a peer that died in the middle of
-/// something is got rid of with everything that it left undone. Lives on the loop, all functions included.
+/// One process's end of one link inside UCX. Each link has a worker of its own, so that a peer that died in the middle
+/// of transfers can be removed with all of them. Everything is called on the loop.
 ///
-///   progress until it returns false, arm; when arm returns false, again; else wait until descriptor() is readable.
+///   Call progress until it returns false, then arm. If arm returns false, repeat; else wait for descriptor().
 ///
-/// While a peer takes nothing of what UCX holds for it, arm goes on to return false: then look again by a timer.
+/// While a peer takes nothing of what UCX holds for it, arm keeps returning false: then try again by a timer.
 class Worker {
  public:
   /// Throws Error(kUnavailable).
   Worker(std::shared_ptr<Context> context, WorkerSink& sink);
 
-  /// Ends every transfer with an error, at once and without a word to the peer. In a forked child: nothing.
+  /// Ends every transfer with an error, at once and without notifying the peer. Does nothing in a forked child.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// What the peer connects to.
+  /// Returns the address for the peer's connect().
   std::vector<std::byte> address() const;
 
-  /// For epoll; it stays UCX's own.
+  /// For epoll; owned by UCX.
   int descriptor() const noexcept;
 
-  /// Between two hosts, UCX is to notice a broken path by itself. Its transports over shared memory cannot, so on one host it
-  /// is not asked to: the link's stream tells. Throws Error(kUnavailable) when no transport leads there.
+  /// Connects to the peer. Between two hosts UCX detects a broken path by itself; its transports over shared memory
+  /// cannot, so on one host the link's stream does. Throws Error(kUnavailable) when no transport reaches the peer.
   void connect(std::span<const std::byte> peer_address, bool same_host);
 
-  /// Begins to send; `note` stays as it is until the operation has finished. A failure is told to the operation.
+  /// Starts to send; `note` must not be changed until the operation has finished, which also reports a failure.
   void send(MessageKind kind, std::span<const std::byte> note, const Place& from, Operation& operation);
 
-  /// A message by tag, for memory of any kind, straight from place to place. Messages with equal tags keep their order.
+  /// Send and receive a message by tag, for memory of any kind, directly from place to place. Messages with equal tags
+  /// keep their order.
   void send_tagged(std::uint64_t tag, const Place& from, Operation& operation);
   void receive_tagged(std::uint64_t tag, const Place& to, Operation& operation);
 
-  /// Whether there was anything to do.
+  /// Returns whether there was anything to do.
   bool progress();
   bool arm();
 
-  /// The first thing that went wrong and was not told to an operation, or was told to it as well.
+  /// The first error, whether or not an operation was told of it too.
   const std::optional<Error>& trouble() const noexcept;
 
-  /// "posix cma", once something was sent.
+  /// Returns "posix cma", once something was sent.
   std::string transports() const;
 
  private:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Published networks, each as it was published and at a size for every test run, with random weights."""
+"""Published networks with random weights, each at its published size and at a size for every test run."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ def prompts(shape: Shape) -> Inputs:
 
 
 def masked_texts(shape: Shape) -> Inputs:
-    """The last of them ends early."""
+    """Returns texts of which the last one ends early."""
     mask = torch.ones(shape, dtype=torch.int64)
     mask[-1, shape[1] * 2 // 3 :] = 0
     return (), {"input_ids": torch.randint(0, 50, shape), "attention_mask": mask}
@@ -44,21 +44,21 @@ def masked_texts(shape: Shape) -> Inputs:
 @dataclass(frozen=True)
 class Network:
     make: Callable[..., nn.Module]
-    parameters: int  # of the published one
+    parameters: int  # of the published network
     full: dict[str, Any]
     full_shape: Shape  # of the input
     reduced: dict[str, Any]
     shape: Shape
     inputs: Callable[[Shape], Inputs] = images
-    dims: tuple[int, ...] = (2, 3)  # of the first input along which it is divided: rows and columns, or tokens
+    dims: tuple[int, ...] = (2, 3)  # of the first input, along which it is divided: rows and columns, or tokens
     classes: int = 1  # the dimension of the first output along which one value is the largest
 
 
 IMAGE = (1, 3, 224, 224)
 FEW = {"classes": 200}
 
-# Parameters as torchvision and transformers count them, unless something else is said. Networks that take images of any
-# size have smaller ones than the robots' cameras give: what they compute grows with it, their parameters do not.
+# Parameters are counted by torchvision and transformers unless stated otherwise. Networks that take images of any size
+# get smaller ones than the robots' cameras give: computation grows with the size, parameters do not.
 NETWORKS = {
     "resnet152": Network(
         resnet,
@@ -241,8 +241,8 @@ NETWORKS = {
 
 
 def _train_norms(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Gives every batch norm the statistics of these inputs, as one pass of training leaves them: with those of a new
-    network, what it computes would grow with every layer."""
+    """Gives every batch norm the statistics of these inputs, as after one pass of training: with those of a new
+    network, values would grow with every layer."""
     norms = [layer for layer in module.modules() if isinstance(layer, nn.BatchNorm2d | nn.BatchNorm3d)]
     for norm in norms:
         norm.train()
@@ -256,7 +256,8 @@ def _train_norms(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def example(name: str, full: bool = False) -> Example:
-    """In eval mode after one pass of training, as published or reduced; the same weights every time."""
+    """Returns the network in eval mode after one pass of training, at its published or reduced size, with the same
+    weights every time."""
     network = NETWORKS[name]
     torch.manual_seed(1)
     module = network.make(**(network.full if full else network.reduced)).eval()

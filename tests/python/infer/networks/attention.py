@@ -63,32 +63,34 @@ def _windows(x: torch.Tensor, window: int) -> torch.Tensor:
 
 
 def _joined(x: torch.Tensor, window: int, rows: int, columns: int) -> torch.Tensor:
-    """The windows of images with so many rows and columns as these images."""
+    """Joins windows to images with that many rows and columns."""
     x = x.reshape(-1, rows // window, columns // window, window, window, x.shape[-1])
     return x.permute(0, 1, 3, 2, 4, 5).reshape(-1, rows, columns, x.shape[-1])
 
 
 def _areas(size: int, window: int, shift: int) -> torch.Tensor:
-    """By place: which of those that lie together behind a shift also did so before."""
+    """Returns a number for each place; places that are neighbours after the shift and before it have the same
+    number."""
     places = torch.arange(size)
     return (places >= size - window).long() + (places >= size - shift).long()
 
 
 def _apart(rows: int, columns: int, window: int, shifts: Sequence[int]) -> torch.Tensor:
-    """By window: which places do not see each other, as they come from opposite borders of the image."""
+    """Returns, for each window, the places that must not attend to each other, because they come from opposite
+    borders."""
     areas = 3 * _areas(rows, window, shifts[0])[:, None] + _areas(columns, window, shifts[1])
     areas = _windows(areas[None, :, :, None], window).squeeze(-1)
     return areas[:, None, :] != areas[:, :, None]
 
 
 class WindowAttention(nn.Module):
-    """Within windows of one image, which may be shifted against it around its borders."""
+    """Attention within windows of one image, which may be shifted around its borders."""
 
     def __init__(self, width: int, heads: int, window: int, shift: int) -> None:
         super().__init__()
         self.heads, self.window, self.shift = heads, window, shift
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.bias = nn.Parameter(torch.randn((2 * window - 1) ** 2, heads) * 0.1)  # by how far places are apart
+        self.bias = nn.Parameter(torch.randn((2 * window - 1) ** 2, heads) * 0.1)  # by the distance of places
         ways = torch.arange(window)
         places = torch.stack(torch.meshgrid(ways, ways, indexing="ij")).flatten(1)
         steps = places[:, :, None] - places[:, None, :] + window - 1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classifiers of images made of convolutions."""
+"""Image classifiers made of convolutions."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -68,7 +68,7 @@ def _normed(channels: int) -> list[nn.Module]:
 
 
 class _Dense(nn.Module):
-    """Adds channels to those there are."""
+    """Appends channels to its input."""
 
     def __init__(self, inside: int, growth: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def densenet(blocks: Sequence[int], growth: int = 32, classes: int = 1000) -> nn
 
 
 class _ChannelNorm(nn.LayerNorm):
-    """Over the channels of an image."""
+    """Normalises over the channels of an image."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
@@ -107,7 +107,7 @@ class _Next(nn.Module):
         self.mix = nn.Conv2d(width, width, 7, padding=3, groups=width)
         wide, narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
         self.body = nn.Sequential(nn.LayerNorm(width, 1e-6), wide, nn.GELU(), narrow)
-        self.scale = nn.Parameter(torch.full((width,), 0.5))  # trainings begin with 1e-6, which would hide the block
+        self.scale = nn.Parameter(torch.full((width,), 0.5))  # training starts from 1e-6, which would hide the block
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         made = self.body(self.mix(x).permute(0, 2, 3, 1)) * self.scale

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Networks that answer for every place: masks, boxes, voxels."""
+"""Networks with an output for every place: masks, boxes, voxels."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -50,7 +50,7 @@ _conv = partial(conv, act=nn.SiLU)
 
 
 class _CrossStage(nn.Module):
-    """Half of the channels go through bottlenecks, half around them (Wang et al., 2019)."""
+    """Sends half of the channels through bottlenecks and half around them (Wang et al., 2019)."""
 
     def __init__(self, inside: int, outside: int, count: int, adds: bool) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class _CrossStage(nn.Module):
 
 
 class _Pyramid(nn.Module):
-    """Maxima over windows of several sizes (He et al., 2014)."""
+    """Takes maxima over windows of several sizes (He et al., 2014)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class _Pyramid(nn.Module):
         return self.last(torch.cat([x, *(functional.max_pool2d(x, size, 1, size // 2) for size in (3, 5, 7))], 1))
 
 
-# In pixels, for objects of the size that each scale looks for.
+# Anchors in pixels, for objects of the size that each scale detects.
 ANCHORS = (
     ((19, 27), (44, 40), (38, 94)),
     ((96, 68), (86, 152), (180, 137)),
@@ -86,9 +86,10 @@ ANCHORS = (
 
 
 class Detector(nn.Module):
-    """KAPAO-L (McNally et al., 2021), which is YOLOv5 with key points beside boxes: centre and size, certainty, classes
-    and key points in pixels, for each place and anchor. `widths` are those of the stem and of each halving behind it;
-    objects are looked for from the third on. The image comes as bytes, its sides are multiples of the last stride."""
+    """KAPAO-L (McNally et al., 2021), which is YOLOv5 with key points beside boxes: centre and size, certainty,
+    classes and key points in pixels, for each place and anchor. `widths` are those of the stem and of each halving
+    after it; objects are detected from the third one on. The image comes as bytes, its sides are multiples of the
+    last stride."""
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Detector(nn.Module):
         return torch.cat(found, 1)
 
     def _joined(self, kept: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What each scale sees with what the others know: from the coarsest to the finest and back."""
+        """Combines the features of all scales, from the coarsest to the finest and back."""
         x = kept.pop()
         sides = []
         for lateral, merge in zip(self.lateral, self.merge, strict=True):
@@ -173,9 +174,10 @@ def _dilated(planes: int, dilation: int) -> nn.Module:
 
 
 class Occupancy(nn.Module):
-    """The network of AGRNav's published profiles, which is LMSCNet (Roldao et al., 2020): which voxels are occupied, as
-    bytes, in; a score of each class for each voxel, and the best class, out. Two dimensions in the plane, where the
-    height is the channels, then three. Sides in the plane are multiples of 8."""
+    """The network of AGRNav's published profiles, which is LMSCNet (Roldao et al., 2020). It takes the occupied
+    voxels as bytes, and returns the scores of all classes for each voxel, and the best class. It has two-dimensional
+    convolutions in the plane, with the height as channels, then three-dimensional ones. Sides in the plane are
+    multiples of 8."""
 
     def __init__(self, height: int = 32, planes: int = 8, classes: int = 20) -> None:
         super().__init__()

@@ -50,7 +50,7 @@ def _inverted(
 
 
 def _by_eight(channels: float) -> int:
-    """The nearest multiple of eight, but not below nine tenths."""
+    """Returns the nearest multiple of eight, but not less than nine tenths of the number."""
     found = max(8, int(channels + 4) // 8 * 8)
     return found if found >= 0.9 * channels else found + 8
 

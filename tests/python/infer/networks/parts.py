@@ -18,7 +18,7 @@ def conv(
 
 
 class Residual(nn.Module):
-    """What `body` makes of its input, plus the input, or what `side` makes of it."""
+    """Adds the output of `body` to the input, or to the output of `side`."""
 
     def __init__(self, body: nn.Module, side: nn.Module | None = None, act: nn.Module | None = None) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Residual(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Scales channels by what their means say (Hu et al., 2017)."""
+    """Scales channels by a function of their means (Hu et al., 2017)."""
 
     def __init__(self, channels: int, squeezed: int, act: Activation, gate: Activation) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ def head(inside: int, classes: int) -> list[nn.Module]:
 
 
 def keep_variance(module: nn.Module) -> nn.Module:
-    """With weights for networks without norms, by He et al. (2015): with PyTorch's own, hardly anything of the input
-    would be left behind twenty layers, and no comparison would see what went wrong in the first ones."""
+    """Initialises weights for networks without norms by He et al. (2015): with PyTorch's own, hardly anything of the
+    input would be left after twenty layers, and comparisons would not show errors in the first ones."""
     for layer in module.modules():
         if isinstance(layer, nn.Conv2d | nn.Conv3d | nn.ConvTranspose2d):
             nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")

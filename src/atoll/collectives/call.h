@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "atoll/collectives/types.h"
+
+namespace atl::collectives {
+
+/// Memory of one segment; `bytes` is a multiple of the dtype's size.
+struct Segment {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// One collective call. Its memory must stay valid and untouched until completion. schedule.h describes the segments.
+struct Call {
+  Operation operation = Operation::kAllReduce;
+  DataType dtype = DataType::kFloat32;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  double factor = 1.0;  ///< PREMUL_SUM
+  int root = -1;
+  /// An operation may consist of several calls, and of more calls on some ranks than on others: parts 0, 1, 2, ... in
+  /// this order. Part 0 takes the next operation number.
+  std::uint32_t part = 0;
+  std::optional<std::uint64_t> number;  ///< of the operation, if commit() has assigned one
+  std::vector<Segment> input;
+  std::vector<Segment> output;
+  /// The island's library does the work inside the island. The segments hold, and receive, only what led_inputs and
+  /// led_outputs (schedule/leads.h) name; the library keeps the rest.
+  bool library_inside = false;
+  std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
+  /// Set if the input is still being copied from a device. The executing thread polls it until it returns true.
+  std::function<bool()> ready;
+  /// For gather, scatter and all_to_all only; called on the executing thread. `loaded` returns whether the first `end`
+  /// bytes of an input are in memory; it is called before those bytes are sent (but not for what a rank gives to
+  /// itself, which is there already). `arrived` reports that the first `end` bytes of an output are in memory.
+  std::function<bool(std::uint32_t segment, std::uint64_t end)> loaded;
+  std::function<void(std::uint32_t segment, std::uint64_t end)> arrived;
+};
+
+/// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.
+using Completion = std::function<void(std::exception_ptr error)>;
+
+/// Called exactly once with nullptr or the error, and with the rank that the message came from.
+using ReceiveCompletion = std::function<void(std::exception_ptr error, int source)>;
+
+inline constexpr int kAnySource = -1;
+
+/// Nanoseconds that this rank spent in collectives, by activity; for reports.
+struct TimeSplit {
+  std::uint64_t total_ns = 0;   ///< inside calls
+  std::uint64_t bridge_ns = 0;  ///< of that: blocked while waiting for at least one peer of another island
+  std::uint64_t operations = 0;
+  std::uint64_t bytes_inside = 0;  ///< payload sent inside the island
+  std::uint64_t bytes_bridge = 0;  ///< payload sent to other islands
+};
+
+}  // namespace atl::collectives

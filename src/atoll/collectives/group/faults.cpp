@@ -1,0 +1,231 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cstring>
+
+#include "atoll/collectives/group/impl.h"
+#include "atoll/core/log.h"
+
+namespace atl::collectives {
+namespace {
+
+// Tags with the top bit set are reserved for the group; c10d's are non-negative 32-bit numbers.
+constexpr std::uint64_t kOwnTag = std::uint64_t{1} << 63;
+
+}  // namespace
+
+void Group::Impl::fail(const Error& error) noexcept {
+  try {
+    if (!failure.set(error)) return;
+    context->endpoint().doorbell().ring_all();
+    context->impl().keep_report(encode(ports.group_id(), ControlType::kError, report_of(error)));
+    notify_peers(ControlType::kError, error);
+    messages.fail_pending();
+    island_order.fail(failure.get());
+    std::vector<std::function<void()>> listeners;
+    {
+      const std::lock_guard lock(mutex);
+      changed.notify_all();
+      listeners.swap(failure_listeners);
+    }
+    for (const auto& listener : listeners) listener();
+    // Last, because the folder may be on a server that has died with a rank, and no other waiter may be held up by
+    // that.
+    if (error.kind() != ErrorKind::kAborted) write_dump(dump_folder(), "failure");
+  } catch (const std::exception& broken) {
+    log(LogLevel::kError, std::string("while reporting an error: ") + broken.what());
+  }
+}
+
+void Group::Impl::throw_failure(const Signature& signature, std::uint64_t count) const {
+  try {
+    std::rethrow_exception(failure.get());
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    if (text.find(" #") != std::string::npos) throw;
+    throw Error(error.kind(), describe(signature, count) + " on rank " + std::to_string(options.rank) + ": " + text);
+  }
+}
+
+void Group::Impl::notify_peers(ControlType type, const Error& error) noexcept {
+  const auto message = encode(ports.group_id(), type, report_of(error));
+  // Also over links that this group has not used: a peer may have opened one to wait for this rank.
+  for (transport::Link* link : context->endpoint().links()) {
+    if (ports.rank_of(link->peer()) < 0) continue;
+    // A peer that knows that this rank has left waits for nothing more, so the notice must not overtake the rank's
+    // frames.
+    type == ControlType::kLeft ? link->send_control_after_frames(message) : link->send_control(message);
+  }
+}
+
+// A report reaches only peers that have a link by then, and a peer may wait for frames of another operation than this
+// rank does, which never arrive. So a rank whose wait has stalled sends an inquiry with the operation that it has
+// called.
+void Group::Impl::send_inquiry(int peer, bool about_collective) {
+  Inquiry inquiry;
+  if (about_collective) {
+    const std::lock_guard lock(mutex);
+    inquiry.call = find_issued(current.sequence);
+  }
+  if (transport::Link* link = ports.link_if_open(peer)) link->send_control(encode(ports.group_id(), inquiry));
+}
+
+void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<const std::byte> message) {
+  const auto inquiry = decode_inquiry(message);
+  if (!inquiry) return;
+  if (inquiry->call) {
+    const std::uint64_t number = number_of(inquiry->call->signature.sequence);
+    if (const auto refusal = refusals.find(number)) {
+      link.send_control(encode(ports.group_id(), RefusalMessage{number, refusal->rank, refusal->why}));
+      return;
+    }
+    compare_calls(from, *inquiry->call);
+  }
+  bool left = false;
+  {
+    const std::lock_guard lock(mutex);
+    left = is_shut_down;
+  }
+  if (!failure.is_set()) return;
+  try {
+    std::rethrow_exception(failure.get());
+  } catch (const Error& error) {
+    const auto report = encode(ports.group_id(), left ? ControlType::kLeft : ControlType::kError, report_of(error));
+    left ? link.send_control_after_frames(report) : link.send_control(report);
+  }
+}
+
+void Group::Impl::compare_calls(int from, const IssuedCall& theirs) {
+  std::optional<IssuedCall> mine;
+  {
+    const std::lock_guard lock(mutex);
+    mine = find_issued(theirs.signature.sequence);
+  }
+  if (!mine) return;
+  const Signature& a = mine->signature;
+  const Signature& b = theirs.signature;
+  const bool equal = a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
+                     a.root == b.root && mine->count == theirs.count;
+  if (!equal)
+    fail(Error(ErrorKind::kMismatch,
+               describe_mismatch(describe(a, mine->count), options.rank, describe(b, theirs.count), from)));
+}
+
+void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {
+  const int from = ports.rank_of(link.peer());
+  const auto type = control_type(message);
+  if (from < 0 || !type) return;
+  const auto body = message.subspan(1);
+  switch (*type) {
+    case ControlType::kInquiry: return answer_inquiry(link, from, body);
+    case ControlType::kRollCall: return answer_roll_call(link, body);
+    case ControlType::kClock: return on_clock_message(link, from, body);
+    case ControlType::kLeft:
+      if (decode_report(body)) mark_left(from);
+      return;
+    case ControlType::kRefusal:
+      if (const auto heard = decode_refusal(body)) on_refusal(heard->number, {heard->rank, heard->why});
+      return;
+    case ControlType::kWithdrawal:
+      if (const auto heard = decode_withdrawal(body)) on_withdrawal(from, *heard);
+      return;
+    case ControlType::kStepRequest: return island_order.on_request(from, body);
+    case ControlType::kStepGrant: return island_order.on_grant(body);
+    case ControlType::kError: break;
+  }
+  const auto report = decode_report(body);
+  if (!report) return;
+  const std::string& text = report->text;
+  const bool relayed = text.rfind("rank ", 0) == 0 && text.find(" reported: ") != std::string::npos;
+  fail(Error(report->kind, relayed ? text : "rank " + std::to_string(from) + " reported: " + text));
+}
+
+void Group::Impl::mark_left(int peer) {
+  executor.mark_left(peer);
+  messages.mark_left(peer);
+  island_order.mark_left(peer);
+  context->endpoint().doorbell().ring_all();
+}
+
+void Group::Impl::on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) {
+  const int from = ports.rank_of(peer);
+  if (from < 0) return;
+  if (closed_in_order) {
+    mark_left(from);
+  } else {
+    const char* where = topology.same_island(options.rank, from) ? " (inside the island)" : " (over the bridge)";
+    fail(Error(error.kind(), error.what() + std::string(where)));
+  }
+}
+
+void Group::Impl::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  failure.throw_if_set();
+  std::uint64_t tag = 0;
+  {
+    const std::lock_guard lock(mutex);
+    tag = kOwnTag | next_barrier_tag++;
+  }
+  if (options.rank == 0) return collect_check_ins(tag, timeout, wait_all_ranks);
+  // Rank 0 knows best which ranks are missing, so the others wait a little longer than it does.
+  const auto grace = std::min<std::chrono::milliseconds>(timeout / 2, std::chrono::milliseconds(1000));
+  std::mutex wait_mutex;
+  std::condition_variable arrived;
+  int open = 2;
+  std::exception_ptr error;
+  const auto finish = [&](std::exception_ptr e) {
+    const std::lock_guard lock(wait_mutex);
+    if (e) error = e;
+    --open;
+    arrived.notify_all();
+  };
+  const auto deadline = Deadline::after(timeout + grace);
+  messages.send(0, tag, DataType::kUInt8, {}, deadline, finish);
+  messages.receive(0, tag, DataType::kUInt8, {}, deadline, [&](std::exception_ptr e, int) { finish(e); });
+  std::unique_lock lock(wait_mutex);
+  arrived.wait(lock, [&] { return open == 0; });
+  if (error) std::rethrow_exception(error);
+}
+
+void Group::Impl::collect_check_ins(std::uint64_t tag, std::chrono::milliseconds timeout, bool wait_all_ranks) {
+  struct Roll {
+    std::mutex mutex;
+    std::condition_variable arrived;
+    std::vector<bool> here;
+    std::size_t count = 1;  // ranks that are here or never will be
+  };
+  auto roll = std::make_shared<Roll>();
+  roll->here.resize(static_cast<std::size_t>(options.size));
+  for (int rank = 1; rank < options.size; ++rank) {
+    messages.receive(rank, tag, DataType::kUInt8, {}, Deadline::never(), [roll, rank](std::exception_ptr e, int) {
+      const std::lock_guard lock(roll->mutex);
+      roll->here[static_cast<std::size_t>(rank)] = !e;
+      ++roll->count;
+      roll->arrived.notify_all();
+    });
+  }
+  const auto deadline = Deadline::after(timeout);
+  std::string missing;
+  bool left = false;  // the missing ranks have left the group
+  {
+    std::unique_lock lock(roll->mutex);
+    const auto all = [&] { return roll->count == static_cast<std::size_t>(options.size); };
+    while (!all() && !failure.is_set() && !deadline.expired())
+      roll->arrived.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
+    left = all();
+    for (int rank = 1; rank < options.size; ++rank) {
+      if (roll->here[static_cast<std::size_t>(rank)]) continue;
+      missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+      if (!wait_all_ranks) break;
+    }
+  }
+  if (!missing.empty() && left) {
+    fail(Error(ErrorKind::kPeerLost, "monitored_barrier on rank 0: rank " + missing + " has left the group"));
+  } else if (!missing.empty()) {
+    fail(Error(ErrorKind::kTimeout, "monitored_barrier on rank 0 timed out after " + std::to_string(timeout.count()) +
+                                        " ms: rank " + missing + " did not reach it"));
+  }
+  failure.throw_if_set();
+  for (int rank = 1; rank < options.size; ++rank) {
+    messages.send(rank, tag, DataType::kUInt8, {}, deadline, [](std::exception_ptr) {});
+  }
+}
+
+}  // namespace atl::collectives

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/messages/point_to_point.h"
+
+#include "atoll/collectives/checksum.h"
+
+namespace atl::collectives {
+namespace {
+
+bool has_frame(transport::Channel& channel) {
+  try {
+    return channel.front() != nullptr;
+  } catch (const Error&) {
+    return false;  // its link has ended, and all that had arrived was taken
+  }
+}
+
+}  // namespace
+
+// Returns the group's error, prefixed with the failed operation unless the error names a message already.
+std::exception_ptr PointToPoint::name_operation(const std::exception_ptr& error, const std::string& operation) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& first) {
+    const std::string text = first.what();
+    const bool named = text.find("send of ") != std::string::npos || text.find("receive of ") != std::string::npos;
+    return named ? error : std::make_exception_ptr(Error(first.kind(), operation + ": " + text));
+  }
+}
+
+void PointToPoint::check_payload(int rank, const transport::Frame& frame) const {
+  if (!check_data_ || frame.payload.empty() || checksum_of(frame.payload) == frame.header.checksum) return;
+  const std::uint64_t begin = frame.header.offset;
+  throw Error(ErrorKind::kProtocol, "bytes " + std::to_string(begin) + " to " +
+                                        std::to_string(begin + frame.payload.size() - 1) + " of a message from rank " +
+                                        std::to_string(rank) + " to rank " + std::to_string(ports_.rank()) +
+                                        " were changed on the way (ATOLL_CHECK_DATA)");
+}
+
+void PointToPoint::check_deadlines() {
+  const auto now = Clock::now();
+  const auto late = [&](const Deadline& deadline) { return now >= deadline.when(); };
+  const auto me = " on rank " + std::to_string(ports_.rank()) + " timed out: ";
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    for (const Outgoing& message : peers_[rank].outgoing) {
+      if (!late(message.deadline)) continue;
+      throw Error(ErrorKind::kTimeout,
+                  "send of " + std::to_string(message.data.size()) + " bytes (tag " + std::to_string(message.tag) +
+                      ")" + me + "rank " + std::to_string(rank) +
+                      (message.granted ? " has not taken the data" : " has not posted the receive") +
+                      ports_.missing_link(static_cast<int>(rank)));
+    }
+  }
+  const auto check = [&](const std::list<Posted>& receives, const char* what) {
+    for (const Posted& posted : receives) {
+      if (!late(posted.deadline)) continue;
+      const int from = posted.from >= 0 ? posted.from : posted.source;
+      throw Error(ErrorKind::kTimeout,
+                  "receive of " + std::to_string(posted.data.size()) + " bytes (tag " + std::to_string(posted.tag) +
+                      ")" + me + (from == kAnySource ? std::string("no rank") : "rank " + std::to_string(from)) + what +
+                      (from == kAnySource ? "" : ports_.missing_link(from)));
+    }
+  };
+  check(posted_, " has not sent it");
+  check(arriving_, " has stopped sending it");
+}
+
+// Fails messages whose peers have all left the group, since they can never complete. Only these messages fail: the
+// group is intact.
+bool PointToPoint::fail_left(Ready& ready) {
+  const std::string me = " on rank " + std::to_string(ports_.rank());
+  const auto name = [](int rank) { return "rank " + std::to_string(rank); };
+  const auto error = [](const std::string& text) { return std::make_exception_ptr(Error(ErrorKind::kPeerLost, text)); };
+  const std::size_t before = ready.size();
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    auto& outgoing = peers_[static_cast<std::size_t>(rank)].outgoing;
+    if (outgoing.empty() || !gone(rank)) continue;
+    for (Outgoing& message : outgoing) {
+      const auto left = error("send to " + name(rank) + me + ": " + name(rank) + " has left the group");
+      finish(
+          message.transfer, [done = std::move(message.done), left] { done(left); }, ready);
+    }
+    outgoing_count_ -= outgoing.size();
+    outgoing.clear();
+  }
+  for (auto* receives : {&posted_, &arriving_}) {
+    for (auto it = receives->begin(); it != receives->end();) {
+      const int source = it->from >= 0 ? it->from : it->source;
+      const bool from_any = source == kAnySource;
+      if (!(from_any ? all_gone() : gone(source))) {
+        ++it;
+        continue;
+      }
+      const auto left = error("receive from " + (from_any ? "any rank" : name(source)) + me + ": " +
+                              (from_any ? "all other ranks have" : name(source) + " has") + " left the group");
+      finish(
+          it->transfer, [done = std::move(it->done), left] { done(left, -1); }, ready);
+      it = receives->erase(it);
+    }
+  }
+  return ready.size() > before;
+}
+
+// Everything that a peer sent before it left is in the channel by the time the mark is seen, or was taken already.
+bool PointToPoint::gone(int rank) {
+  const Peer& peer = peers_[static_cast<std::size_t>(rank)];
+  return peer.left && (!peer.channel || peer.ended || !has_frame(*peer.channel));
+}
+
+bool PointToPoint::all_gone() {
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    if (rank != ports_.rank() && !gone(rank)) return false;
+  }
+  return true;
+}
+
+// Returns the ranks that pending messages go to or come from. Called under the lock.
+std::vector<int> PointToPoint::awaited() const {
+  std::vector<bool> waits(peers_.size());
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) waits[rank] = !peers_[rank].outgoing.empty();
+  for (const auto* receives : {&posted_, &arriving_}) {
+    for (const Posted& posted : *receives) {
+      const int source = posted.from >= 0 ? posted.from : posted.source;
+      if (!posted.refusal.empty()) continue;
+      if (source == kAnySource) waits.assign(waits.size(), true);
+      if (source != kAnySource) waits[static_cast<std::size_t>(source)] = true;
+    }
+  }
+  std::vector<int> ranks;
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    if (rank != ports_.rank() && waits[static_cast<std::size_t>(rank)]) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void PointToPoint::mark_left(int rank) {
+  const std::lock_guard lock(mutex_);
+  peers_[static_cast<std::size_t>(rank)].left = true;
+}
+
+void PointToPoint::fail_all(const std::exception_ptr& error, Ready& ready) {
+  const std::string me = " on rank " + std::to_string(ports_.rank());
+  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
+    for (Outgoing& message : peers_[rank].outgoing) {
+      const auto named = name_operation(error, "send to rank " + std::to_string(rank) + me);
+      finish(
+          message.transfer, [done = std::move(message.done), named] { done(named); }, ready);
+    }
+    peers_[rank].outgoing.clear();
+    peers_[rank].not_landed = 0;
+  }
+  outgoing_count_ = 0;
+  not_landed_ = 0;
+  for (auto* receives : {&posted_, &arriving_}) {
+    for (Posted& posted : *receives) {
+      const std::string from = posted.source == kAnySource ? "any rank" : "rank " + std::to_string(posted.source);
+      std::string what = "receive from ";
+      what.append(from).append(me);
+      const auto named = name_operation(error, what);
+      finish(
+          posted.transfer, [done = std::move(posted.done), named] { done(named, -1); }, ready);
+    }
+    receives->clear();
+  }
+}
+
+// Ends the group with the exception that is being handled, and fails everything pending.
+void PointToPoint::fail_group() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    fail_(error);
+  } catch (const std::exception& broken) {  // no thread or no memory
+    fail_(Error(ErrorKind::kUnavailable,
+                "messages on rank " + std::to_string(ports_.rank()) + " cannot continue: " + broken.what()));
+  }
+  fail_pending();
+}
+
+void PointToPoint::fail_pending() {
+  Ready ready;
+  {
+    const std::lock_guard lock(mutex_);
+    fail_all(failure_.get(), ready);
+  }
+  changed_.notify_all();
+  for (const auto& complete : ready) complete();
+  try {
+    failure_.throw_if_set();
+  } catch (const Error& error) {
+    direct_.abandon(error);
+  }
+}
+
+void PointToPoint::drain(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  // A receive whose message has not started to arrive is not waited for.
+  const auto unfinished = [&] { return outgoing_count_ > 0 || not_landed_ > 0 || owes_control_ || !arriving_.empty(); };
+  while (unfinished() && !deadline.expired())
+    changed_.wait_for(lock, deadline.remaining(std::chrono::milliseconds(100)));
+}
+
+}  // namespace atl::collectives

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "atoll/collectives/reduce/reduce.h"
+#include "atoll/collectives/types.h"
+
+/// Kernels that reduce.cpp takes from the source of each instruction set (reduce_plain.cpp, reduce_avx2.cpp,
+/// reduce_avx512.cpp).
+namespace atl::collectives::detail {
+
+/// The scalar operands of a fold, in each form that a kernel may want.
+struct Parameters {
+  double factor = 1.0;               ///< kPremulSum on floating-point types
+  std::uint64_t integer_factor = 1;  ///< kPremulSum on integers, modulo 2^64
+  std::int64_t divisor = 1;          ///< kAvg, at least 2
+};
+
+/// Folds `bytes` bytes of each of the `source_count` >= 1 sources into `destination`.
+using Kernel = void (*)(const std::byte* const* sources, std::size_t source_count, std::byte* destination,
+                        std::size_t bytes, const Parameters& parameters);
+
+/// Kernels by dtype and operation; nullptr where is_supported() is false.
+struct KernelTable {
+  Kernel kernels[kDataTypeCount][kReduceOpCount] = {};
+};
+
+const KernelTable& plain_kernels() noexcept;
+const KernelTable& avx2_kernels() noexcept;    ///< x86-64 only
+const KernelTable& avx512_kernels() noexcept;  ///< x86-64 only
+
+/// Returns the best instruction set of this machine that a kernel exists for.
+Simd machine_simd() noexcept;
+
+/// Returns the instruction set that ATOLL_SIMD=`requested` (nullptr or empty: unset) selects on a machine with
+/// `machine`; nullopt if the name is invalid.
+std::optional<Simd> choose_simd(const char* requested, Simd machine) noexcept;
+
+}  // namespace atl::collectives::detail

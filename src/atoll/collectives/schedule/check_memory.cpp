@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/schedule/check_memory.h"
+
+#include <algorithm>
+
+#include "atoll/collectives/schedule/leads.h"
+
+namespace atl::collectives::detail {
+namespace {
+
+// Returns the output segment that is input segment `input` of the same rank in an in-place call, or -1.
+int output_of_input(const Shape& shape, int rank, std::size_t input) {
+  const bool own = static_cast<int>(input) == rank;
+  switch (shape.operation) {
+    case Operation::kAllReduce:
+    case Operation::kBarrier:
+    case Operation::kBroadcast: return 0;
+    case Operation::kReduce: return rank == shape.root ? 0 : -1;
+    case Operation::kAllGather: return rank;
+    case Operation::kGather: return rank == shape.root ? rank : -1;
+    case Operation::kReduceScatter: return own ? 0 : -1;
+    case Operation::kScatter: return own ? 0 : -1;
+    default: return -1;
+  }
+}
+
+}  // namespace
+
+bool is_reduction(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kBarrier || operation == Operation::kReduce ||
+         operation == Operation::kReduceScatter;
+}
+
+bool is_always_in_place(Operation operation) { return operation == Operation::kBroadcast; }
+bool may_be_in_place(Operation operation) { return operation != Operation::kAllToAll; }
+
+std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& shape, int rank, Space space) {
+  const bool input = space == Space::kInput;
+  const auto own = static_cast<std::size_t>(rank);
+  std::vector<std::uint64_t> counts;
+  switch (shape.operation) {
+    case Operation::kAllGather: counts = input ? std::vector{shape.counts[own]} : shape.counts; break;
+    case Operation::kGather:
+      if (input) counts = {shape.counts[own]};
+      if (!input && rank == shape.root) counts = shape.counts;
+      break;
+    case Operation::kReduceScatter: counts = input ? shape.counts : std::vector{shape.counts[own]}; break;
+    case Operation::kScatter:
+      if (!input) counts = {shape.counts[own]};
+      if (input && rank == shape.root) counts = shape.counts;
+      break;
+    case Operation::kAllToAll: counts = input ? shape.counts : shape.receive_counts; break;
+    case Operation::kReduce:
+      if (input || rank == shape.root) counts = shape.counts;
+      break;
+    default: counts = shape.counts;
+  }
+  counts.resize(std::min(counts.size(), static_cast<std::size_t>(topology.size)));
+  for (auto& count : counts) count *= size_of(shape.dtype);
+  return counts;
+}
+
+Memory::Memory(const Topology& topology, const Shape& shape, int rank, bool in_place, std::uint64_t scratch_bytes,
+               const ScheduleLimits& limits, Expressions& expressions) {
+  const auto add = [&](std::uint64_t bytes, Value value) {
+    areas_.emplace_back();
+    if (bytes > 0) areas_.back()[0] = {bytes, value, {}, {}};
+    return areas_.size() - 1;
+  };
+  const auto inputs = segment_bytes(topology, shape, rank, Space::kInput);
+  const auto outputs = segment_bytes(topology, shape, rank, Space::kOutput);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    Value value{expressions.contribution(rank), static_cast<std::uint32_t>(i), 0};
+    if (shape.library_inside) value.expression = Expressions::kNothing;
+    input_area_.push_back(add(inputs[i], value));
+  }
+  if (shape.library_inside) place_led_inputs(topology, shape, rank, limits, expressions);
+  output_area_.assign(outputs.size(), 0);
+  for (std::size_t i = 0; i < outputs.size(); ++i) output_area_[i] = add(outputs[i], {});
+  for (std::size_t i = 0; in_place && i < inputs.size(); ++i) {
+    const int output = output_of_input(shape, rank, i);
+    if (output >= 0) output_area_[static_cast<std::size_t>(output)] = input_area_[i];
+  }
+  scratch_area_ = add(scratch_bytes, {});
+}
+
+void Memory::place_led_inputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits,
+                              Expressions& expressions) {
+  Value value{expressions.contribution(rank), 0, 0};
+  if (is_reduction(shape.operation)) {
+    std::vector<Expressions::Id> members;
+    for (const int member :
+         topology.islands[static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)])])
+      members.push_back(expressions.contribution(member));
+    std::string fault;
+    value.expression = expressions.fold(members, /*raw=*/true, /*final=*/false, fault);
+  }
+  for (const Range& range : led_inputs(topology, shape, rank, limits)) {
+    Area& area = areas_[input_area_[range.segment]];
+    cut(area, range.offset);
+    cut(area, range.offset + range.bytes);
+    value.segment = range.segment;
+    value.origin = range.offset;
+    area.at(range.offset).value = value;
+  }
+}
+
+// Returns the index of the memory that a range lies in; past the end if there is no such segment.
+std::size_t Memory::area_of(const Range& range) const {
+  if (range.space == Space::kScratch) return scratch_area_;
+  const auto& areas = range.space == Space::kInput ? input_area_ : output_area_;
+  return range.segment < areas.size() ? areas[range.segment] : areas_.size();
+}
+
+// Makes `offset` a border between pieces.
+void Memory::cut(Area& area, std::uint64_t offset) {
+  auto piece = area.upper_bound(offset);
+  if (piece == area.begin()) return;
+  --piece;
+  const std::uint64_t head = offset - piece->first;
+  if (head == 0 || head >= piece->second.bytes) return;
+  Piece tail = piece->second;
+  tail.bytes -= head;
+  tail.value.origin += head;
+  piece->second.bytes = head;
+  area.emplace(offset, std::move(tail));
+}
+
+Runs Memory::read(const Range& range, std::uint32_t lane, std::uint32_t step, const Knowledge& known,
+                  std::string& fault) {
+  if (range.bytes == 0) return {};
+  Area& area = areas_[area_of(range)];
+  cut(area, range.offset);
+  cut(area, range.offset + range.bytes);
+  Runs runs;
+  const auto end = area.lower_bound(range.offset + range.bytes);
+  for (auto it = area.lower_bound(range.offset); it != end; ++it) {
+    Piece& piece = it->second;
+    if (piece.value.expression == Expressions::kNothing) fault = "reads memory that was never written";
+    if (known[piece.writer.lane] < piece.writer.step)
+      fault = "reads memory that another lane writes, without an order between them";
+    const auto same_lane = std::find_if(piece.readers.begin(), piece.readers.end(),
+                                        [&](const Access& access) { return access.lane == lane; });
+    if (same_lane != piece.readers.end()) {
+      same_lane->step = step;
+    } else {
+      piece.readers.push_back({lane, step});
+    }
+    runs.push_back({piece.bytes, piece.value});
+  }
+  return runs;
+}
+
+void Memory::write(const Range& range, const Runs& runs, std::uint32_t lane, std::uint32_t step, const Knowledge& known,
+                   std::string& fault) {
+  if (range.bytes == 0) return;
+  Area& area = areas_[area_of(range)];
+  cut(area, range.offset);
+  cut(area, range.offset + range.bytes);
+  const auto begin = area.lower_bound(range.offset);
+  const auto end = area.lower_bound(range.offset + range.bytes);
+  for (auto it = begin; it != end; ++it) {
+    const Piece& piece = it->second;
+    if (known[piece.writer.lane] < piece.writer.step)
+      fault = "writes memory that another lane writes, without an order between them";
+    for (const Access& reader : piece.readers) {
+      if (known[reader.lane] < reader.step)
+        fault = "writes memory that another lane reads, without an order between them";
+    }
+  }
+  area.erase(begin, end);
+  std::uint64_t offset = range.offset;
+  for (const Run& run : runs) {
+    area[offset] = {run.bytes, run.value, {lane, step}, {}};
+    offset += run.bytes;
+  }
+}
+
+Runs Memory::output(std::uint32_t segment) const {
+  Runs runs;
+  for (const auto& [offset, piece] : areas_[output_area_[segment]]) runs.push_back({piece.bytes, piece.value});
+  return runs;
+}
+
+}  // namespace atl::collectives::detail

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/schedule/check_run.h"
+
+#include <algorithm>
+
+#include "atoll/collectives/schedule/print.h"
+
+namespace atl::collectives::detail {
+namespace {
+
+std::uint64_t frame_cost(std::uint64_t payload_bytes) { return 64 + (payload_bytes + 63) / 64 * 64; }
+
+bool takes_frames(const Step& step) { return step.kind == StepKind::kReceive || step.kind == StepKind::kReduce; }
+
+}  // namespace
+
+CheckRun::CheckRun(const Topology& topology, const std::vector<Shape>& shapes, const std::vector<Schedule>& schedules,
+                   const ScheduleLimits& limits)
+    : topology_(topology),
+      shapes_(shapes),
+      schedules_(schedules),
+      limits_(limits),
+      ranks_(schedules.size()),
+      is_awake_(schedules.size(), false) {
+  std::uint32_t lanes = 0;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    RankState& state = ranks_[rank];
+    state.first_lane = lanes;
+    lanes += static_cast<std::uint32_t>(schedules[rank].lanes.size());
+    const Operation operation = shapes[rank].operation;
+    for (const bool in_place : {false, true}) {
+      if (in_place ? !may_be_in_place(operation) : is_always_in_place(operation)) continue;
+      state.worlds[in_place].emplace(topology, shapes[rank], static_cast<int>(rank), in_place,
+                                     schedules[rank].scratch_bytes, limits, expressions_);
+    }
+  }
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    ranks_[rank].lanes.resize(schedules[rank].lanes.size());
+    for (LaneState& lane : ranks_[rank].lanes) lane.known.assign(lanes, 0);
+    for (const Step& step : schedules[rank].steps) {
+      if (step.after_lane >= 0)
+        ranks_[rank].lanes[static_cast<std::size_t>(step.after_lane)].known_after[step.after_steps];
+    }
+  }
+}
+
+std::string CheckRun::run() {
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) wake(static_cast<int>(rank));
+  while (!awake_.empty() && fault_.empty()) {
+    const int rank = awake_.front();
+    awake_.pop_front();
+    is_awake_[static_cast<std::size_t>(rank)] = false;
+    advance(rank);
+  }
+  if (fault_.empty()) fault_ = describe_deadlock();
+  if (fault_.empty()) fault_ = check_results();
+  return fault_;
+}
+
+void CheckRun::wake(int rank) {
+  if (is_awake_[static_cast<std::size_t>(rank)]) return;
+  is_awake_[static_cast<std::size_t>(rank)] = true;
+  awake_.push_back(rank);
+}
+
+// Carries out all steps that are ready.
+void CheckRun::advance(int rank) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const Schedule& schedule = schedules_[static_cast<std::size_t>(rank)];
+  for (bool moved = true; moved && fault_.empty();) {
+    moved = false;
+    for (std::uint32_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+      while (fault_.empty() && state.lanes[lane].done < schedule.lanes[lane].count) {
+        const Step& step = schedule.steps[schedule.lanes[lane].first + state.lanes[lane].done];
+        if (!is_ready(rank, step)) break;
+        if (fault_.empty()) do_step(rank, lane, step);
+        if (!fault_.empty()) {
+          fault_ = "rank " + std::to_string(rank) + ", lane " + std::to_string(lane) + ", " +
+                   describe_step(schedule, step) + ": " + fault_;
+        }
+        moved = true;
+      }
+    }
+  }
+}
+
+std::vector<int> CheckRun::senders(int rank, const Step& step) const {
+  if (step.kind == StepKind::kReceive) return {step.peer};
+  std::vector<int> peers;
+  const auto& sources = schedules_[static_cast<std::size_t>(rank)].sources;
+  for (std::uint32_t i = 0; step.kind == StepKind::kReduce && i < step.source_count; ++i) {
+    if (sources[step.first_source + i].peer >= 0) peers.push_back(sources[step.first_source + i].peer);
+  }
+  return peers;
+}
+
+// Sets fault_ if a frame has arrived that this step does not expect.
+bool CheckRun::is_ready(int rank, const Step& step) {
+  const RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  if (step.after_lane >= 0 && state.lanes[static_cast<std::size_t>(step.after_lane)].done < step.after_steps)
+    return false;
+  if (step.kind == StepKind::kSend)
+    return channel(rank, step.peer, step.flow).used + frame_cost(step.range.bytes) <= limits_.window;
+  if (!takes_frames(step)) return true;
+  for (const int peer : senders(rank, step)) {
+    const Channel& from = channel(peer, rank, step.flow);
+    if (from.frames.empty()) return false;
+    const Frame& frame = from.frames.front();
+    if (frame.bytes != step.range.bytes || frame.count != step.count || frame.position != step.position) {
+      fault_ = "meets a frame of rank " + std::to_string(peer) + " with " + std::to_string(frame.bytes) + " bytes at " +
+               std::to_string(frame.position) + " of a message of " + std::to_string(frame.count) +
+               " elements, expected one of " + std::to_string(step.count);
+      return true;
+    }
+  }
+  return true;
+}
+
+void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  LaneState& own = state.lanes[lane];
+  learn(rank, lane, step);
+  Frame sent;
+  for (std::size_t world = 0; world < kWorlds; ++world) {
+    if (state.worlds[world]) move_values(rank, world, lane, step, &sent);
+  }
+  if (takes_frames(step)) pop_frames(rank, step);
+  if (step.kind == StepKind::kSend) {
+    sent.bytes = step.range.bytes;
+    sent.count = step.count;
+    sent.position = step.position;
+    sent.cost = frame_cost(sent.bytes);
+    sent.known = own.known;
+    Channel& to = channel(rank, step.peer, step.flow);
+    to.used += sent.cost;
+    to.frames.push_back(std::move(sent));
+    wake(step.peer);
+  }
+  ++own.done;
+  if (const auto wanted = own.known_after.find(own.done); wanted != own.known_after.end()) wanted->second = own.known;
+}
+
+// Adds to the lane's knowledge that of the step's frames and of its condition, and the step itself.
+void CheckRun::learn(int rank, std::uint32_t lane, const Step& step) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  LaneState& own = state.lanes[lane];
+  const auto join = [&](const Knowledge& other) {
+    for (std::size_t i = 0; i < own.known.size(); ++i) own.known[i] = std::max(own.known[i], other[i]);
+  };
+  own.known[state.first_lane + lane] = own.done + 1;
+  if (step.after_lane >= 0 && step.after_steps > 0) {
+    join(state.lanes[static_cast<std::size_t>(step.after_lane)].known_after.at(step.after_steps));
+  }
+  if (!takes_frames(step)) return;
+  for (const int peer : senders(rank, step)) join(channel(peer, rank, step.flow).frames.front().known);
+}
+
+void CheckRun::move_values(int rank, std::size_t world, std::uint32_t lane, const Step& step, Frame* sent) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  Memory& memory = *state.worlds[world];
+  const Knowledge& known = state.lanes[lane].known;
+  const std::uint32_t global = state.first_lane + lane;
+  const std::uint32_t number = state.lanes[lane].done + 1;
+  std::string fault;
+  switch (step.kind) {
+    case StepKind::kSend: sent->runs[world] = memory.read(step.range, global, number, known, fault); break;
+    case StepKind::kReceive:
+      memory.write(step.range, channel(step.peer, rank, step.flow).frames.front().runs[world], global, number, known,
+                   fault);
+      break;
+    case StepKind::kReduce: {
+      const Runs folded = gather_and_fold(rank, world, lane, step);
+      if (fault_.empty()) memory.write(step.range, folded, global, number, known, fault);
+      break;
+    }
+    case StepKind::kCopy:
+      if (memory.same(step.from, step.range)) break;
+      if (memory.overlap_askew(step.from, step.range)) fault = "copies between overlapping memory";
+      memory.write(step.range, memory.read(step.from, global, number, known, fault), global, number, known, fault);
+      break;
+  }
+  if (fault_.empty()) fault_ = fault;
+}
+
+Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  Memory& memory = *state.worlds[world];
+  const Schedule& schedule = schedules_[static_cast<std::size_t>(rank)];
+  const std::uint32_t number = state.lanes[lane].done + 1;
+  std::vector<Runs> sources;
+  for (std::uint32_t i = step.first_source; i < step.first_source + step.source_count; ++i) {
+    const Source& source = schedule.sources[i];
+    if (source.peer >= 0) {
+      sources.push_back(channel(source.peer, rank, step.flow).frames.front().runs[world]);
+      continue;
+    }
+    if (memory.overlap_askew(source.local, step.range)) fault_ = "folds into memory that overlaps a source";
+    sources.push_back(memory.read(source.local, state.first_lane + lane, number, state.lanes[lane].known, fault_));
+  }
+  if (!fault_.empty()) return {};
+  return fold_runs(expressions_, sources, step.raw, step.final, fault_);
+}
+
+void CheckRun::pop_frames(int rank, const Step& step) {
+  for (const int peer : senders(rank, step)) {
+    Channel& from = channel(peer, rank, step.flow);
+    from.used -= from.frames.front().cost;
+    from.frames.pop_front();
+    wake(peer);
+  }
+}
+
+std::string CheckRun::describe_deadlock() const {
+  std::string text;
+  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
+    const Schedule& schedule = schedules_[rank];
+    for (std::size_t lane = 0; lane < schedule.lanes.size(); ++lane) {
+      const std::uint32_t done = ranks_[rank].lanes[lane].done;
+      if (done == schedule.lanes[lane].count) continue;
+      text += (text.empty() ? "deadlock: rank " : "; rank ") + std::to_string(rank) + ", lane " + std::to_string(lane) +
+              ": " + describe_step(schedule, schedule.steps[schedule.lanes[lane].first + done]);
+    }
+  }
+  return text;
+}
+
+}  // namespace atl::collectives::detail

@@ -1,0 +1,394 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/collectives/schedule/executor.h"
+
+#include <algorithm>
+
+#include "atoll/collectives/schedule/executor_run.h"
+#include "atoll/core/copy.h"
+
+namespace atl::collectives {
+namespace {
+
+constexpr std::chrono::milliseconds kMaxExecutorSleep{100};
+// A rank that waits for a rank that is itself waiting delays its own timeout by this, so that the rank next to the
+// cause reports first.
+constexpr std::chrono::milliseconds kTimeoutGrace{150};
+// A peer's refusal does not travel in its channels, so frames of its next operation may arrive before it.
+constexpr std::chrono::milliseconds kNewsTakes{1000};
+
+std::uint64_t elapsed_ns(Clock::time_point since) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - since).count());
+}
+
+void copy_result(const Step& step, std::byte* to, const std::byte* from) {
+  step.past_caches ? copy_bytes_streaming(to, from, step.range.bytes) : copy_bytes(to, from, step.range.bytes);
+}
+
+const transport::Frame* leftover(transport::Channel& channel) {
+  try {
+    return channel.front();
+  } catch (const Error&) {
+    return nullptr;  // the peer has closed by now; this operation no longer needs it
+  }
+}
+
+}  // namespace
+
+Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,
+                   std::chrono::nanoseconds spin, StallObserver& stalls, bool check_data)
+    : ports_(ports),
+      topology_(topology),
+      failure_(failure),
+      refusals_(refusals),
+      spin_(spin),
+      stalls_(stalls),
+      check_data_(check_data),
+      channels_(static_cast<std::size_t>(ports.size()) * 2, nullptr),
+      results_wait_(static_cast<std::size_t>(ports.size())),
+      left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(ports.size()))),
+      sent_bytes_(std::make_unique<std::atomic<std::uint64_t>[]>(static_cast<std::size_t>(ports.size()))) {}
+
+void Executor::mark_left(int peer) noexcept {
+  left_[static_cast<std::size_t>(peer)].store(true);
+  any_left_.store(true);
+}
+
+void Executor::run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline) {
+  const auto started = Clock::now();
+  Fold fold;
+  fold.dtype = call.dtype;
+  fold.op = call.reduce_op;
+  fold.factor = call.factor;
+  Run run{schedule, call, signature, deadline, fold, size_of(call.dtype), started};
+  prepare(run);
+  transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kCollective), spin_);
+  try {
+    while (!open_lanes_.empty()) {
+      if (advance_lanes(run)) {
+        sleeper.reset();
+        run.report_at.reset();
+      } else {
+        wait(run, sleeper);
+      }
+    }
+    check_leftovers(run);
+    if (check_data_) remember_result(run);
+    if (run.checks > 0) stalls_.on_stall_over(stall_of(run));
+  } catch (const OperationRefused&) {
+    last_result_ = 0;
+    throw;
+  } catch (const Error& error) {
+    failure_.throw_if_set();  // a peer's report explains more than the closed link that follows it
+    if (error.kind() == ErrorKind::kMismatch || error.kind() == ErrorKind::kTimeout) throw;
+    throw Error(error.kind(), run.where(ports_.rank()) + ": " + error.what());
+  }
+  split_.total_ns += elapsed_ns(started);
+  split_.operations += 1;
+  split_.bytes_inside += schedule.sent_bytes_inside;
+  split_.bytes_bridge += schedule.sent_bytes_bridge;
+}
+
+void Executor::prepare(Run& run) {
+  const Schedule& schedule = run.schedule;
+  if (scratch_.size() < schedule.scratch_bytes) scratch_.resize(schedule.scratch_bytes);
+  lanes_.resize(std::max(lanes_.size(), schedule.lanes.size()));
+  open_lanes_.clear();
+  results_wait_.assign(results_wait_.size(), false);  // left over from an operation that failed
+  std::uint32_t most_sources = 0;
+  for (std::uint32_t i = 0; i < schedule.lanes.size(); ++i) {
+    lanes_[i] = {0, schedule.lanes[i].count};
+    if (schedule.lanes[i].count > 0) open_lanes_.push_back(i);
+  }
+  most_sources = static_cast<std::uint32_t>(schedule.sources.size());
+  sources_.resize(std::max<std::size_t>(
+      sources_.size(), std::min<std::size_t>(most_sources, static_cast<std::size_t>(topology_.size) + 1)));
+}
+
+// One step per lane and pass, so that the folds and receives of a block follow its sends while it is still in cache.
+bool Executor::advance_lanes(Run& run) {
+  bool moved = false;
+  run.awaits_input = false;
+  for (std::size_t i = 0; i < open_lanes_.size();) {
+    const std::uint32_t lane_index = open_lanes_[i];
+    LaneState& lane = lanes_[lane_index];
+    const Step& step = run.schedule.steps[run.schedule.lanes[lane_index].first + lane.next];
+    const bool ready =
+        step.after_lane < 0 || lanes_[static_cast<std::size_t>(step.after_lane)].next >= step.after_steps;
+    if (ready && try_step(run, step, lane)) {
+      moved = true;
+      lane.checksum = 0;
+      if (++lane.next == lane.count) {
+        open_lanes_.erase(open_lanes_.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
+    }
+    ++i;
+  }
+  return moved;
+}
+
+bool Executor::try_step(Run& run, const Step& step, LaneState& lane) {
+  switch (step.kind) {
+    case StepKind::kSend: return try_send(run, step, lane);
+    case StepKind::kReceive: return try_receive(run, step);
+    case StepKind::kReduce: return try_reduce(run, step);
+    case StepKind::kCopy: {
+      const std::byte* from = run.at(step.from, scratch_.data());
+      std::byte* to = run.at(step.range, scratch_.data());
+      if (from != to) copy_result(step, to, from);
+      return true;
+    }
+  }
+  throw Error(ErrorKind::kInternal, "a schedule holds a step of unknown kind");
+}
+
+// Results go first: the receiver always takes them, while contributions pile up there if the results that follow from
+// them cannot be sent. This keeps both directions of a link busy if ranks own unequal shares of what crosses it.
+bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
+  const auto peer = static_cast<std::size_t>(step.peer);
+  if (step.flow == Flow::kUp && results_wait_[peer]) return false;
+  if (!run.is_loaded(step.range)) {
+    run.awaits_input = true;
+    return false;
+  }
+  transport::FrameHeader header;
+  header.payload_bytes = static_cast<std::uint32_t>(step.range.bytes);
+  header.kind = static_cast<std::uint8_t>(FrameKind::kCollective);
+  header.operation = static_cast<std::uint8_t>(run.signature.operation);
+  header.dtype = static_cast<std::uint8_t>(run.signature.dtype);
+  header.reduce_op = static_cast<std::uint8_t>(run.signature.reduce_op);
+  header.attempt = run.signature.attempt;
+  header.root = run.signature.root;
+  header.sequence = run.signature.sequence;
+  header.count = step.count;
+  header.offset = step.position;
+  const std::byte* data = step.range.bytes > 0 ? run.at(step.range, scratch_.data()) : nullptr;
+  if (check_data_) {
+    if (lane.checksum == 0) lane.checksum = checksum_of({data, step.range.bytes});
+    header.checksum = lane.checksum;
+    header.tag = last_result_;
+  }
+  const bool sent = channel(step.peer, step.flow).try_send(header, {data, step.range.bytes});
+  if (step.flow == Flow::kDown) results_wait_[peer] = !sent;
+  if (sent) {
+    auto& bytes = sent_bytes_[peer];
+    bytes.store(bytes.load(std::memory_order_relaxed) + step.range.bytes, std::memory_order_relaxed);
+  }
+  return sent;
+}
+
+// Returns the frame at the head of the channel; drops frames that the peer sent for an earlier operation that was
+// refused.
+const transport::Frame* Executor::next_frame(int peer, Flow flow, const Run& run) {
+  transport::Channel& from = channel(peer, flow);
+  const transport::Frame* frame = from.front();
+  while (frame && frame->header.sequence < run.signature.sequence &&
+         refusals_.contains(number_of(frame->header.sequence))) {
+    from.pop();
+    frame = from.front();
+  }
+  return frame;
+}
+
+// Returns whether the peer may have refused this operation: sends an inquiry at once, and waits a while for the answer.
+bool Executor::is_ahead(Run& run, int peer, const transport::FrameHeader& header) {
+  if (left_[static_cast<std::size_t>(peer)].load()) return false;
+  if (header.kind != static_cast<std::uint8_t>(FrameKind::kCollective) || header.attempt != run.signature.attempt ||
+      number_of(header.sequence) <= number_of(run.signature.sequence)) {
+    return false;
+  }
+  const auto now = Clock::now();
+  if (!run.ahead_since) {
+    run.ahead_since = now;
+    stalls_.on_peer_ahead(peer);
+  }
+  return now - *run.ahead_since < kNewsTakes;
+}
+
+void Executor::check_ended(const Run& run) const {
+  failure_.throw_if_set();
+  refusals_.throw_if_refused(run.signature, run.elements(), ports_.rank());
+}
+
+// Returns that frame, checked against what this step expects; nullptr if none has arrived yet.
+const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
+  const transport::Frame* frame = next_frame(peer, step.flow, run);
+  if (!frame) return nullptr;
+  const auto& header = frame->header;
+  const Signature& mine = run.signature;
+  const bool same_call = header.kind == static_cast<std::uint8_t>(FrameKind::kCollective) &&
+                         header.sequence == mine.sequence &&
+                         header.operation == static_cast<std::uint8_t>(mine.operation) &&
+                         header.dtype == static_cast<std::uint8_t>(mine.dtype) &&
+                         header.reduce_op == static_cast<std::uint8_t>(mine.reduce_op) && header.root == mine.root &&
+                         header.count == step.count && header.attempt == mine.attempt;
+  if (!same_call) {
+    if (is_ahead(run, peer, header)) return nullptr;
+    throw Error(ErrorKind::kMismatch,
+                describe_mismatch(describe(mine, step.count), ports_.rank(), describe(header), peer));
+  }
+  if (header.offset != step.position || header.payload_bytes != step.range.bytes) {
+    throw Error(ErrorKind::kInternal, describe(mine, step.count) + ": rank " + std::to_string(peer) + " sent " +
+                                          std::to_string(header.payload_bytes) + " bytes at " +
+                                          std::to_string(header.offset) + ", expected " +
+                                          std::to_string(step.range.bytes) + " at " + std::to_string(step.position) +
+                                          "; the ranks built different schedules, please report this");
+  }
+  if (check_data_) check_last_result(peer, header.tag);
+  return frame;
+}
+
+bool Executor::try_receive(Run& run, const Step& step) {
+  const transport::Frame* frame = expect(run, step.peer, step);
+  if (!frame) return false;
+  std::byte* const to = run.at(step.range, scratch_.data());
+  copy_result(step, to, frame->payload.data());
+  if (check_data_) check_payload(step, step.peer, frame->header.checksum, {to, step.range.bytes});
+  channel(step.peer, step.flow).pop();
+  if (run.call.arrived) run.call.arrived(step.range.segment, step.range.offset + step.range.bytes);
+  return true;
+}
+
+bool Executor::try_reduce(Run& run, const Step& step) {
+  const std::span sources(run.schedule.sources.data() + step.first_source, step.source_count);
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    if (sources[i].peer < 0) {
+      sources_[i] = run.at(sources[i].local, scratch_.data());
+    } else {
+      const transport::Frame* frame = expect(run, sources[i].peer, step);
+      if (!frame) return false;
+      sources_[i] = frame->payload.data();
+    }
+  }
+  for (std::size_t i = 0; check_data_ && i < sources.size(); ++i) {
+    if (sources[i].peer < 0) continue;
+    const transport::Frame& frame = *channel(sources[i].peer, step.flow).front();
+    check_payload(step, sources[i].peer, frame.header.checksum, frame.payload);
+  }
+  if (step.range.bytes > 0) {
+    Fold how = run.fold;
+    how.premultiply = step.raw && run.call.reduce_op == ReduceOp::kPremulSum;
+    how.divisor = step.final && run.call.reduce_op == ReduceOp::kAvg ? topology_.size : 0;
+    fold(how, std::span(sources_.data(), sources.size()), run.at(step.range, scratch_.data()),
+         step.range.bytes / run.element_bytes);
+  }
+  for (const Source& source : sources) {
+    if (source.peer >= 0) channel(source.peer, step.flow).pop();
+  }
+  return true;
+}
+
+// Visits the peers whose frame or credit a lane is waiting for.
+template <typename Visit>
+void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
+  for (const std::uint32_t lane_index : open_lanes_) {
+    const LaneState& lane = lanes_[lane_index];
+    const Step& step = run.schedule.steps[run.schedule.lanes[lane_index].first + lane.next];
+    if (step.after_lane >= 0 && lanes_[static_cast<std::size_t>(step.after_lane)].next < step.after_steps) continue;
+    if (step.kind == StepKind::kSend && run.is_loaded(step.range)) visit(step.peer, step.flow, true);
+    if (step.kind == StepKind::kReceive) visit(step.peer, step.flow, false);
+    if (step.kind != StepKind::kReduce) continue;
+    for (std::uint32_t i = 0; i < step.source_count; ++i) {
+      const int peer = run.schedule.sources[step.first_source + i].peer;
+      if (peer < 0) continue;
+      transport::Channel* known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(step.flow)];
+      if (!known || !known->front()) visit(peer, step.flow, false);
+    }
+  }
+}
+
+// Opens both flows, contributions last: a rank that has contributions of a later operation then also has every earlier
+// result, so that check_leftovers finds an unexpected one by the end of the next operation.
+void Executor::open_flows(int peer) {
+  const auto slot = static_cast<std::size_t>(peer) * 2;
+  channels_[slot + static_cast<std::size_t>(Flow::kDown)] = &ports_.open(peer, Port::kDown);
+  channels_[slot + static_cast<std::size_t>(Flow::kUp)] = &ports_.open(peer, Port::kUp);
+}
+
+void Executor::wait(Run& run, transport::Sleeper& sleeper) {
+  check_ended(run);
+  if (any_left_.load(std::memory_order_acquire)) check_left(run);
+  bool bridge = false;
+  for_each_awaited(run, [&](int peer, Flow, bool) { bridge = bridge || !topology_.same_island(ports_.rank(), peer); });
+  const auto blocked_since = Clock::now();
+  if (blocked_since >= run.deadline.when() && blocked_since >= run.deadline.when() + patience(run)) time_out(run);
+  if (!run.report_at) {
+    run.stalled_since = blocked_since;
+    run.report_at = blocked_since + until_next_check(0);
+  }
+  bool moved = false;
+  do {
+    sleeper.wait_briefly(run.awaits_input ? kPauseForInput
+                                          : std::max<std::chrono::nanoseconds>(
+                                                run.deadline.remaining(kMaxExecutorSleep), kTimeoutGrace / 10));
+    check_ended(run);
+    const auto now = Clock::now();
+    if (now >= run.deadline.when()) break;
+    if (now >= *run.report_at) {
+      stalls_.on_stall(stall_of(run));
+      run.report_at = now + until_next_check(++run.checks);
+    }
+    moved = advance_lanes(run);
+  } while (!moved && !any_left_.load(std::memory_order_acquire));
+  if (moved) run.report_at.reset();
+  if (bridge) split_.bridge_ns += elapsed_ns(blocked_since);
+}
+
+Stall Executor::stall_of(const Run& run) {
+  awaited_.clear();
+  for_each_awaited(run, [&](int peer, Flow, bool) {
+    if (std::find(awaited_.begin(), awaited_.end(), peer) == awaited_.end()) awaited_.push_back(peer);
+  });
+  return {run.signature.sequence, run.name(), awaited_, run.entered, run.stalled_since};
+}
+
+void Executor::check_left(Run& run) {
+  // Everything that a peer sent before it left is in the channel by now: check once more before giving up on it.
+  if (advance_lanes(run)) return run.report_at.reset();
+  for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
+    if (!left_[static_cast<std::size_t>(peer)].load()) return;
+    if (!sending && channel(peer, flow).front()) return;
+    throw Error(ErrorKind::kPeerLost, "rank " + std::to_string(peer) + " has left the group");
+  });
+}
+
+// Checks for frames of this operation or an older one that no step took: their sender made another call, for example
+// with another root.
+void Executor::check_leftovers(const Run& run) {
+  for (const int peer : run.schedule.peers) {
+    for (const Flow flow : {Flow::kUp, Flow::kDown}) {
+      transport::Channel* known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
+      const transport::Frame* frame = known ? leftover(*known) : nullptr;
+      if (!frame || frame->header.sequence > run.signature.sequence) continue;
+      if (refusals_.contains(number_of(frame->header.sequence))) continue;
+      throw Error(ErrorKind::kMismatch, describe_leftover(describe(frame->header), peer, ports_.rank()));
+    }
+  }
+}
+
+// Returns how long to wait beyond the deadline. A device is this rank's own, and contributions from inside the island
+// come straight from their origin; those over the bridge, and results, depend on other ranks.
+std::chrono::milliseconds Executor::patience(const Run& run) const {
+  int steps = run.awaits_input ? 0 : 2;
+  for_each_awaited(run, [&](int peer, Flow flow, bool) {
+    if (flow == Flow::kUp) steps = std::min(steps, topology_.same_island(ports_.rank(), peer) ? 0 : 1);
+  });
+  return steps * kTimeoutGrace;
+}
+
+void Executor::time_out(Run& run) {
+  std::string waited;
+  for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
+    const bool bridge = !topology_.same_island(ports_.rank(), peer);
+    waited += (waited.empty() ? "" : "; ") + std::string(sending ? "sending to rank " : "waiting for rank ") +
+              std::to_string(peer) + (bridge ? " over the bridge" : " inside the island") +
+              (flow == Flow::kUp ? " (contributions)" : " (results)") + ports_.missing_link(peer);
+  });
+  if (run.awaits_input)
+    waited += (waited.empty() ? "" : "; ") + std::string("waiting for its input to arrive from the device");
+  const std::string why = stalls_.explain(stall_of(run));
+  throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited) +
+                                       (why.empty() ? "" : "; " + why));
+}
+
+}  // namespace atl::collectives

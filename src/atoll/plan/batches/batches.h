@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/plan/bounds.h"
+#include "atoll/plan/cost.h"
+
+namespace atl::plan {
+
+/// Power that a device draws while it computes and while it waits.
+struct Power {
+  double busy_watts = 0;
+  double idle_watts = 0;
+};
+
+/// Metrics that BalanceNet measures on a rank.
+struct Metrics {
+  std::optional<double> ops;          ///< operations per second
+  std::optional<double> memory_used;  ///< bytes
+  std::optional<double> latency;      ///< seconds, one value per rank (Algorithm 1)
+  std::vector<double> latencies;      ///< seconds to each rank (equation 5); empty when unknown
+};
+
+/// One rank as the planner sees it.
+struct Rank {
+  std::string name;
+  Cost cost;
+  Bounds bounds;
+  std::optional<Power> power;
+  Metrics metrics;
+};
+
+/// Samples per rank, and the duration of the step: the longest time of all ranks.
+struct Split {
+  std::vector<std::int64_t> batches;
+  double seconds = 0;
+};
+
+/// Both functions return the batches of sum `batch` within the ranks' bounds whose longest time is smallest, exactly.
+/// Of equally long times the one that leaves a rank with fewer samples goes first, then the lowest rank, so both give
+/// the same batches and every rank of a job computes the same. With unequal quanta both test sums for reachability
+/// instead (ReachableSums has the limit), and ties go to batches near the ranks' capacities. They throw
+/// Error(kInvalidArgument) if no batches fit.
+///
+/// Gives one sample at a time to the rank that finishes it first: O(batch * log(ranks)).
+Split greedy(std::span<const Rank> ranks, std::int64_t batch);
+/// Bisects the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch))
+/// inversions of a cost.
+Split threshold(std::span<const Rank> ranks, std::int64_t batch);
+
+/// Returns the longest seconds(batches[i]) of all ranks.
+double step_seconds(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
+
+/// A JSON list with one object per rank; docs/plan-batches.md describes its keys. Throws Error(kInvalidArgument) that
+/// names the rank and the key.
+std::vector<Rank> ranks_from_json(const std::string& text);
+std::string ranks_to_json(std::span<const Rank> ranks);
+
+std::vector<std::string> names_of(std::span<const Rank> ranks);
+std::vector<Bounds> bounds_of(std::span<const Rank> ranks);
+
+}  // namespace atl::plan

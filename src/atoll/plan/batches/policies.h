@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "atoll/plan/batches/batches.h"
+
+namespace atl::plan {
+
+/// Input of a policy. Fields that the policy does not use are ignored.
+struct Request {
+  std::vector<Rank> ranks;
+  std::int64_t batch = 0;           ///< the global batch, in samples
+  std::string policy = "minmax";    ///< one of policies()
+  std::string form = "normalised";  ///< of the balancenet policies: "normalised" or "literal"
+  std::uint64_t seed = 0;           ///< random
+  std::int64_t epoch = 0;           ///< random
+  std::vector<double> shares;       ///< fixed: one per rank, of any sum
+  std::int64_t probe = 0;           ///< kaitian policies: batch at which the scores are measured; 0: batch / ranks
+  int rounds = 8;                   ///< kaitian-iterative
+  double slowdown = 0.1;            ///< energy: by which share a step may exceed the optimum
+
+  /// Reads an object with these names as keys; see ranks_from_json for the ranks.
+  static Request from_json(const std::string& text);
+};
+
+/// A division of the global batch, with its predicted times.
+struct BatchPlan {
+  std::string policy;
+  std::string form;  ///< empty if the policy has only one form
+  std::vector<std::string> names;
+  std::vector<std::int64_t> batches;
+  std::int64_t total = 0;       ///< sum of the batches; differs from the request's batch in literal forms only
+  std::vector<double> seconds;  ///< per rank
+  double step = 0;              ///< the longest of them
+  std::vector<double> idle;     ///< per rank: the share of the step in which it waits
+  double mean_idle = 0;
+  double bound = 0;                         ///< the shortest step that any division of the request's batch has
+  double distance = 1;                      ///< step / bound; if the totals differ, per sample (then it may be below 1)
+  std::optional<double> joules_per_sample;  ///< if all ranks state their watts
+  bool exact = false;                       ///< no division is better by the policy's objective
+  std::vector<std::string> notes;
+
+  /// Returns 16 hexadecimal digits, equal for equal policies and batches.
+  std::string id() const;
+  std::string to_json() const;
+};
+
+/// equal               the same for each rank
+/// random              by random weights of the request's seed and epoch
+/// fixed               in proportion to the request's shares
+/// kaitian             in proportion to the ranks' speeds at the probe batch
+/// kaitian-iterative   the same rule repeated at the resulting batches; the best of all rounds
+/// balancenet-eq5      by compute, memory and pairwise latencies, equation 5 of BalanceNet
+/// balancenet-alg1     by compute, memory and one latency per rank, Algorithm 1 of BalanceNet
+/// energy              the least joules per sample among steps at most `slowdown` longer than the optimum
+/// minmax              the shortest step
+std::span<const std::string_view> policies() noexcept;
+
+/// Divides request.batch by request.policy within the ranks' bounds; literal forms ignore the bounds and note it.
+/// Throws Error(kInvalidArgument) if no division fits, or if the policy is unknown or lacks an input. Pure: equal
+/// requests give equal plans.
+BatchPlan plan_batches(const Request& request);
+
+/// Predicts the times of `batches` and compares them with the optimum for request.batch.
+BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches);
+
+}  // namespace atl::plan

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "atoll/plan/fleet/fleet.h"
+
+namespace atl::plan {
+
+struct FleetOptions {
+  enum class Objective { kTotal, kWorst };
+  Objective objective = Objective::kTotal;  ///< the sum of the robots' mean seconds, or the largest of them
+  double joule_seconds = 0;                 ///< seconds added to a robot's mean seconds for each joule of its mean
+  FleetSpan span;                           ///< of each simulation; usual_span() if it has no end
+  int simulations = 200;                    ///< that `aware` may use to improve its best choice
+  int most_choices = 100;                   ///< up to this number of choices, `aware` simulates all of them
+};
+
+struct FleetPlan {
+  std::string policy;
+  std::vector<std::size_t> choice;  ///< by robot, of its candidates
+  FleetRun run;
+  double value = 0;         ///< of the objective
+  bool is_optimum = false;  ///< all choices were simulated, and none has a smaller value
+  int simulations = 0;      ///< used
+};
+
+/// Returns 15 frames of the slowest robot, each with the plan that is best for it alone.
+FleetSpan usual_span(const FleetSimulator& fleet);
+
+/// Returns the value of the objective for a run.
+double value_of(const FleetRun& run, const FleetOptions& options);
+
+/// local    each robot's fastest candidate that does not use the server; if there is none, as selfish
+/// selfish  each robot's best candidate as if it were alone
+/// aware    the best that the search finds by simulation, never worse than the other two
+std::vector<std::string> fleet_policies();
+
+/// Plans by the policy. `aware` starts from the other two, moves from each to the best by expected_seconds(), one robot
+/// at a time, until nothing improves, and then does the same by simulation from the best of all four. Deterministic.
+/// Throws Error(kInvalidArgument) for an unknown policy and for a weight that is negative or infinite, and as
+/// FleetSimulator::run.
+FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, const FleetOptions& options = {});
+
+}  // namespace atl::plan

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "atoll/plan/fleet/plan.h"
+#include "atoll/plan/fleet/server_load.h"
+
+namespace atl::plan {
+
+struct RoundOptions {
+  int rounds = 48;
+  FleetSpan span;          ///< of a round; usual_span() if it has no end
+  std::uint64_t seed = 0;  ///< for the sessions' choosers, with the robot's number added
+  double gain = 0.05;      ///< what a change must save
+  bool is_damped = true;   ///< false: every session that would gain changes at once, to show why damping is needed
+};
+
+/// The result when each session decides for itself.
+struct FleetRounds {
+  std::vector<std::vector<std::size_t>> choices;  ///< by round
+  std::vector<double> totals;                     ///< by round, the sum of the robots' mean seconds
+  int settled = 0;                                ///< the first round after which no session changes
+  FleetPlan plan;                                 ///< of the last round: "distributed"
+};
+
+/// Returns what a robot's session learns from a run: from the server about the others, and from its own inferences.
+ServerLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t robot);
+
+/// Simulates rounds in which each robot keeps its plan; after each one its session predicts all its candidates alone,
+/// with the rate that its messages will have and the wait for a turn that the load makes likely, and a PlanChooser
+/// decides. Begins with the selfish choice. Every round is a simulation of its own. Throws Error(kInvalidArgument) for
+/// fewer than one round, and as PlanChooser and FleetSimulator::run.
+FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options = {});
+
+}  // namespace atl::plan

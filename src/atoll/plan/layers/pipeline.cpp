@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/layers/pipeline.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "atoll/plan/layers/price.h"
+#include "atoll/plan/layers/stages.h"
+#include "atoll/plan/layers/ties.h"
+#include "atoll/plan/numbers.h"
+
+namespace atl::plan {
+namespace {
+
+// Limits of the period from candidate `first` to `last`, and a lower bound on the sums of their pipelines.
+struct Interval {
+  std::size_t first = 0;
+  std::size_t last = 0;
+  double least_sum = 0;
+  double bound = 0;
+};
+
+class PipelineSearch {
+ public:
+  PipelineSearch(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches,
+                 bool leave_out, double cutoff)
+      : costs_(costs),
+        counts_(counts),
+        micro_batches_(micro_batches),
+        leave_out_(leave_out),
+        weight_(costs.weight_of_busy(micro_batches)),
+        least_period_(std::max(costs.spread(counts), costs.longest_item(counts))),
+        least_sum_(costs.least_fill(counts)),
+        best_(cutoff) {
+    for (std::size_t device = 0; device < costs.classes(); ++device) {
+      if (counts[device] == 0) continue;
+      for (std::size_t next = 0; next <= costs.classes(); ++next) {
+        if (next < costs.classes() && counts[next] == 0) continue;
+        for (std::size_t end = 1; end <= costs.items(); ++end) {
+          most_period_ = std::max(most_period_, costs.busy(device, next, 0, end, true));
+        }
+      }
+    }
+  }
+
+  std::optional<LayerPipeline> run() {
+    const std::int64_t all = total_of(counts_);
+    const std::vector<TieCase> cases = tie_cases(costs_, counts_);
+    if (leave_out_ && costs_.needs_stages()) {
+      const std::int64_t most = std::min(all, static_cast<std::int64_t>(costs_.items()));
+      for (std::int64_t stages = 1; stages <= most; ++stages) search(cases, stages);
+    } else {
+      search(cases, 0);
+    }
+    return std::move(pipeline_);
+  }
+
+ private:
+  void search(const std::vector<TieCase>& cases, std::int64_t stages) {
+    StageSearch stage_search(costs_, counts_, micro_batches_, stages, leave_out_);
+    stages_ = &stage_search;
+    for (const TieCase& ties : cases) {
+      if (stage_search.fits(ties.blocked)) search(ties);
+    }
+  }
+
+  // Returns the sum with which a pipeline of this period takes as long as the best one.
+  double sum_for(double period) const {
+    return best_ < kInfinity ? costs_.chunks() * (best_ - weight_ * period) * (1 + kPipelineRounding) : kInfinity;
+  }
+
+  std::optional<LayerPipeline> probe(const TieCase& ties, double limit, double from) {
+    std::optional<std::vector<LayerStage>> stages = stages_->cheapest(ties, limit, sum_for(from));
+    if (!stages) return std::nullopt;
+    LayerPipeline pipeline = priced(costs_, std::move(*stages), micro_batches_);
+    if (pipeline.seconds < best_) {
+      best_ = pipeline.seconds;
+      pipeline_ = pipeline;
+    }
+    return pipeline;
+  }
+
+  double sum_of(const LayerPipeline& pipeline) const { return pipeline.fill + costs_.chunks() * pipeline.ties; }
+
+  void search(const TieCase& ties) {
+    const double least_sum = least_sum_ + costs_.chunks() * ties.least;
+    for (double slack = 0.03; best_ == kInfinity && weight_ > 0; slack *= 2) {
+      const double limit = least_period_ * (1 + slack);
+      const bool all = least_period_ <= 0 || limit >= most_period_;
+      if (!probe(ties, all ? most_period_ : limit, least_period_) && all) return;
+    }
+    const double limit = weight_ > 0 ? (best_ - least_sum / costs_.chunks()) / weight_ : kInfinity;
+    const std::optional<LayerPipeline> widest = probe(ties, std::min(limit, most_period_), least_period_);
+    if (!widest || weight_ <= 0) return;
+    const std::vector<double> limits = candidates(widest->period);
+    if (limits.empty()) return;
+    std::vector<Interval> open;
+    add(open, limits, 0, limits.size(), sum_of(*widest));
+    while (!open.empty()) {
+      const auto next =
+          std::min_element(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.bound < b.bound; });
+      const Interval interval = *next;
+      open.erase(next);
+      if (interval.bound >= best_ * (1 - kPipelineRounding)) return;
+      const std::size_t middle = interval.first + (interval.last - interval.first) / 2;
+      const std::optional<LayerPipeline> found = probe(ties, limits[middle], limits[interval.first]);
+      add(open, limits, middle + 1, interval.last + 1, interval.least_sum);
+      if (!found) continue;
+      const auto settled = std::lower_bound(limits.begin(), limits.end(), found->period) - limits.begin();
+      add(open, limits, interval.first, static_cast<std::size_t>(settled), sum_of(*found));
+    }
+  }
+
+  void add(std::vector<Interval>& open, const std::vector<double>& limits, std::size_t first, std::size_t past,
+           double least_sum) const {
+    if (first >= past) return;
+    open.push_back({first, past - 1, least_sum, weight_ * limits[first] + least_sum / costs_.chunks()});
+  }
+
+  // Returns the seconds that stages can take, from the least period to below `below`, in order.
+  std::vector<double> candidates(double below) const {
+    std::vector<double> found;
+    for (std::size_t device = 0; device < costs_.classes(); ++device) {
+      if (counts_[device] == 0) continue;
+      for (std::size_t next = 0; next <= costs_.classes(); ++next) {
+        if (next < costs_.classes() && counts_[next] == 0) continue;
+        for (const bool recompute : {false, true}) collect(device, next, recompute, below, found);
+      }
+    }
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
+    return found;
+  }
+
+  void collect(std::size_t device, std::size_t next, bool recompute, double below, std::vector<double>& found) const {
+    const LayerRecompute wish = costs_.request().recompute;
+    if (wish == (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways)) return;
+    const double least = least_period_ * (1 - kPipelineRounding);
+    for (std::size_t end = 1; end <= costs_.items(); ++end) {
+      for (std::size_t begin = end; begin-- > 0;) {
+        const double seconds = costs_.busy(device, next, begin, end, recompute);
+        if (seconds >= below) break;
+        if (seconds >= least) found.push_back(seconds);
+      }
+    }
+  }
+
+  const LayerCosts& costs_;
+  const std::vector<std::int64_t>& counts_;
+  std::int64_t micro_batches_;
+  bool leave_out_;
+  double weight_;
+  double least_period_;
+  double most_period_ = 0;
+  double least_sum_;
+  double best_;
+  std::optional<LayerPipeline> pipeline_;
+  StageSearch* stages_ = nullptr;
+};
+
+}  // namespace
+
+std::optional<LayerPipeline> best_pipeline(const LayerCosts& costs, const std::vector<std::int64_t>& counts,
+                                           std::int64_t micro_batches, bool leave_out, double cutoff) {
+  return PipelineSearch(costs, counts, micro_batches, leave_out, cutoff).run();
+}
+
+bool pipeline_fits(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches,
+                   bool leave_out, double extra_bytes) {
+  const std::int64_t all = total_of(counts);
+  const bool counted = leave_out && costs.needs_stages();
+  const std::vector<TieCase> cases = tie_cases(costs, counts);
+  for (std::int64_t stages = counted ? 1 : 0; stages <= (counted ? all : 0); ++stages) {
+    const StageSearch search(costs, counts, micro_batches, stages, leave_out, extra_bytes);
+    for (const TieCase& ties : cases) {
+      if (search.fits(ties.blocked)) return true;
+    }
+  }
+  return false;
+}
+
+double pipeline_bound(const LayerCosts& costs, const std::vector<std::int64_t>& counts, std::int64_t micro_batches) {
+  const double period = std::max(costs.spread(counts), costs.longest_item(counts));
+  return costs.weight_of_busy(micro_batches) * period + costs.least_fill(counts) / costs.chunks();
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/operators/exchange.h"
+
+#include <algorithm>
+#include <string>
+
+#include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/stages.h"
+#include "atoll/plan/text.h"
+
+namespace atl::plan {
+namespace {
+
+std::string text(Region region) { return "[" + std::to_string(region.begin) + ", " + std::to_string(region.end) + ")"; }
+
+const char* name_of(Side side) { return side == Side::kRobot ? "robot" : "server"; }
+Side other(Side side) { return side == Side::kRobot ? Side::kServer : Side::kRobot; }
+
+Region all_of(const OperatorGraph& graph, int index) { return {0, operator_at(graph, index).rows}; }
+
+Region needed(const OperatorGraph& graph, const Operand& operand, Region made) {
+  const Region all = all_of(graph, operand.producer);
+  return intersection(rows_needed(operand, made, all.end), all);
+}
+
+void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
+  if (shares.size() != graph.operators.size()) {
+    refuse(counted(static_cast<std::int64_t>(shares.size()), "share") + " for " +
+           counted(static_cast<std::int64_t>(graph.operators.size()), "operator") + ": give one for each");
+  }
+  for (int i = 0; i < static_cast<int>(shares.size()); ++i) {
+    const Share& share = shares[as_index(i)];
+    for (const Side side : {Side::kRobot, Side::kServer}) {
+      if (all_of(graph, i).holds(made_by(share, side))) continue;
+      refuse(operator_name(graph, i) + " has " + counted(operator_at(graph, i).rows, "row") +
+             ", and its share on the " + name_of(side) + " is " + text(made_by(share, side)));
+    }
+    if (operator_at(graph, i).is_input() && (share.robot != all_of(graph, i) || !share.server.is_empty())) {
+      refuse(operator_name(graph, i) + " is an input: give the robot all its rows and the server none");
+    }
+  }
+}
+
+// Computes the needs of one side.
+class Wanting {
+ public:
+  Wanting(const OperatorGraph& graph, std::span<const Share> shares, Side side)
+      : graph_(graph), shares_(shares), side_(side) {
+    needs_.lacks.resize(shares.size());
+  }
+
+  Needs all() {
+    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) find_awaits(i);
+    if (side_ == Side::kRobot) {
+      for (const int output : graph_.outputs) want(output, all_of(graph_, output));
+    }
+    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) settle(i);
+    return std::move(needs_);
+  }
+
+ private:
+  void find_awaits(int user) {
+    const Region made = made_by(shares_[as_index(user)], side_);
+    if (made.is_empty()) return;
+    const std::vector<Operand>& operands = operator_at(graph_, user).operands;
+    for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
+      const int producer = operands[as_index(i)].producer;
+      if (want(producer, needed(graph_, operands[as_index(i)], made))) needs_.awaits.push_back({user, i, producer});
+    }
+  }
+
+  // Until `settle`, the lacks are the needed rows of operators that are not wholly available.
+  bool want(int producer, Region rows) {
+    if (made_by(shares_[as_index(producer)], side_).holds(rows)) return false;
+    needs_.lacks[as_index(producer)].push_back(rows);
+    return true;
+  }
+
+  void settle(int producer) {
+    std::vector<Region>& lacks = needs_.lacks[as_index(producer)];
+    if (lacks.empty()) return;
+    const Region own = made_by(shares_[as_index(producer)], side_);
+    const Region others = made_by(shares_[as_index(producer)], other(side_));
+    lacks = without(lacks, own);
+    for (const Region part : lacks) {
+      if (others.holds(part)) continue;
+      refuse(std::string("the ") + name_of(side_) + " needs rows " + text(part) + " of " +
+             operator_name(graph_, producer) + " and computes " + text(own) + ", the " + name_of(other(side_)) +
+             " computes " + text(others) + ": assign every needed row to one of them");
+    }
+  }
+
+  const OperatorGraph& graph_;
+  std::span<const Share> shares_;
+  Side side_;
+  Needs needs_;
+};
+
+// Returns the row after the first `count` rows of the regions.
+std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions) {
+  for (const Region region : regions) {
+    if (count <= region.size()) return region.begin + count;
+    count -= region.size();
+  }
+  return regions.back().end;
+}
+
+// Tracks what the server can compute with the inputs that have arrived.
+class Streaming {
+ public:
+  Streaming(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs)
+      : graph_(graph), shares_(shares), reach_(shares.size(), 0) {
+    find_operators(needs);
+  }
+
+  const std::vector<int>& operators() const { return operators_; }
+  int next() const { return next_; }
+
+  // Receives the input's rows up to `end`.
+  std::vector<OperatorRows> take(int input, std::int64_t end) {
+    reach_[as_index(input)] = end;
+    std::vector<OperatorRows> possible;
+    for (const int index : operators_) {
+      const std::int64_t from = std::max(made(index).begin, reach_[as_index(index)]);
+      const std::int64_t to = possible_end(index);
+      if (to == from) continue;
+      reach_[as_index(index)] = to;
+      possible.push_back({index, {from, to}});
+    }
+    return possible;
+  }
+
+ private:
+  Region made(int index) const { return shares_[as_index(index)].server; }
+
+  void find_operators(const Needs& needs) {
+    std::size_t awaited = 0;
+    for (; next_ < static_cast<int>(shares_.size()); ++next_) {
+      if (made(next_).is_empty() || operator_at(graph_, next_).is_input()) continue;
+      if (operator_at(graph_, next_).is_state) break;  // it is made once, not once for each chunk
+      const auto& operands = operator_at(graph_, next_).operands;
+      if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
+      bool from_inputs = true;
+      for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next_; ++awaited) {
+        from_inputs = from_inputs && operator_at(graph_, needs.awaits[awaited].producer).is_input();
+      }
+      if (!from_inputs) break;
+      operators_.push_back(next_);
+    }
+  }
+
+  // Returns the row up to which the operator can be computed.
+  std::int64_t possible_end(int index) const {
+    const std::int64_t begin = made(index).begin;
+    const auto& operands = operator_at(graph_, index).operands;
+    const auto is_possible = [&](std::int64_t end) {
+      return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+        const Region rows = needed(graph_, operand, {begin, end});
+        return rows.is_empty() || rows.end <= reach_[as_index(operand.producer)];
+      });
+    };
+    std::int64_t low = std::max(begin, reach_[as_index(index)]);
+    std::int64_t high = made(index).end;
+    while (low < high) {
+      const std::int64_t middle = low + (high - low + 1) / 2;
+      if (is_possible(middle)) {
+        low = middle;
+      } else {
+        high = middle - 1;
+      }
+    }
+    return low;
+  }
+
+  const OperatorGraph& graph_;
+  std::span<const Share> shares_;
+  std::vector<std::int64_t> reach_;  // by operator, the row after the available ones
+  std::vector<int> operators_;
+  int next_ = 0;
+};
+
+}  // namespace
+
+std::vector<Region> without(const std::vector<Region>& pieces, Region own) {
+  std::vector<Region> parts;
+  for (const Region piece : pieces) {
+    if (own.is_empty()) {
+      parts.push_back(piece);
+      continue;
+    }
+    parts.push_back({piece.begin, std::min(piece.end, own.begin)});
+    parts.push_back({std::max(piece.begin, own.end), piece.end});
+  }
+  std::erase_if(parts, [](Region part) { return part.is_empty(); });
+  std::sort(parts.begin(), parts.end(), [](Region a, Region b) { return a.begin < b.begin; });
+  std::vector<Region> merged;
+  for (const Region part : parts) {
+    if (merged.empty() || part.begin > merged.back().end) {
+      merged.push_back(part);
+    } else {
+      merged.back().end = std::max(merged.back().end, part.end);
+    }
+  }
+  return merged;
+}
+
+std::int64_t rows_of(const std::vector<Region>& regions) noexcept {
+  std::int64_t rows = 0;
+  for (const Region region : regions) rows += region.size();
+  return rows;
+}
+
+double message_bytes(const Operator& made, const std::vector<Region>& regions) noexcept {
+  const auto bytes = static_cast<double>(made.bytes);
+  if (made.is_state) return bytes * static_cast<double>(regions.size());
+  return static_cast<double>(rows_of(regions)) / static_cast<double>(made.rows) * bytes;
+}
+
+std::array<Needs, 2> needs_of(const OperatorGraph& graph, std::span<const Share> shares) {
+  check_shares(graph, shares);
+  return {Wanting(graph, shares, Side::kRobot).all(), Wanting(graph, shares, Side::kServer).all()};
+}
+
+Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs, int chunks) {
+  if (chunks < 1) refuse("an input is sent in " + std::to_string(chunks) + " chunks: give at least 1");
+  Stream stream;
+  std::vector<int> inputs;
+  for (int i = 0; i < static_cast<int>(shares.size()); ++i) {
+    if (operator_at(graph, i).is_input() && !needs.lacks[as_index(i)].empty()) inputs.push_back(i);
+  }
+  if (inputs.empty()) return stream;
+  Streaming streaming(graph, shares, needs);
+  if (chunks > 1 && !streaming.operators().empty()) {
+    stream.operators = streaming.operators();
+    stream.next = streaming.next();
+  }
+  for (const int input : inputs) {
+    const std::vector<Region>& lacks = needs.lacks[as_index(input)];
+    const std::int64_t rows = rows_of(lacks);
+    const std::int64_t count = std::min<std::int64_t>(chunks, rows);
+    std::int64_t begin = lacks.front().begin;
+    for (std::int64_t chunk = 1; chunk <= count; ++chunk) {
+      const std::int64_t there = rows * chunk / count;
+      const std::int64_t end = end_of_first(there, lacks);
+      stream.chunks.push_back({input, {}, rows - there, {}});
+      for (const Region region : lacks) {
+        const Region part = intersection(region, {begin, end});
+        if (!part.is_empty()) stream.chunks.back().rows.push_back(part);
+      }
+      if (!stream.operators.empty()) stream.chunks.back().possible = streaming.take(input, end);
+      begin = end;
+    }
+  }
+  return stream;
+}
+
+}  // namespace atl::plan

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/operators/region_grid.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <utility>
+
+namespace atl::plan {
+namespace {
+
+std::vector<std::int64_t> cuts_of(std::int64_t rows, int parts) {
+  std::vector<std::int64_t> cuts;
+  for (int part = 0; part <= parts; ++part) cuts.push_back((rows * part + parts / 2) / parts);
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  return cuts;
+}
+
+// Returns the cuts within `window` steps of `cut`, and both ends.
+std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, int window) {
+  const auto is_nearer = [&](std::int64_t a, std::int64_t b) { return std::abs(a - cut) < std::abs(b - cut); };
+  const auto middle = std::min_element(cuts.begin(), cuts.end(), is_nearer) - cuts.begin();
+  std::vector<bool> result(cuts.size());
+  for (std::size_t k = 0; k < cuts.size(); ++k) {
+    result[k] = k == 0 || k + 1 == cuts.size() || std::abs(static_cast<std::ptrdiff_t>(k) - middle) <= window;
+  }
+  return result;
+}
+
+bool is_by_row(const Operator& made) {
+  return !made.is_state && std::all_of(made.operands.begin(), made.operands.end(),
+                                       [](const Operand& operand) { return operand.needed != nullptr; });
+}
+
+}  // namespace
+
+std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& chain, const std::vector<Share>& shares,
+                                int most) {
+  const std::size_t count = chain.stages.size();
+  std::vector<double> bytes;
+  for (const Stage& stage : chain.stages) bytes.push_back(exit_bytes(graph, stage));
+  std::vector<double> work(count, 1.0 / static_cast<double>(count));
+  const double seconds = graph.robot_seconds();
+  for (std::size_t k = 0; k < count && seconds > 0; ++k) {
+    for (const int v : chain.stages[k].operators) {
+      work[k] += operator_at(graph, v).robot.seconds(operator_at(graph, v).rows) / seconds;
+    }
+  }
+  std::vector<bool> is_chosen(count, count <= static_cast<std::size_t>(std::max(most, 1)));
+  is_chosen.back() = true;
+  std::vector<int> smallest(static_cast<std::size_t>(std::max(most - 1, 0)), -1);
+  double before = 0;
+  for (std::size_t k = 0; k < count && !smallest.empty(); ++k) {
+    const auto part = static_cast<std::size_t>(before / 2 * static_cast<double>(smallest.size()));
+    int& chosen = smallest[std::min(part, smallest.size() - 1)];
+    if (chosen < 0 || bytes[k] < bytes[static_cast<std::size_t>(chosen)]) chosen = static_cast<int>(k);
+    before += work[k];
+  }
+  for (const int k : smallest) {
+    if (k >= 0) is_chosen[static_cast<std::size_t>(k)] = true;
+  }
+  const auto share_at = [&](std::size_t k) { return shares[static_cast<std::size_t>(chain.stages[k].exits.front())]; };
+  for (std::size_t k = 0; k + 1 < count; ++k) {
+    const Share here = share_at(k);
+    const Share next = share_at(k + 1);
+    if (here.robot.is_empty() != next.robot.is_empty() || here.server.is_empty() != next.server.is_empty()) {
+      is_chosen[k] = true;
+    }
+    // Divided tensors up to here must be gathered here: after this one side computes everything.
+    if (chain.stages[k].rows > 1 && chain.stages[k + 1].rows == 1) is_chosen[k] = true;
+  }
+  std::vector<int> stages;
+  for (std::size_t k = 0; k < count; ++k) {
+    if (is_chosen[k]) stages.push_back(static_cast<int>(k));
+  }
+  return stages;
+}
+
+std::vector<GridTensor> grid_of(const OperatorGraph& graph, const StageChain& chain, const std::vector<int>& stages,
+                                int parts) {
+  std::vector<GridTensor> tensors;
+  bool is_streamable = true;
+  double fixed = 0;
+  std::size_t next = 0;
+  for (const int stage : stages) {
+    for (; next <= static_cast<std::size_t>(stage); ++next) {
+      for (const int v : chain.stages[next].operators) {
+        is_streamable = is_streamable && is_by_row(operator_at(graph, v));
+        fixed += operator_at(graph, v).server.fixed;
+      }
+    }
+    const Stage& made = chain.stages[static_cast<std::size_t>(stage)];
+    const double bytes = exit_bytes(graph, made);
+    const bool is_state = made.exits.size() == 1 && operator_at(graph, made.exits.front()).is_state;
+    GridTensor tensor{stage, made.rows, bytes, cuts_of(made.rows, parts), {}, {}, is_streamable, fixed, is_state};
+    tensor.may_end.assign(tensor.cuts.size(), true);
+    tensor.may_begin.assign(tensor.cuts.size(), true);
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+void keep_near(const StageChain& chain, const std::vector<Share>& shares, int window,
+               std::vector<GridTensor>& tensors) {
+  for (GridTensor& tensor : tensors) {
+    const int exit = chain.stages[static_cast<std::size_t>(tensor.stage)].exits.front();
+    const Share& share = shares[static_cast<std::size_t>(exit)];
+    const std::vector<std::int64_t> all = std::exchange(tensor.cuts, {});
+    const std::vector<bool> ends = near(all, share.server.is_empty() ? 0 : share.server.end, window);
+    const std::vector<bool> begins = near(all, share.robot.is_empty() ? tensor.rows : share.robot.begin, window);
+    tensor.may_end.clear();
+    tensor.may_begin.clear();
+    for (std::size_t k = 0; k < all.size(); ++k) {
+      if (!ends[k] && !begins[k]) continue;
+      tensor.cuts.push_back(all[k]);
+      tensor.may_end.push_back(ends[k]);
+      tensor.may_begin.push_back(begins[k]);
+    }
+  }
+}
+
+}  // namespace atl::plan

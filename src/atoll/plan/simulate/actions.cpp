@@ -1,0 +1,317 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/simulate/actions.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "atoll/plan/text.h"
+
+namespace atl::plan::simulated {
+namespace {
+
+constexpr std::string_view kLetters = "FBIW";
+
+struct Name {
+  const char* name;
+  Order order;
+};
+constexpr Name kNames[] = {{"GPipe", Order::kGPipe},
+                           {"1F1B", Order::k1F1B},
+                           {"Interleaved1F1B", Order::kInterleaved},
+                           {"LoopedBFS", Order::kLoopedBfs},
+                           {"InterleavedZeroBubble", Order::kZeroBubble},
+                           {"ZBVZeroBubble", Order::kZeroBubbleV},
+                           {"custom", Order::kCustom},
+                           {"ZB1P", Order::kZeroBubble}};
+
+std::string lower(const std::string& text) {
+  std::string result = text;
+  for (char& c : result) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return result;
+}
+
+using Actions = std::vector<Action>;
+
+Actions gpipe(const Shape& shape, int place) {
+  Actions actions;
+  for (const Work work : {Work::kForward, Work::kBackward}) {
+    for (int m = 0; m < shape.micro_batches; ++m) actions.push_back({work, place, m});
+  }
+  return actions;
+}
+
+Actions looped(const Shape& shape, int place) {
+  Actions actions;
+  const int rounds = shape.stages / shape.places;
+  for (int round = 0; round < rounds; ++round) {
+    for (int m = 0; m < shape.micro_batches; ++m) {
+      actions.push_back({Work::kForward, round * shape.places + place, m});
+    }
+  }
+  for (int round = rounds - 1; round >= 0; --round) {
+    for (int m = shape.micro_batches - 1; m >= 0; --m) {
+      actions.push_back({Work::kBackward, round * shape.places + place, m});
+    }
+  }
+  return actions;
+}
+
+// Depth first: a round of micro-batches passes all stages of a place before the next round starts. A place does
+// `warm_up` forwards, more of them for each hop to the last place, then a forward and a backward in turn, then the
+// remaining backwards. If gradients of weights are separate, each follows `delay` backwards later.
+class DepthFirst {
+ public:
+  DepthFirst(const Shape& shape, int place, int forwards_per_hop, bool is_split)
+      : shape_(shape),
+        place_(place),
+        forwards_per_hop_(forwards_per_hop),
+        is_split_(is_split),
+        own_stages_(shape.stages / shape.places) {
+    const int rounds = std::max(1, shape.micro_batches / shape.places);
+    in_round_ = shape.micro_batches / rounds;
+  }
+
+  Actions actions() const {
+    const int all = own_stages_ * shape_.micro_batches;
+    const int hops = shape_.places - 1 - place_;
+    const int warm_up = std::min(all, (own_stages_ - 1) * in_round_ + forwards_per_hop_ * hops);
+    const int delay = place_;
+    Actions actions;
+    for (int i = 0; i < warm_up; ++i) actions.push_back(forward(i));
+    for (int i = 0; i < all; ++i) {
+      if (warm_up + i < all) actions.push_back(forward(warm_up + i));
+      actions.push_back(backward(i, is_split_ ? Work::kInput : Work::kBackward));
+      if (is_split_ && i >= delay) actions.push_back(backward(i - delay, Work::kWeight));
+    }
+    if (is_split_) {
+      for (int i = std::max(0, all - delay); i < all; ++i) actions.push_back(backward(i, Work::kWeight));
+    }
+    return actions;
+  }
+
+ private:
+  int micro_batch(int i) const { return i / (in_round_ * own_stages_) * in_round_ + i % in_round_; }
+  Action forward(int i) const {
+    return {Work::kForward, i / in_round_ % own_stages_ * shape_.places + place_, micro_batch(i)};
+  }
+  Action backward(int i, Work work) const {
+    const int round = own_stages_ - 1 - i / in_round_ % own_stages_;
+    return {work, round * shape_.places + place_, micro_batch(i)};
+  }
+
+  const Shape& shape_;
+  int place_;
+  int forwards_per_hop_;
+  bool is_split_;
+  int own_stages_;
+  int in_round_ = 1;
+};
+
+// Each place has one stage on the way down and one on the way back. The order is made for at least 2 places - 1
+// micro-batches; with fewer, the missing ones are skipped.
+class InV {
+ public:
+  InV(const Shape& shape, int place) : shape_(shape), place_(place) {}
+
+  Actions actions() {
+    const int all = std::max(2 * shape_.places - 1, shape_.micro_batches);
+    warm_up();
+    while (forwards_[kBack] < forwards_[kThere] || forwards_[kThere] < all) {
+      if (forwards_[kThere] < all) forward(kThere);
+      whole_backward(kThere);
+      forward(kBack);
+      whole_backward(kBack);
+    }
+    cool_down();
+    return std::move(actions_);
+  }
+
+ private:
+  static constexpr int kThere = 0;
+  static constexpr int kBack = 1;
+
+  void warm_up() {
+    for (int i = 0; i < 2 * (shape_.places - place_) - 1; ++i) forward(kThere);
+    for (int i = 0; i < place_; ++i) {
+      forward(kBack);
+      forward(kThere);
+    }
+    for (int i = place_; i < shape_.places; ++i) {
+      forward(kBack);
+      whole_backward(kBack);
+    }
+  }
+
+  void cool_down() {
+    for (int i = 0; i < place_; ++i) {
+      input(kThere);
+      input(kBack);
+    }
+    for (int i = place_; i < shape_.places; ++i) {
+      input(kThere);
+      weight(kThere);
+    }
+    while (weights_[kBack] < inputs_[kBack]) weight(kBack);
+    while (weights_[kThere] < inputs_[kThere]) weight(kThere);
+  }
+
+  void add(Work work, int way, int& count) {
+    const int stage = way == kThere ? place_ : 2 * shape_.places - 1 - place_;
+    if (count < shape_.micro_batches) actions_.push_back({work, stage, count});
+    ++count;
+  }
+  void forward(int way) { add(Work::kForward, way, forwards_[way]); }
+  void input(int way) { add(Work::kInput, way, inputs_[way]); }
+  void weight(int way) { add(Work::kWeight, way, weights_[way]); }
+  void whole_backward(int way) {
+    input(way);
+    weight(way);
+  }
+
+  const Shape& shape_;
+  int place_;
+  int forwards_[2] = {0, 0};
+  int inputs_[2] = {0, 0};
+  int weights_[2] = {0, 0};
+  Actions actions_;
+};
+
+std::string shape_text(const Shape& shape) {
+  return counted(shape.stages, "stage") + " on " + counted(shape.places, "rank") + " with " +
+         std::to_string(shape.micro_batches) + (shape.micro_batches == 1 ? " micro-batch" : " micro-batches");
+}
+
+void check_shape(Order order, const Shape& shape, const std::string& name) {
+  const std::string with = name + " has " + shape_text(shape) + ", but " + to_string(order);
+  const bool is_single = order == Order::kGPipe || order == Order::k1F1B;
+  if (is_single && shape.stages != shape.places) {
+    refuse(with + " needs one stage for each rank: use Interleaved1F1B or LoopedBFS, or as many stages as ranks");
+  }
+  if (shape.stages % shape.places != 0) refuse(with + " needs the same number of stages on each rank");
+  if (order == Order::kZeroBubbleV && shape.stages != 2 * shape.places) refuse(with + " needs two stages on each rank");
+  if (order == Order::kInterleaved || order == Order::kZeroBubble) {
+    const int rounds = std::max(1, shape.micro_batches / shape.places);
+    if (shape.micro_batches % rounds != 0) {
+      const int fitting = shape.micro_batches / rounds * rounds;
+      refuse(with + " runs them in " + counted(rounds, "round") + " of equal size: use " + std::to_string(fitting) +
+             " or " + std::to_string(fitting + rounds) + " micro-batches");
+    }
+  }
+}
+
+// The actions found for one micro-batch on one stage.
+struct Seen {
+  int counts[4] = {0, 0, 0, 0};
+};
+
+void check_seen(const Seen& seen, int stage, int micro_batch, const std::string& name) {
+  const int whole = seen.counts[1];
+  const bool has_backward = (whole == 1 && seen.counts[2] == 0 && seen.counts[3] == 0) ||
+                            (whole == 0 && seen.counts[2] == 1 && seen.counts[3] == 1);
+  if (seen.counts[0] == 1 && has_backward) return;
+  std::string found;
+  for (std::size_t i = 0; i < kLetters.size(); ++i) {
+    if (seen.counts[i] == 0) continue;
+    found.append(found.empty() ? "" : ", ").append(std::to_string(seen.counts[i])).append(" ").append(1, kLetters[i]);
+  }
+  refuse(name + " has for stage " + std::to_string(stage) + " and micro-batch " + std::to_string(micro_batch) + " " +
+         (found.empty() ? "no action" : found) + ": give one F, and one B or one I and one W");
+}
+
+}  // namespace
+
+std::string to_text(const Action& action) {
+  return std::to_string(action.stage) + kLetters[static_cast<std::size_t>(action.work)] +
+         std::to_string(action.micro_batch);
+}
+
+Action action_of(const std::string& text) {
+  Action action;
+  const char* const end = text.data() + text.size();
+  const auto stage = std::from_chars(text.data(), end, action.stage);
+  if (stage.ec == std::errc() && stage.ptr != end && action.stage >= 0) {
+    const std::size_t letter = kLetters.find(*stage.ptr);
+    const auto micro_batch = std::from_chars(stage.ptr + 1, end, action.micro_batch);
+    if (letter != std::string_view::npos && micro_batch.ec == std::errc() && micro_batch.ptr == end &&
+        action.micro_batch >= 0) {
+      action.work = static_cast<Work>(letter);
+      return action;
+    }
+  }
+  refuse("the action \"" + text.substr(0, 40) +
+         "\" is not a stage, one of F, B, I, W, and a micro-batch, such as 0F3; transfers follow from these");
+}
+
+Order order_of(const std::string& name) {
+  std::string known;
+  for (const Name& each : kNames) {
+    if (lower(each.name) == lower(name)) return each.order;
+    known.append(known.empty() ? "" : ", ").append(each.name);
+  }
+  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known: give one of " + known);
+}
+
+const char* to_string(Order order) noexcept {
+  for (const Name& each : kNames) {
+    if (each.order == order) return each.name;
+  }
+  return "custom";
+}
+
+int place_of(Order order, const Shape& shape, int stage) noexcept {
+  const int place = stage % shape.places;
+  return order == Order::kZeroBubbleV && stage / shape.places % 2 == 1 ? shape.places - 1 - place : place;
+}
+
+std::vector<std::vector<Action>> actions_of(Order order, const Shape& shape, const std::string& name) {
+  if (order == Order::kCustom) refuse(name + " lacks \"actions\", which the schedule custom needs");
+  check_shape(order, shape, name);
+  std::vector<Actions> result;
+  for (int place = 0; place < shape.places; ++place) {
+    switch (order) {
+      case Order::kGPipe: result.push_back(gpipe(shape, place)); break;
+      case Order::kLoopedBfs: result.push_back(looped(shape, place)); break;
+      case Order::kZeroBubbleV: result.push_back(InV(shape, place).actions()); break;
+      case Order::kZeroBubble: result.push_back(DepthFirst(shape, place, 1, true).actions()); break;
+      case Order::kInterleaved: result.push_back(DepthFirst(shape, place, 2, false).actions()); break;
+      default: result.push_back(DepthFirst(shape, place, 1, false).actions());
+    }
+  }
+  return result;
+}
+
+std::vector<int> places_of(const std::vector<std::vector<Action>>& actions, const Shape& shape,
+                           const std::string& name) {
+  std::vector<int> places(static_cast<std::size_t>(shape.stages), -1);
+  const auto micro_batches = static_cast<std::size_t>(shape.micro_batches);
+  std::vector<Seen> seen(places.size() * micro_batches);
+  for (int place = 0; place < static_cast<int>(actions.size()); ++place) {
+    for (const Action& action : actions[static_cast<std::size_t>(place)]) {
+      if (action.stage >= shape.stages || action.micro_batch >= shape.micro_batches) {
+        refuse(name + " has the action " + to_text(action) + ", but " + shape_text(shape));
+      }
+      const auto stage = static_cast<std::size_t>(action.stage);
+      if (places[stage] >= 0 && places[stage] != place) {
+        refuse(name + " has stage " + std::to_string(action.stage) + " on the places " + std::to_string(places[stage]) +
+               " and " + std::to_string(place) + ": give all its actions to one");
+      }
+      places[stage] = place;
+      const std::size_t unit = stage * micro_batches + static_cast<std::size_t>(action.micro_batch);
+      ++seen[unit].counts[static_cast<std::size_t>(action.work)];
+    }
+  }
+  for (int stage = 0; stage < shape.stages; ++stage) {
+    for (int m = 0; m < shape.micro_batches; ++m) {
+      check_seen(seen[static_cast<std::size_t>(stage) * micro_batches + static_cast<std::size_t>(m)], stage, m, name);
+    }
+  }
+  return places;
+}
+
+}  // namespace atl::plan::simulated

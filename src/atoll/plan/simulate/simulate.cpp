@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/plan/simulate/simulate.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include "atoll/plan/numbers.h"
+#include "atoll/plan/simulate/engine.h"
+#include "atoll/plan/simulate/links.h"
+
+namespace atl::plan::simulated {
+namespace {
+
+std::string where_of(const Plan& plan, const Event& event, const std::map<std::pair<int, int>, int>& transports) {
+  if (event.what == What::kReduction) return plan.reductions[as_index(event.stage)].name;
+  if (event.what == What::kTransfer) {
+    const auto found = transports.find({event.rank, event.peer});
+    return found == transports.end() ? "" : plan.transports[as_index(found->second)].name;
+  }
+  const std::string& device_class = plan.ranks[as_index(event.rank)].device_class;
+  if (event.what == What::kOptimiser || event.stage < 0) return device_class;
+  return "stage " + plan.pipelines[as_index(event.pipeline)].stages[as_index(event.stage)].name + " (" + device_class +
+         ")";
+}
+
+// Walks from the last end back to the event that each one waited for last. A cause may continue after its effect has
+// started: then only its time until there counts.
+std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events) {
+  std::vector<PathPart> parts;
+  if (events.empty()) return parts;
+  Links links(plan);
+  std::map<std::pair<int, int>, int> transports;
+  std::map<std::pair<What, std::string>, PathPart> found;
+  const auto later = [](const Event& a, const Event& b) { return a.end < b.end; };
+  auto index = static_cast<std::int32_t>(std::max_element(events.begin(), events.end(), later) - events.begin());
+  double until = events[as_index(index)].end;
+  while (index >= 0) {
+    const Event& event = events[as_index(index)];
+    if (event.what == What::kTransfer) {
+      transports.try_emplace({event.rank, event.peer}, links.path(event.rank, event.peer, false).transport);
+    }
+    const double seconds = until - event.begin;
+    if (seconds > 0) {
+      const std::string where = where_of(plan, event, transports);
+      PathPart& part = found[{event.what, where}];
+      part.what = event.what;
+      part.where = where;
+      part.seconds += seconds;
+      ++part.count;
+    }
+    until = event.begin;
+    index = event.cause;
+  }
+  for (auto& [key, part] : found) parts.push_back(std::move(part));
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const PathPart& a, const PathPart& b) { return a.seconds > b.seconds; });
+  return parts;
+}
+
+std::vector<RailUse> busiest(const std::vector<RailUse>& rails) {
+  std::vector<RailUse> result;
+  for (const RailUse& each : rails) {
+    const auto same = std::find_if(result.begin(), result.end(), [&](const RailUse& other) {
+      return other.name == each.name && other.direction == each.direction;
+    });
+    if (same == result.end()) {
+      result.push_back(each);
+    } else if (each.share > same->share) {
+      *same = each;
+    }
+  }
+  return result;
+}
+
+// Lower bounds on the parts of one pipeline, by stage.
+struct Least {
+  std::vector<int> ranks;
+  std::vector<StageSeconds> seconds;
+  std::vector<double> way_to;    // the first forward
+  std::vector<double> way_back;  // after the last backward
+  double chain = 0;              // of one micro-batch alone
+};
+
+Least least_of(const Plan& plan, std::size_t index, Links& links) {
+  const Pipeline& pipeline = plan.pipelines[index];
+  const auto stages = static_cast<int>(pipeline.stages.size());
+  Least least;
+  std::vector<bool> is_split(as_index(stages), false);
+  for (const auto& actions : pipeline.actions) {
+    for (const Action& action : actions)
+      is_split[as_index(action.stage)] = is_split[as_index(action.stage)] || action.work == Work::kInput;
+  }
+  for (const int place :
+       places_of(pipeline.actions, {static_cast<int>(pipeline.ranks.size()), stages, pipeline.micro_batches},
+                 "pipeline " + std::to_string(index))) {
+    least.ranks.push_back(pipeline.ranks[as_index(place)]);
+  }
+  double to = 0;
+  double back = 0;
+  for (int stage = 0; stage < stages; ++stage) {
+    const int rank = least.ranks[as_index(stage)];
+    StageSeconds seconds = seconds_of(pipeline.stages[as_index(stage)], plan.ranks[as_index(rank)]);
+    if (!is_split[as_index(stage)]) seconds.input = seconds.backward;
+    if (stage > 0 && least.ranks[as_index(stage) - 1] != rank) {
+      const Stage& before = pipeline.stages[as_index(stage) - 1];
+      const int other = least.ranks[as_index(stage) - 1];
+      to += alone_seconds(links.path(other, rank, false), before.boundary_bytes);
+      back += alone_seconds(links.path(rank, other, false), before.boundary_gradient_bytes);
+    }
+    least.way_to.push_back(to);
+    least.way_back.push_back(back);
+    to += seconds.forward;
+    back += seconds.input;
+    least.seconds.push_back(seconds);
+  }
+  least.chain = to + back;
+  return least;
+}
+
+// Returns the maximum over all ranks of their work alone or with the path to them and back.
+double least_seconds(const Plan& plan, bool with_ways) {
+  struct OfRank {
+    double to = kInfinity;
+    double back = kInfinity;
+    double work = 0;
+    double before_back = 0;  // forwards, and the part of backwards before their input's gradient is ready
+    double optimiser = 0;
+  };
+  Links links(plan);
+  double bound = 0;
+  for (std::size_t i = 0; i < plan.pipelines.size(); ++i) {
+    const Least least = least_of(plan, i, links);
+    const double count = plan.pipelines[i].micro_batches;
+    std::map<int, OfRank> ranks;
+    for (std::size_t stage = 0; stage < least.ranks.size(); ++stage) {
+      OfRank& rank = ranks[least.ranks[stage]];
+      const StageSeconds& seconds = least.seconds[stage];
+      rank.to = std::min(rank.to, least.way_to[stage]);
+      rank.back = std::min(rank.back, least.way_back[stage]);
+      rank.work += count * (seconds.forward + seconds.backward) + (count - 1) * seconds.accumulate;
+      rank.before_back += count * (seconds.forward + seconds.input);
+      rank.optimiser += seconds.optimiser;
+    }
+    for (const auto& [index, rank] : ranks) {
+      bound = std::max(bound, rank.work + rank.optimiser + (with_ways ? rank.to : 0));
+      if (with_ways) bound = std::max(bound, rank.to + rank.before_back + rank.back);
+    }
+    if (with_ways) bound = std::max(bound, least.chain);
+  }
+  return bound;
+}
+
+// The longest that any rank needs for each step after the first.
+double later_step_seconds(const Plan& plan, const std::vector<Event>& events) {
+  std::vector<double> first(plan.ranks.size(), 0);
+  double longest = 0;
+  for (const Event& event : events) {
+    if (event.what != What::kOptimiser) continue;
+    if (event.step == 0) first[as_index(event.rank)] = event.end;
+    if (event.step == plan.steps - 1) longest = std::max(longest, event.end - first[as_index(event.rank)]);
+  }
+  return longest / (plan.steps - 1);
+}
+
+}  // namespace
+
+const char* to_string(What what) noexcept {
+  switch (what) {
+    case What::kForward: return "forward";
+    case What::kBackward: return "backward";
+    case What::kInput: return "backward (input)";
+    case What::kWeight: return "backward (weight)";
+    case What::kOptimiser: return "optimiser";
+    case What::kTransfer: return "transfer";
+    default: return "reduction";
+  }
+}
+
+double lower_bound(const Plan& plan) {
+  check(plan);
+  return least_seconds(plan, true);
+}
+
+Simulation simulate(const Plan& plan) {
+  check(plan);
+  Engine engine(plan);
+  engine.run();
+  Simulation simulation = engine.result();
+  simulation.rails = busiest(simulation.rails);
+  simulation.path = path_of(plan, simulation.events);
+  // Steps overlap a little, so that only the work itself bounds the time of one among several.
+  simulation.bound = least_seconds(plan, plan.steps == 1);
+  simulation.step_seconds = simulation.seconds;
+  if (plan.steps > 1) simulation.step_seconds = later_step_seconds(plan, simulation.events);
+  double waits = 0;
+  double all = 0;
+  for (const RankUse& use : simulation.ranks) {
+    if (use.pipeline < 0) continue;
+    waits += use.transfers + use.idle;
+    all += simulation.seconds;
+  }
+  simulation.bubble = all > 0 ? waits / all : 0;
+  return simulation;
+}
+
+}  // namespace atl::plan::simulated

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+
+#include "atoll/plan/numbers.h"
+#include "atoll/plan/simulate/engine.h"
+
+namespace atl::plan::simulated {
+
+// Returns the path of the input of `consumer` to its stage; null on the same rank.
+const Path* Engine::path_to(const Line& line, const Action& consumer) const {
+  return consumer.work == Work::kForward ? line.there[as_index(consumer.stage - 1)]
+                                         : line.back[as_index(consumer.stage + 1)];
+}
+
+double Engine::bytes_to(int pipeline, const Action& consumer) const {
+  const std::vector<Stage>& stages = plan_.pipelines[as_index(pipeline)].stages;
+  return consumer.work == Work::kForward ? stages[as_index(consumer.stage - 1)].boundary_bytes
+                                         : stages[as_index(consumer.stage)].boundary_gradient_bytes;
+}
+
+// Passes on the output of `action`, which has just ended on `rank`.
+void Engine::deliver(int rank, const Action& action) {
+  Lane& its = lane(rank);
+  Line& pipeline = line(its.pipeline);
+  const bool is_forward = action.work == Work::kForward;
+  const Action consumer{is_forward ? Work::kForward : Work::kInput, action.stage + (is_forward ? 1 : -1),
+                        action.micro_batch};
+  if (consumer.stage < 0 || as_index(consumer.stage) >= pipeline.ranks.size()) return;
+  const std::size_t index = unit_at(pipeline, its.pipeline, consumer.stage, its.step, consumer.micro_batch);
+  Edge& edge = is_forward ? pipeline.units[index].input : pipeline.units[index].gradient;
+  const Path* path = path_to(pipeline, consumer);
+  const double bytes = bytes_to(its.pipeline, consumer);
+  if (path == nullptr || alone_seconds(*path, bytes) <= 0) {
+    edge.arrived = its.last;
+    if (path != nullptr) wake(pipeline.ranks[as_index(consumer.stage)]);
+    return;
+  }
+  if (path->is_blocking) {
+    ++its.sends;
+    edge.offered = its.last;
+    if (!edge.is_wanted) return;
+  }
+  send({path, its.pipeline, index, !is_forward, -1, 0}, rank, pipeline.ranks[as_index(consumer.stage)], bytes,
+       its.last);
+}
+
+// Handles a rank that has reached `action` before its input arrived.
+void Engine::want(int rank, const Action& action) {
+  Lane& its = lane(rank);
+  Line& pipeline = line(its.pipeline);
+  const Path* path = path_to(pipeline, action);
+  Edge& edge = *edge_of(its, action);
+  if (path == nullptr || !path->is_blocking || edge.is_wanted) return;
+  edge.is_wanted = true;
+  if (edge.offered < 0) return;
+  const bool is_forward = action.work == Work::kForward;
+  const std::size_t index = unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch);
+  const int from = pipeline.ranks[as_index(action.stage + (is_forward ? -1 : 1))];
+  send({path, its.pipeline, index, !is_forward, -1, 0}, from, rank, bytes_to(its.pipeline, action), its.last);
+}
+
+void Engine::send(const Transfer& transfer, int from, int to, double bytes, std::int32_t cause) {
+  if (free_transfers_.empty()) {
+    free_transfers_.push_back(static_cast<int>(transfers_.size()));
+    transfers_.push_back(transfer);
+  }
+  const int index = free_transfers_.back();
+  free_transfers_.pop_back();
+  const Line& pipeline = line(transfer.pipeline);
+  const auto per_stage = static_cast<int>(pipeline.units.size() / pipeline.ranks.size());
+  const int micro_batches = plan_.pipelines[as_index(transfer.pipeline)].micro_batches;
+  const auto stage = static_cast<int>(transfer.unit) / per_stage + (transfer.is_gradient ? 1 : -1);
+  const int on_stage = static_cast<int>(transfer.unit) % per_stage;
+  Transfer& started = transfers_[as_index(index)];
+  started = transfer;
+  started.event = add({What::kTransfer, from, to, transfer.pipeline, stage, on_stage % micro_batches,
+                       on_stage / micro_batches, cause, 0, 0, bytes});
+  for (const int each : {from, to}) {
+    if (lane(each).on_their_way++ == 0) lane(each).since = now_;
+  }
+  lane(from).use.sent_bytes += bytes;
+  started.leg = static_cast<std::size_t>(-1);
+  go_on(index);
+}
+
+// Starts the next leg of the transfer, or ends it.
+void Engine::go_on(int transfer) {
+  Transfer& its = transfers_[as_index(transfer)];
+  if (++its.leg == its.path->legs.size()) {
+    arrive(transfer);
+    return;
+  }
+  const Leg& leg = its.path->legs[its.leg];
+  const double bytes = events_[as_index(its.event)].bytes;
+  if (bytes <= 0) {
+    after(leg.latency, Kind::kLegOver, transfer);
+    return;
+  }
+  const int flow = links_.rails().start(leg.rails, leg.most, bytes, now_);
+  if (as_index(flow) >= owners_.size()) owners_.resize(as_index(flow) + 1);
+  owners_[as_index(flow)] = {false, transfer};
+}
+
+Engine::Edge& Engine::edge_of(const Transfer& transfer) {
+  Unit& unit = line(transfer.pipeline).units[transfer.unit];
+  return transfer.is_gradient ? unit.gradient : unit.input;
+}
+
+void Engine::arrive(int transfer) {
+  const Transfer its = transfers_[as_index(transfer)];
+  free_transfers_.push_back(transfer);
+  Event& event = events_[as_index(its.event)];
+  event.end = now_;
+  const int from = event.rank;
+  const int to = event.peer;
+  for (const int each : {from, to}) {
+    if (--lane(each).on_their_way == 0) lane(each).use.communicates += now_ - lane(each).since;
+  }
+  edge_of(its).arrived = its.event;
+  if (its.path->is_blocking) {
+    --lane(from).sends;
+    lane(from).last_send = its.event;
+    wake(from);
+  }
+  wake(to);
+}
+
+// With the last micro-batch's gradients of weights, parts of the stage's gradients become complete one after another.
+void Engine::announce(int rank, const Action& action, double seconds) {
+  const Lane& its = lane(rank);
+  const Line& pipeline = line(its.pipeline);
+  if (pipeline.gradients[as_index(action.stage)] < plan_.pipelines[as_index(its.pipeline)].micro_batches) return;
+  const int buckets = plan_.reduction.buckets;
+  for (const int group : pipeline.groups[as_index(action.stage)]) {
+    for (int bucket = 0; bucket < buckets; ++bucket) {
+      readies_.push_back({group, as_index(bucket), its.last});
+      after(seconds * (static_cast<double>(bucket + 1) / buckets), Kind::kReady, static_cast<int>(readies_.size()) - 1);
+    }
+  }
+}
+
+void Engine::announce_all(int rank) {
+  const Lane& its = lane(rank);
+  for (const int stage : its.stages) {
+    for (const int group : line(its.pipeline).groups[as_index(stage)]) {
+      for (std::size_t bucket = 0; bucket < groups_[as_index(group)].ready.size(); ++bucket) {
+        ready({group, bucket, its.last});
+      }
+    }
+  }
+}
+
+void Engine::ready(const Ready& ready) {
+  Group& group = groups_[as_index(ready.group)];
+  if (as_index(++group.ready[ready.bucket]) < group.members.size()) return;
+  if (group.bucket == ready.bucket && !group.is_running) reduce(ready.group, ready.cause);
+}
+
+void Engine::reduce(int index, std::int32_t cause) {
+  Group& group = groups_[as_index(index)];
+  const double bytes = plan_.reductions[as_index(index)].bytes / static_cast<double>(group.ready.size());
+  const int step = lane(group.ranks.front()).step;
+  group.is_running = true;
+  group.phase = 0;
+  group.event =
+      add({What::kReduction, -1, -1, -1, index, static_cast<std::int32_t>(group.bucket), step, cause, 0, 0, bytes});
+  run_phase(index);
+}
+
+void Engine::run_phase(int index) {
+  Group& group = groups_[as_index(index)];
+  const Phase& phase = group.phases[group.phase];
+  group.flows = phase.flows.size();
+  if (phase.flows.empty()) after(phase.latency, Kind::kPhaseOver, index);
+  for (const ReductionFlow& each : phase.flows) {
+    const int flow = links_.rails().start(each.leg->rails, each.leg->most, each.bytes, now_);
+    if (as_index(flow) >= owners_.size()) owners_.resize(as_index(flow) + 1);
+    owners_[as_index(flow)] = {true, index};
+  }
+}
+
+void Engine::end_phase(int index) {
+  Group& group = groups_[as_index(index)];
+  if (++group.phase < group.phases.size()) {
+    run_phase(index);
+    return;
+  }
+  events_[as_index(group.event)].end = now_;
+  group.is_running = false;
+  if (++group.bucket < group.ready.size()) {
+    if (as_index(group.ready[group.bucket]) == group.members.size()) reduce(index, group.event);
+    return;
+  }
+  group.bucket = 0;
+  std::fill(group.ready.begin(), group.ready.end(), 0);
+  for (const int rank : group.ranks) {
+    --lane(rank).open_reductions;
+    lane(rank).last_reduction = group.event;
+  }
+  for (const int rank : group.ranks) wake(rank);
+}
+
+}  // namespace atl::plan::simulated

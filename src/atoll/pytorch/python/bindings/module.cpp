@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <pybind11/chrono.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "atoll/collectives/schedule/schedule.h"
+#include "atoll/logging/spdlog_sink.h"
+#include "atoll/pytorch/python/backend/backend.h"
+#include "atoll/pytorch/python/bindings/blocks_module.h"
+#include "atoll/pytorch/python/bindings/infer_module.h"
+#include "atoll/pytorch/python/bindings/plan_module.h"
+#include "atoll/pytorch/python/bindings/redis_module.h"
+#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/process/direct_device.h"
+#include "atoll/pytorch/python/process/direct_trial.h"
+#include "atoll/pytorch/staging/dtype.h"
+
+namespace atl::pytorch {
+namespace {
+
+using collectives::Group;
+using Options = BackendAtoll::Options;
+
+py::dict time_split(const BackendAtoll& backend) {
+  const auto split = [&] {
+    const py::gil_scoped_release others_may_need_it;  // the group may end here, if another thread closes it
+    return backend.group()->time_split();
+  }();
+  py::dict result;
+  result["total_s"] = static_cast<double>(split.total_ns) * 1e-9;
+  result["bridge_s"] = static_cast<double>(split.bridge_ns) * 1e-9;
+  result["inside_s"] = static_cast<double>(split.total_ns - split.bridge_ns) * 1e-9;
+  result["operations"] = split.operations;
+  result["bytes_inside"] = split.bytes_inside;
+  result["bytes_bridge"] = split.bytes_bridge;
+  return result;
+}
+
+std::vector<std::tuple<std::string, std::vector<int>>> islands(const BackendAtoll& backend) {
+  const auto group = backend.group();
+  const auto& topology = group->topology();
+  std::vector<std::tuple<std::string, std::vector<int>>> list;
+  for (std::size_t i = 0; i < topology.islands.size(); ++i) list.emplace_back(topology.labels[i], topology.islands[i]);
+  return list;
+}
+
+// `counts`: elements per segment, as schedule.h describes them for `operation`.
+std::string schedule(const BackendAtoll& backend, const std::string& operation, at::ScalarType dtype, int root,
+                     const std::vector<std::uint64_t>& counts, const std::vector<std::uint64_t>& receive_counts) {
+  collectives::Shape shape;
+  bool known = false;
+  for (int i = 0; i <= static_cast<int>(collectives::Operation::kBarrier); ++i) {
+    shape.operation = static_cast<collectives::Operation>(i);
+    if ((known = operation == collectives::to_string(shape.operation))) break;
+  }
+  TORCH_CHECK_VALUE(known, "\"", operation, "\" is not a collective operation");
+  shape.dtype = wire_type(dtype);
+  shape.root = root;
+  shape.counts = counts;
+  shape.receive_counts = receive_counts;
+  return translated([&] {
+    const auto built = backend.group()->schedule(shape);
+    return "algorithm: " + built->algorithm + "\n" + collectives::print_schedule(*built);
+  });
+}
+
+// One library per island, one device per rank.
+std::vector<std::string> libraries(const BackendAtoll& backend) { return backend.group()->topology().libraries; }
+std::vector<std::string> devices(const BackendAtoll& backend) { return backend.group()->topology().devices; }
+
+void bind_places(py::module_& module) {
+  py::class_<Place>(module, "Place",
+                    "The device that a rank computes on, and the library with which its island may reduce there.")
+      .def(py::init([](std::string device, std::string library, std::string stack, bool one_host, bool named,
+                       const std::vector<std::string>& reductions, std::string problem) {
+             return Place{std::move(device),
+                          std::move(library),
+                          std::move(stack),
+                          one_host,
+                          named,
+                          {reductions.begin(), reductions.end()},
+                          std::move(problem)};
+           }),
+           py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("named"),
+           py::arg("reductions"), py::arg("problem"));
+  module.def(
+      "set_library_maker",
+      [](py::object maker) {
+        set_library_maker([made_by = maker.release()](const LibraryRequest& request) {
+          const py::gil_scoped_acquire gil;
+          return py::cast<BackendPtr>(made_by(request.library, request.device, request.store, request.rank,
+                                              request.size, request.timeout, request.group_name, request.global_ranks));
+        });
+      },
+      py::arg("maker"), "Sets how communicators of vendors' libraries are made; called once, before the first group.");
+}
+
+void bind_network_memory(py::module_& module) {
+  module.def(
+      "set_network_memory",
+      [](const std::string& device, const std::string& kind, std::uintptr_t host_view) {
+        static const std::map<std::string, transport::MemoryKind> kinds{{"host", transport::MemoryKind::kHost},
+                                                                        {"cuda", transport::MemoryKind::kCuda},
+                                                                        {"rocm", transport::MemoryKind::kRocm}};
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): functions travel through Python as numbers
+        set_network_memory(c10::Device(device).type(),
+                           {kinds.at(kind), reinterpret_cast<void* (*)(const void*)>(host_view)});
+      },
+      py::arg("device"), py::arg("kind"), py::arg("host_view") = 0,
+      "Sets how networks access the memory of a type of device: host, cuda or rocm; for host, with the address of the "
+      "C "
+      "function that returns the host address.");
+}
+
+void bind_direct_trial(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
+  module.def(
+      "remember_direct",
+      [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
+        translated([&] { remember_direct(*backend.group(), peer, tensor); });
+      },
+      py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil,
+      "Registers a tensor's memory with the network devices on the path to a rank.");
+  module.def(
+      "forget_direct",
+      [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
+        translated([&] { forget_direct(*backend.group(), peer, tensor); });
+      },
+      py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil, "Undoes remember_direct.");
+  module.def(
+      "pass_direct",
+      [](const BackendAtoll& backend, int peer, std::uint64_t number, const at::Tensor& tensor, bool sends,
+         std::chrono::milliseconds timeout) {
+        translated([&] { pass_direct(*backend.group(), peer, number, tensor, sends, timeout); });
+      },
+      py::arg("backend"), py::arg("peer"), py::arg("number"), py::arg("tensor"), py::arg("sends"), py::arg("timeout"),
+      no_gil,
+      "Sends or receives a tensor directly from or to its memory, without a ring, and waits until that is done.");
+}
+
+void bind_interrupt(py::module_& module) {
+  module.def(
+      "set_interrupt",
+      [](py::object interrupt, py::object take_back, std::uint64_t main_thread) {
+        set_interrupt(
+            [raise = interrupt.release()](std::thread::native_handle_type thread, const Error& error) {
+              if (!Py_IsInitialized()) return;
+              const py::gil_scoped_acquire gil;
+              raise(static_cast<std::uint64_t>(thread), error.kind() == ErrorKind::kPeerLost, error.what());
+            },
+            [undo = take_back.release()](std::thread::native_handle_type thread) {
+              if (!Py_IsInitialized()) return;
+              const py::gil_scoped_acquire gil;
+              undo(static_cast<std::uint64_t>(thread));
+            },
+            static_cast<std::thread::native_handle_type>(main_thread));
+      },
+      py::arg("interrupt"), py::arg("take_back"), py::arg("main_thread"),
+      "Sets how an error is raised in a thread that relies on values which turned out wrong, and how that is undone "
+      "before "
+      "the thread has seen it; called once, before the first group.");
+}
+
+void bind_backend(py::module_& module) {
+  py::class_<BackendAtoll, c10::intrusive_ptr<BackendAtoll>, c10d::Backend> backend(
+      module, "Backend", "A process group of torch.distributed over Atoll.");
+  py::class_<Options, c10::intrusive_ptr<Options>, c10d::Backend::Options>(backend, "Options",
+                                                                           "Options of the atoll backend.")
+      .def(py::init<std::chrono::milliseconds>(), py::arg("timeout") = kBackendDefaultTimeout)
+      .def_readwrite("group_desc", &Options::group_desc)
+      .def("__copy__", [](const Options& self) { return c10::make_intrusive<Options>(self); })
+      .def(
+          "__deepcopy__", [](const Options& self, const py::dict&) { return c10::make_intrusive<Options>(self); },
+          py::arg("memo"));
+
+  backend
+      .def(py::init([](const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                       const c10::intrusive_ptr<Options>& options, int global_rank, const Place& place) {
+             return c10::make_intrusive<BackendAtoll>(store, rank, size, options, global_rank, place);
+           }),
+           py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::arg("global_rank"),
+           py::arg("place"), py::call_guard<py::gil_scoped_release>())
+      .def_property_readonly("options", &BackendAtoll::getBackendOptions)
+      .def("islands", &islands, py::call_guard<py::gil_scoped_release>())
+      .def("libraries", &libraries, py::call_guard<py::gil_scoped_release>())
+      .def("devices", &devices, py::call_guard<py::gil_scoped_release>())
+      .def("device", &BackendAtoll::device_type)
+      .def_static("entered_on_this_thread", &BackendAtoll::entered_on_this_thread)
+      .def("refuse", &BackendAtoll::refuse, py::arg("why"), py::call_guard<py::gil_scoped_release>())
+      .def("refuse_message", &BackendAtoll::refuse_message, py::arg("peer"), py::arg("tag"), py::arg("sends"),
+           py::arg("why"), py::call_guard<py::gil_scoped_release>())
+      .def("time_split", &time_split)
+      .def(
+          "perform_nocolor_split", [](const BackendAtoll&, const py::object&) {}, py::arg("device"),
+          "Does nothing, for ranks outside a group that is split off. Before torch 2.13 Backend has no such method.")
+      .def("staging_seconds", &BackendAtoll::staging_seconds, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "direct_messages", [](const BackendAtoll& self) { return self.group()->direct_messages(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "links", [](const BackendAtoll& self) { return self.group()->links(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def(
+          "dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); },
+          py::call_guard<py::gil_scoped_release>())
+      .def("schedule", &schedule, py::arg("operation"), py::arg("dtype"), py::arg("root"), py::arg("counts"),
+           py::arg("receive_counts"), py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace
+}  // namespace atl::pytorch
+
+PYBIND11_MODULE(_C, module) {
+  atl::logging::install_spdlog_sink();
+  py::module_::import("torch");  // registers the base classes
+  atl::pytorch::bind_places(module);
+  atl::pytorch::bind_network_memory(module);
+  atl::pytorch::bind_interrupt(module);
+  atl::pytorch::bind_backend(module);
+  atl::pytorch::bind_direct_trial(module);
+  atl::pytorch::bind_blocks(module);
+  atl::pytorch::bind_plan(module);
+  atl::pytorch::bind_infer(module);
+  atl::pytorch::bind_redis(module);
+  module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
+}

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/bindings/plan_module.h"
+
+#include <pybind11/stl.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "atoll/plan/apportion.h"
+#include "atoll/plan/batches/adapter.h"
+#include "atoll/plan/batches/batches.h"
+#include "atoll/plan/batches/explain.h"
+#include "atoll/plan/batches/membership.h"
+#include "atoll/plan/batches/policies.h"
+#include "atoll/plan/cost.h"
+#include "atoll/plan/cost_fit.h"
+#include "atoll/plan/hash.h"
+#include "atoll/plan/permutation.h"
+#include "atoll/pytorch/python/bindings/plan_fleet_module.h"
+#include "atoll/pytorch/python/bindings/plan_layers_module.h"
+#include "atoll/pytorch/python/bindings/plan_operators_module.h"
+#include "atoll/pytorch/python/bindings/plan_simulate_module.h"
+#include "atoll/pytorch/python/errors.h"
+
+namespace atl::pytorch {
+namespace {
+
+using plan::Cost;
+using plan::Point;
+using Pair = std::pair<double, double>;
+using Integers = std::vector<std::int64_t>;
+using Limits = std::tuple<std::int64_t, std::optional<std::int64_t>, std::int64_t>;
+
+// Uses Python's own json, so that callers may pass what json.dumps accepts.
+std::string as_text(const py::object& value) {
+  return py::cast<std::string>(py::module_::import("json").attr("dumps")(value, py::arg("allow_nan") = false));
+}
+
+py::object from_text(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
+
+// Converts a dictionary to JSON for `answer`, and its result back to a dictionary.
+template <typename Answer>
+py::object answered(const py::object& request, Answer answer) {
+  const std::string text = as_text(request);
+  std::string result;
+  {
+    const py::gil_scoped_release no_gil;
+    result = translated([&] { return answer(text); });
+  }
+  return from_text(result);
+}
+
+std::vector<Point> points_of(const std::vector<Pair>& pairs) {
+  std::vector<Point> points;
+  for (const auto& [batch, seconds] : pairs) points.push_back({batch, seconds});
+  return points;
+}
+
+// The tensor owns the vector.
+at::Tensor as_tensor(Integers values) {
+  auto owned = std::make_unique<Integers>(std::move(values));
+  Integers& data = *owned;
+  auto tensor = at::from_blob(
+      data.data(), {static_cast<std::int64_t>(data.size())}, [raw = owned.get()](void*) { delete raw; },
+      at::TensorOptions().dtype(at::kLong));
+  owned.release();
+  return tensor;
+}
+
+at::Tensor drawn(const at::Tensor& weights, std::int64_t count, std::uint64_t seed, std::int64_t epoch) {
+  TORCH_CHECK_VALUE(weights.dim() == 1, "weights have ", weights.dim(), " dimensions: give one weight per index");
+  const at::Tensor plain = weights.to(at::kCPU, at::kDouble).contiguous();
+  const std::span<const double> values(plain.const_data_ptr<double>(), static_cast<std::size_t>(plain.numel()));
+  return as_tensor(translated([&] { return plan::draw(values, count, seed, epoch); }));
+}
+
+std::uint64_t index_hash(const at::Tensor& values) {
+  TORCH_CHECK_VALUE(values.scalar_type() == at::kLong, "indices are ", values.scalar_type(), ": give int64");
+  const at::Tensor plain = values.to(at::kCPU).contiguous();
+  return plan::hash_of(std::span(plain.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(plain.numel())));
+}
+
+Integers apportioned(const std::vector<double>& weights, std::int64_t total, const std::vector<Limits>& limits,
+                     const std::vector<std::string>& names) {
+  std::vector<plan::Bounds> bounds;
+  for (const auto& [least, most, quantum] : limits) {
+    bounds.push_back({least, most.value_or(plan::kUnbounded), quantum});
+  }
+  return translated([&] { return plan::apportion(weights, total, bounds, names); });
+}
+
+std::pair<Integers, double> split_batches(const py::object& ranks, std::int64_t batch, const std::string& algorithm) {
+  TORCH_CHECK_VALUE(algorithm == "threshold" || algorithm == "greedy", "the algorithm \"", algorithm,
+                    "\" is not known: choose threshold or greedy");
+  const std::string text = as_text(ranks);
+  const py::gil_scoped_release no_gil;
+  return translated([&] {
+    const auto list = plan::ranks_from_json(text);
+    auto split = algorithm == "greedy" ? plan::greedy(list, batch) : plan::threshold(list, batch);
+    return std::pair(std::move(split.batches), split.seconds);
+  });
+}
+
+template <typename Make>
+std::pair<Cost, double> fitted(const std::vector<Pair>& points, Make make) {
+  const plan::Fit fit = translated([&] { return make(points_of(points)); });
+  return {fit.cost, fit.error};
+}
+
+void bind_cost(py::module_& module) {
+  const auto from_json = [](const std::string& text) { return translated([&] { return Cost::from_json(text); }); };
+  py::class_<Cost>(module, "Cost", "The seconds of a rank's step as a non-decreasing function of its batch.")
+      .def_static(
+          "affine", [](double a, double c) { return translated([&] { return Cost::affine(a, c); }); }, py::arg("fixed"),
+          py::arg("per_sample"))
+      .def_static(
+          "saturating",
+          [](double a, double c, double k) { return translated([&] { return Cost::saturating(a, c, k); }); },
+          py::arg("fixed"), py::arg("per_sample"), py::arg("knee"))
+      .def_static(
+          "staircase",
+          [](std::int64_t q, double a, double c) { return translated([&] { return Cost::staircase(q, a, c); }); },
+          py::arg("step"), py::arg("per_launch"), py::arg("per_sample"))
+      .def_static(
+          "table",
+          [](const std::vector<Pair>& points) { return translated([&] { return Cost::table(points_of(points)); }); },
+          py::arg("points"))
+      .def_static("from_json", from_json, py::arg("text"))
+      .def("to_json", &Cost::to_json)
+      .def(
+          "scaled", [](const Cost& self, double factor) { return translated([&] { return self.scaled(factor); }); },
+          py::arg("factor"))
+      .def(
+          "overlapped",
+          [](const Cost& self, double forward_share, const std::vector<Pair>& pairs) {
+            std::vector<plan::Bucket> buckets;
+            for (const auto& [ready, seconds] : pairs) buckets.push_back({ready, seconds});
+            return translated([&] { return self.overlapped(forward_share, std::move(buckets)); });
+          },
+          py::arg("forward_share"), py::arg("buckets"))
+      .def("compute_only", &Cost::compute_only)
+      .def(
+          "seconds",
+          [](const Cost& self, std::int64_t batch) { return translated([&] { return self.seconds(batch); }); },
+          py::arg("batch"))
+      .def(
+          "compute_seconds",
+          [](const Cost& self, std::int64_t batch) { return translated([&] { return self.compute_seconds(batch); }); },
+          py::arg("batch"))
+      .def("most_within", &Cost::most_within, py::arg("limit"), py::arg("cap"))
+      .def_property_readonly("shape", &Cost::shape)
+      .def_property_readonly("factor", &Cost::factor)
+      .def(
+          "__eq__", [](const Cost& self, const Cost& other) { return self == other; }, py::is_operator())
+      .def("__hash__", [](const Cost& self) { return plan::hash_of(self.to_json()); })
+      .def("__repr__", [](const Cost& self) { return "Cost(" + self.to_json() + ")"; })
+      .def(py::pickle([](const Cost& self) { return self.to_json(); }, from_json));
+  module.def(
+      "fit_affine", [](const std::vector<Pair>& points) { return fitted(points, plan::fit_affine); },
+      py::arg("points"));
+  module.def(
+      "fit_cost", [](const std::vector<Pair>& points) { return fitted(points, plan::fit); }, py::arg("points"));
+}
+
+void bind_indices(py::module_& module) {
+  module.def(
+      "permutation",
+      [](std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
+        return as_tensor(translated([&] { return plan::permutation(size, seed, epoch); }));
+      },
+      py::arg("size"), py::arg("seed"), py::arg("epoch"), py::call_guard<py::gil_scoped_release>());
+  module.def("draw", &drawn, py::arg("weights"), py::arg("count"), py::arg("seed"), py::arg("epoch"),
+             py::call_guard<py::gil_scoped_release>());
+  module.def("index_hash", &index_hash, py::arg("values"), py::call_guard<py::gil_scoped_release>());
+}
+
+void bind_policies(py::module_& module) {
+  module.def("policies", [] { return std::vector<std::string>(plan::policies().begin(), plan::policies().end()); });
+  module.def(
+      "plan_batches",
+      [](const py::object& request) {
+        return answered(request, [](const std::string& text) {
+          return plan::plan_batches(plan::Request::from_json(text)).to_json();
+        });
+      },
+      py::arg("request"));
+  module.def(
+      "explain_batches",
+      [](const py::object& request) {
+        return answered(
+            request, [](const std::string& text) { return plan::explain(plan::Request::from_json(text)).to_json(); });
+      },
+      py::arg("request"));
+  module.def(
+      "evaluate_batches",
+      [](const py::object& request, const Integers& batches) {
+        return answered(request, [&](const std::string& text) {
+          return plan::evaluate(plan::Request::from_json(text), batches).to_json();
+        });
+      },
+      py::arg("request"), py::arg("batches"));
+  module.def(
+      "advise_membership",
+      [](const py::object& request) {
+        return answered(request, [](const std::string& text) { return plan::membership_from_json(text).to_json(); });
+      },
+      py::arg("request"));
+}
+
+void bind_adapter(py::module_& module) {
+  using plan::Adapter;
+  py::class_<Adapter>(module, "PlanAdapter", "Keeps a plan up to date from what the ranks measure.")
+      .def(py::init([](const py::object& request, const py::object& options) {
+             const std::string wanted = as_text(request);
+             const std::string how = as_text(options);
+             return translated(
+                 [&] { return Adapter(plan::Request::from_json(wanted), plan::AdapterOptions::from_json(how)); });
+           }),
+           py::arg("request"), py::arg("options") = py::dict())
+      .def(
+          "observe",
+          [](Adapter& self, const py::object& window) {
+            const std::string text = as_text(window);
+            return from_text(translated([&] { return self.observe(plan::Window::from_json(text)).to_json(); }));
+          },
+          py::arg("window"))
+      .def_property_readonly("plan", [](const Adapter& self) { return from_text(self.plan().to_json()); })
+      .def_property_readonly("version", &Adapter::version)
+      .def_property_readonly("history",
+                             [](const Adapter& self) {
+                               py::list list;
+                               for (const plan::PlanChange& change : self.history()) {
+                                 py::dict entry;
+                                 entry["step"] = change.step;
+                                 entry["batches"] = change.batches;
+                                 list.append(entry);
+                               }
+                               return list;
+                             })
+      .def("freeze", &Adapter::freeze, py::arg("frozen") = true)
+      .def("state_dict", [](const Adapter& self) { return from_text(self.save()); })
+      .def(
+          "load_state_dict",
+          [](Adapter& self, const py::object& state) {
+            const std::string text = as_text(state);
+            translated([&] { self.restore(text); });
+          },
+          py::arg("state"));
+}
+
+}  // namespace
+
+void bind_plan(py::module_& module) {
+  bind_cost(module);
+  bind_indices(module);
+  bind_policies(module);
+  bind_adapter(module);
+  bind_plan_operators(module);
+  bind_plan_fleet(module);
+  bind_plan_simulate(module);
+  bind_plan_layers(module);
+  module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),
+             py::arg("names") = std::vector<std::string>());
+  module.def("split_batches", &split_batches, py::arg("ranks"), py::arg("batch"), py::arg("algorithm") = "threshold");
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/staging/library.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "atoll/core/deadline.h"
+#include "atoll/core/error.h"
+#include "atoll/core/log.h"
+
+namespace atl::pytorch {
+namespace {
+
+LibraryMaker& maker() {
+  static auto* const made_by = new LibraryMaker;
+  return *made_by;
+}
+
+BackendPtr make(const LibraryRequest& request, const char* way, Deadline deadline) {
+  LibraryRequest one = request;
+  one.timeout = std::max(std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining(request.timeout)),
+                         std::chrono::milliseconds(1));
+  one.store = c10::make_intrusive<c10d::PrefixStore>(way, request.store);
+  one.group_name += way;
+  return maker()(one);
+}
+
+// The types that every vendor's library adds up; Atoll reduces the others itself.
+bool is_common(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kInt:
+    case at::kLong:
+    case at::kChar:
+    case at::kByte: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+void set_library_maker(LibraryMaker made_by) { maker() = std::move(made_by); }
+
+Library::Library(const Place& place, const LibraryRequest& request)
+    : name_(request.library),
+      device_type_(c10::Device(request.device).type()),
+      rank_(request.rank),
+      size_(request.size),
+      reductions_(place.reductions),
+      waiter_(device_type_ == c10::kCPU ? std::make_shared<AbortableWaiter>() : nullptr) {
+  const Deadline deadline = Deadline::after(request.timeout);
+  in_ = make(request, "in/", deadline);
+  out_ = make(request, "out/", deadline);
+}
+
+Library::~Library() {
+  abort();
+  if (ended_ != End::kAborted || !waiter_) return;
+  try {  // because a communicator's destructor waits for its operations
+    std::thread([in = std::move(in_), out = std::move(out_)] {}).detach();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "cannot start a thread to close a communicator of " + name_ + ": " + error.what());
+  }
+}
+
+bool Library::reduces(collectives::ReduceOp op, at::ScalarType type) const {
+  return is_common(type) && reductions_.count(collectives::to_string(op)) > 0;
+}
+
+// The owner divides an average once; a factor is multiplied before the sum.
+bool Library::folds(collectives::ReduceOp op, at::ScalarType type) const {
+  using collectives::ReduceOp;
+  if (op == ReduceOp::kPremulSum && !at::isFloatingType(type)) return false;
+  return reduces(op == ReduceOp::kAvg || op == ReduceOp::kPremulSum ? ReduceOp::kSum : op, type);
+}
+
+void Library::abort() noexcept { end(End::kAborted); }
+void Library::shutdown() noexcept { end(End::kShutDown); }
+
+void Library::end(End how) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (ended_ != End::kNone) return;
+    ended_ = how;
+  }
+  if (how == End::kAborted && waiter_) waiter_->abort();
+  for (const BackendPtr& backend : {in_, out_}) {
+    try {
+      how == End::kAborted ? backend->abort() : backend->shutdown();
+    } catch (const std::exception& error) {
+      log(LogLevel::kWarning, "while closing a communicator of " + name_ + ": " + error.what());
+    }
+  }
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/handshake/connector.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "atoll/transport/discovery.h"
+#include "atoll/transport/handshake/link_base.h"
+
+namespace atl::transport {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr const char* kWayOut =
+    " (a firewall in between? open the ports that ATOLL_PORTS names; an address of another network? ATOLL_IFACE or "
+    "ATOLL_ADDRESS on that rank chooses the right one)";
+constexpr milliseconds kRetryPause{50};
+constexpr milliseconds kNotListeningPatience{900};  // with the last attempt still within one second
+constexpr milliseconds kMinAttempt{1000};
+constexpr milliseconds kMinSilence{250};
+
+bool is_not_listening(int error) { return error == ECONNREFUSED || error == ECONNRESET || error == EPIPE; }
+
+}  // namespace
+
+Connector::Connector(Loop& loop, Owner& owner, const EndpointOptions& options, PeerAddress peer, LinkKind kind,
+                     MakeHandshake make_handshake)
+    : loop_(loop),
+      owner_(owner),
+      options_(options),
+      peer_(std::move(peer)),
+      kind_(kind),
+      make_handshake_(std::move(make_handshake)) {
+  collect_targets();
+}
+
+Connector::~Connector() {
+  if (retry_) loop_.cancel_timer_on_loop(*retry_);
+}
+
+void Connector::collect_targets() {
+  if (kind_ == LinkKind::kShm) {
+    targets_.push_back({abstract_unix_address(peer_.unix_name), "Unix socket @" + peer_.unix_name});
+    return;
+  }
+  for (const auto& text : peer_.tcp) {
+    if (const auto address = parse_tcp_address(text)) targets_.push_back({*address, text});
+  }
+}
+
+std::string Connector::describe() const {
+  std::string where;
+  for (const auto& target : targets_) where += (where.empty() ? "" : ", ") + target.text;
+  const std::string who = peer_.name.empty() ? "peer " + to_string(peer_.id).substr(0, 8) : peer_.name;
+  return "cannot connect to " + who + " (" + (where.empty() ? "it has no usable address" : where) + ")";
+}
+
+bool Connector::may_be_accepted() const noexcept {
+  return stream_ && stream_->state() == Handshake::State::kAwaitWelcome;
+}
+
+void Connector::try_targets() {
+  while (next_target_ < targets_.size()) {
+    if (try_one(targets_[next_target_++])) return;
+    if (outcome_ == Outcome::kStranger && worst_->kind() == ErrorKind::kUnavailable) return fail(Error(*worst_));
+  }
+  end_round();
+}
+
+bool Connector::try_one(const Target& target) {
+  Fd fd(::socket(target.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    const int error = errno;
+    const bool no_family = error == EAFNOSUPPORT;  // an IPv6 address on a machine without IPv6
+    note(no_family ? Outcome::kNoRoute : Outcome::kStranger, unavailable("no socket for " + target.text, error));
+    return false;
+  }
+  const int result = ::connect(fd.get(), target.address.get(), target.address.length);
+  if (result != 0 && errno != EINPROGRESS) {
+    const int error = errno;
+    // EAGAIN means that a Unix listener's backlog is full: it will be served.
+    const auto outcome = error == EAGAIN           ? Outcome::kNoAnswer
+                         : is_not_listening(error) ? Outcome::kNotListening
+                                                   : Outcome::kNoRoute;
+    note(outcome, Error(ErrorKind::kPeerLost, with_errno(target.text, error)));
+    return false;
+  }
+  const bool connecting = result != 0;
+  stream_ = std::make_unique<HandshakeStream>(loop_, static_cast<HandshakeStream::Owner&>(*this), std::move(fd),
+                                              target.text, kind_);
+  heard_bytes_ = 0;
+  stream_silence_ = Clock::duration::zero();
+  try {
+    stream_->begin(make_handshake_(peer_.id, kind_), connecting);
+  } catch (const Error& error) {
+    stream_.reset();
+    note(Outcome::kStranger, error);
+    return false;
+  }
+  return true;
+}
+
+void Connector::note(Outcome outcome, const Error& error) {
+  last_reason_ = error.what();
+  if (outcome < outcome_) return;
+  outcome_ = outcome;
+  worst_ = error;
+}
+
+void Connector::on_done(HandshakeStream& stream) {
+  const PeerAddress authenticated = stream.peer();
+  ByteStream taken = stream.take_stream();
+  owner_.on_connected(peer_.id, std::move(taken), authenticated);
+}
+
+void Connector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
+  const auto finished = std::move(stream_);
+  if (end.refusal == Refusal::kYield) return owner_.on_yielded(peer_.id);
+  if (end.refusal == Refusal::kPeer || end.refusal == Refusal::kGone) {
+    note(Outcome::kNotListening, Error(ErrorKind::kPeerLost, end.error.what()));
+  } else if (end.error.kind() == ErrorKind::kRefused || end.error.kind() == ErrorKind::kProtocol) {
+    note(Outcome::kStranger, end.error);
+  } else if (end.end_of_file || is_not_listening(end.error_number)) {
+    note(Outcome::kNotListening, end.error);
+  } else {
+    note(end.error_number == ETIMEDOUT ? Outcome::kNoAnswer : Outcome::kNoRoute, end.error);
+  }
+  if (owner_.on_attempt_failed(peer_.id)) try_targets();
+}
+
+void Connector::end_round() {
+  const auto now = Clock::now();
+  if (targets_.empty()) return fail(Error(ErrorKind::kPeerLost, describe()));
+  if (outcome_ == Outcome::kStranger) return fail(Error(worst_->kind(), describe() + ": " + worst_->what()));
+  if (outcome_ == Outcome::kNotListening) {
+    if (!first_not_listening_) first_not_listening_ = now;
+    if (kind_ == LinkKind::kShm || now - *first_not_listening_ >= kNotListeningPatience) {
+      const std::string ended = ": it has ended (its own output says why) or never listened there: ";
+      return fail(Error(ErrorKind::kPeerLost, describe() + ended + worst_->what()));
+    }
+  }
+  outcome_ = Outcome::kNothing;
+  next_target_ = 0;
+  retry_ = loop_.add_timer_on_loop(kRetryPause, false, [this] {
+    retry_.reset();
+    try_targets();
+  });
+}
+
+void Connector::tick(Clock::time_point now) {
+  note_silence(now);
+  // A little before the link's own limit, because this message can name the reason.
+  const auto limit = options_.connect_timeout - std::min(options_.connect_timeout / 4, 2 * tick_interval(options_));
+  if (now - started_ >= limit) {
+    const std::string reason = stream_ ? stream_->remote() + " does not answer" : last_reason_;
+    const bool took_nothing = kind_ == LinkKind::kTcp && (!stream_ || stream_->is_connecting());
+    return fail(Error(ErrorKind::kPeerLost, describe() + " within " + std::to_string(options_.connect_timeout.count()) +
+                                                " ms: " + reason + (took_nothing ? kWayOut : "")));
+  }
+  if (!stream_) return;
+  const auto patience = answer_patience(options_);
+  if (silence_ >= patience && next_target_ == targets_.size()) return give_up_attempt(true);
+  // Connecting to an address may take long, but a process that accepted the connection answers soon or never.
+  const auto tries = static_cast<int>(std::max<std::size_t>(targets_.size(), 1));
+  const bool slow = now - stream_->since() >= std::max(kMinAttempt, options_.connect_timeout / tries);
+  const bool silent = stream_silence_ >= std::max(kMinSilence, patience / tries);
+  if (tries > 1 && (slow || silent)) give_up_attempt(false);
+}
+
+void Connector::note_silence(Clock::time_point now) {
+  // Time in which this process itself did not run says nothing about the peer.
+  const auto passed = std::min<Clock::duration>(now - std::exchange(last_tick_, now), 2 * tick_interval(options_));
+  if (!stream_ || stream_->is_connecting()) return;
+  const std::uint64_t heard = stream_->heard_bytes();
+  const bool spoke = heard != std::exchange(heard_bytes_, heard);
+  silence_ = spoke ? Clock::duration::zero() : silence_ + passed;
+  stream_silence_ = spoke ? Clock::duration::zero() : stream_silence_ + passed;
+}
+
+void Connector::give_up_attempt(bool last) {
+  const Error error(ErrorKind::kPeerLost,
+                    stream_->remote() + " does not answer" +
+                        (last ? ": its process is stopped, or the network in between is cut" : ""));
+  stream_.reset();
+  note(Outcome::kNoAnswer, error);
+  if (!owner_.on_attempt_failed(peer_.id)) return;
+  if (last) return fail(Error(ErrorKind::kPeerLost, describe() + ": " + error.what()));
+  // The next address has time to answer, too.
+  silence_ = std::min<Clock::duration>(silence_, answer_patience(options_) - kMinSilence);
+  try_targets();
+}
+
+void Connector::fail(const Error& error) {
+  stream_.reset();
+  owner_.on_connect_failed(peer_.id, error);
+}
+
+}  // namespace atl::transport

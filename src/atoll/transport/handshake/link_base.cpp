@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/handshake/link_base.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace atl::transport {
+namespace {
+
+PeerAddress with_name(PeerAddress peer) {
+  if (peer.name.empty()) peer.name = "peer " + to_string(peer.id).substr(0, 8);
+  return peer;
+}
+
+bool is_final(LinkState state) { return state == LinkState::kFailed || state == LinkState::kClosed; }
+
+}  // namespace
+
+std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept {
+  using std::chrono::milliseconds;
+  return std::clamp(options.heartbeat / 8, milliseconds(5), milliseconds(250));
+}
+
+std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept {
+  // A process that starts on a busy machine may need this long even with a shorter heartbeat.
+  constexpr std::chrono::milliseconds kMin{1000};
+  return std::max(options.heartbeat, kMin);
+}
+
+LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}
+
+void LinkBase::throw_error() const { throw Error(*error_); }
+
+void LinkBase::fail_later(const Error& error) {
+  loop().post([this, error] { fail_on_loop(error); });
+}
+
+void LinkBase::fail_on_loop(const Error& error, bool closed_in_order) {
+  if (is_final(state())) return;
+  if (leaving_) return close_on_loop(Error(ErrorKind::kAborted, "this rank has shut its links down"));
+  finish_on_loop(LinkState::kFailed, error);
+  observer().on_link_failed(*this, error, closed_in_order);
+}
+
+void LinkBase::close_on_loop(const Error& why) {
+  if (is_final(state())) return;
+  finish_on_loop(LinkState::kClosed, why);
+}
+
+void LinkBase::finish_on_loop(LinkState state, const Error& error) {
+  error_ = std::make_unique<const Error>(error);
+  state_.store(state, std::memory_order_release);
+  teardown_on_loop();
+  doorbell().ring_all();
+}
+
+void LinkBase::mark_up_on_loop() {
+  state_.store(LinkState::kUp, std::memory_order_release);
+  doorbell().ring_all();
+}
+
+void LinkBase::tick_on_loop(Clock::time_point now) {
+  const LinkState current = state();
+  if (current == LinkState::kUp) return on_tick_on_loop(now);
+  if (current != LinkState::kConnecting) return;
+  if (now - created_ < options().connect_timeout) return on_connecting_tick_on_loop(now);
+  fail_on_loop(Error(ErrorKind::kPeerLost, peer_name() + " is unreachable: no " + to_string(kind()) + " link within " +
+                                               std::to_string(options().connect_timeout.count()) + " ms"));
+}
+
+}  // namespace atl::transport

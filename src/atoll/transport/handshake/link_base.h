@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "atoll/core/deadline.h"
+#include "atoll/core/error.h"
+#include "atoll/core/loop.h"
+#include "atoll/transport/endpoint.h"
+#include "atoll/transport/link.h"
+#include "atoll/transport/stream/byte_stream.h"
+
+namespace atl::transport {
+
+/// References that every link borrows from its endpoint. All outlive the link, except that the loop has stopped by the
+/// time the link is destroyed.
+struct LinkOwner {
+  const EndpointOptions& options;
+  Loop& loop;
+  Doorbell& doorbell;
+  LinkObserver& observer;
+};
+
+/// Returns the interval at which an endpoint calls tick_on_loop on each of its links, short enough that silence is
+/// noticed within the heartbeat plus half a second.
+std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept;
+
+/// Returns how long a peer that accepted a connection may stay silent before the link is up and its heartbeats begin.
+std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept;
+
+/// A further connection that a link requests to its peer.
+struct WantedRail {
+  std::size_t rail = 0;
+  std::string from;  ///< numeric address of this machine with any port, "10.0.0.1:4711"; empty: chosen by the route
+  std::string to;    ///< "10.0.0.2:4711"
+};
+
+/// The part of a link that does not depend on how bytes travel: its state, its peer, and the reporting of failures.
+///
+///   kConnecting --attach_on_loop, then mark_up_on_loop--> kUp --> kFailed (fail_on_loop) or kClosed (close_on_loop)
+///
+/// kFailed and kClosed are final. The endpoint connects, authenticates and hands over the stream; the rest is the
+/// link's.
+class LinkBase : public Link {
+ public:
+  LinkBase(const LinkOwner& owner, PeerAddress peer);
+
+  const PeerId& peer() const noexcept final { return peer_.id; }
+  LinkState state() const noexcept final { return state_.load(std::memory_order_acquire); }
+
+  /// Returns "rank 3", or the peer's id when it has no name. For messages.
+  const std::string& peer_name() const noexcept { return peer_.name; }
+  const PeerAddress& peer_address() const noexcept { return peer_; }
+
+  /// Throws the error that ended the link. Only in state kFailed or kClosed. Any thread.
+  [[noreturn]] void throw_error() const;
+
+  /// Any thread: fails the link as fail_on_loop does, soon.
+  void fail_later(const Error& error);
+
+  // The rest is called on the loop thread only.
+
+  /// Takes over the connected, authenticated, non-blocking stream, from which no byte after the handshake was read (it
+  /// may carry descriptors). Called once, in state kConnecting. `authenticated` is the peer's address as its own hello
+  /// stated it; its id equals peer().
+  virtual void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) = 0;
+
+  // Links that use several connections (rails). One side makes them all: it was the initiator of the first.
+
+  /// Returns a connection to be made now, if any. Called after attach_on_loop and with each tick, until there is none.
+  /// Each is answered by attach_rail_on_loop or rail_unreachable_on_loop.
+  virtual std::optional<WantedRail> next_rail_on_loop(Clock::time_point /*now*/) { return std::nullopt; }
+  virtual void rail_unreachable_on_loop(std::size_t /*rail*/, const Error& /*why*/) {}
+
+  /// On the other side: returns whether the peer's connection may become that rail.
+  virtual bool takes_rail_on_loop(std::size_t /*rail*/) const { return false; }
+
+  /// As attach_on_loop, for a rail of a link that is up; it replaces the previous one. Closes `stream` when the link
+  /// does not need it any more.
+  virtual void attach_rail_on_loop(std::size_t /*rail*/, ByteStream /*stream*/) {}
+
+  /// Ends the link with `error`, once: later calls do nothing. Rings all bells of this process and notifies the
+  /// observer. After mark_leaving_on_loop the end of the peer's side is not a failure: the link becomes kClosed and the
+  /// observer is not notified.
+  void fail_on_loop(const Error& error, bool closed_in_order = false);
+
+  /// Sends what was accepted, then tells the peer that this end closes in good order. The link can still receive.
+  virtual void begin_shutdown_on_loop() = 0;
+
+  /// Returns whether begin_shutdown_on_loop has nothing left to send (true in a final state).
+  virtual bool drained_on_loop() const = 0;
+
+  /// Ends the link from this side (shutdown, abort): the final state is kClosed and channels throw `why`; the observer
+  /// is not notified.
+  void close_on_loop(const Error& why);
+
+  /// Called every tick_interval: fails a link that is not up within connect_timeout, else lets it check the peer's
+  /// silence.
+  void tick_on_loop(Clock::time_point now);
+
+ protected:
+  /// Marks the link as up: channels start to accept frames, and waiters re-check.
+  void mark_up_on_loop();
+
+  /// Called by begin_shutdown_on_loop of a link that is up: after this side's goodbye the peer may close the
+  /// connection.
+  void mark_leaving_on_loop() noexcept { leaving_ = true; }
+
+  /// Sends this side's heartbeat, and fails the link when the peer's did not arrive for options.heartbeat.
+  virtual void on_tick_on_loop(Clock::time_point now) = 0;
+
+  /// The same while the link is kConnecting, for links that wait for the peer after attach_on_loop.
+  virtual void on_connecting_tick_on_loop(Clock::time_point /*now*/) {}
+
+  /// Leaves the loop and closes the stream. Received frames stay readable. Called once, in a final state or while
+  /// still connecting (then nothing may be attached yet).
+  virtual void teardown_on_loop() noexcept = 0;
+
+  const EndpointOptions& options() const noexcept { return owner_.options; }
+  Loop& loop() const noexcept { return owner_.loop; }
+  Doorbell& doorbell() const noexcept { return owner_.doorbell; }
+  LinkObserver& observer() const noexcept { return owner_.observer; }
+
+ private:
+  void finish_on_loop(LinkState state, const Error& error);
+
+  const LinkOwner owner_;
+  PeerAddress peer_;
+  const Clock::time_point created_ = Clock::now();
+  bool leaving_ = false;  // the loop's
+  std::atomic<LinkState> state_{LinkState::kConnecting};
+  std::unique_ptr<const Error> error_;  // written before the final state is published, then constant
+};
+
+}  // namespace atl::transport

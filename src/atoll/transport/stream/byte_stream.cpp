@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/stream/byte_stream.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/stream/tls_session.h"
+
+namespace atl::transport {
+
+namespace {
+
+constexpr std::size_t kReadBytes = std::size_t{64} << 10;
+constexpr std::size_t kBatchBytes = std::size_t{64} << 10;  // encrypted before they are written to the socket
+constexpr std::size_t kRecordBytes = std::size_t{16} << 10;
+
+std::size_t total(std::span<const iovec> pieces) noexcept {
+  std::size_t bytes = 0;
+  for (const iovec& piece : pieces) bytes += piece.iov_len;
+  return bytes;
+}
+
+/// Returns the next bytes after `skip`: those of one piece if they fill a record, else of several, collected in
+/// `record`.
+std::span<const std::byte> next_record(std::span<const iovec> pieces, std::size_t skip, std::span<std::byte> record) {
+  std::size_t count = 0;
+  for (const iovec& piece : pieces) {
+    const std::size_t gone = std::min(skip, piece.iov_len);
+    skip -= gone;
+    const std::span rest(static_cast<const std::byte*>(piece.iov_base) + gone, piece.iov_len - gone);
+    if (count == 0 && rest.size() >= record.size()) return rest.first(record.size());
+    const auto part = rest.first(std::min(rest.size(), record.size() - count));
+    if (!part.empty()) std::memcpy(record.data() + count, part.data(), part.size());
+    count += part.size();
+  }
+  return record.first(count);
+}
+
+}  // namespace
+
+struct ByteStream::Secure {
+  Secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name)
+      : session(std::move(credentials), role, name, ""),
+        input(std::make_unique_for_overwrite<std::byte[]>(kReadBytes)),
+        record(std::make_unique_for_overwrite<std::byte[]>(kRecordBytes)) {}
+
+  std::mutex mutex;  // guards the two that follow
+  TlsSession session;
+  bool is_held_up = false;
+
+  // The reader's.
+  const std::unique_ptr<std::byte[]> input;
+  std::span<const std::byte> rest;  // of the input, not decrypted yet
+  bool is_drained = false;          // the last read left the socket empty
+  bool may_hold_more = false;       // decrypted bytes found no place
+
+  // The writer's.
+  const std::unique_ptr<std::byte[]> record;
+  std::vector<std::byte> output;
+  std::size_t output_sent = 0;
+};
+
+ByteStream::ByteStream() noexcept = default;
+ByteStream::ByteStream(Fd socket) noexcept : fd_(std::move(socket)) {}
+ByteStream::~ByteStream() = default;
+ByteStream::ByteStream(ByteStream&& other) noexcept = default;
+ByteStream& ByteStream::operator=(ByteStream&& other) noexcept = default;
+
+void ByteStream::secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name) {
+  secure_ = std::make_unique<Secure>(std::move(credentials), role, name);
+}
+
+std::ptrdiff_t ByteStream::receive(std::span<const iovec> pieces) {
+  std::ptrdiff_t got = 0;
+  do {
+    got = ::readv(fd_.get(), pieces.data(), static_cast<int>(pieces.size()));
+  } while (got < 0 && errno == EINTR);
+  if (got > 0) received_bytes_ += static_cast<std::uint64_t>(got);
+  return got;
+}
+
+ByteStream::Progress ByteStream::handshake() {
+  if (secure_ == nullptr) return Progress::kOpen;
+  Secure& secure = *secure_;
+  for (;;) {
+    secure.session.give(secure.rest);
+    const bool is_open = secure.session.handshake();
+    secure.rest = secure.session.rest();
+    secure.session.give({});
+    if (!flush() && errno != EAGAIN) return Progress::kLost;
+    if (is_open) return Progress::kOpen;
+    const iovec piece{secure.input.get(), kReadBytes};
+    const auto got = receive({&piece, 1});
+    if (got < 0 && errno == EAGAIN) return Progress::kWaits;
+    if (got == 0) errno = 0;
+    if (got <= 0) return Progress::kLost;
+    secure.rest = {secure.input.get(), static_cast<std::size_t>(got)};
+  }
+}
+
+std::ptrdiff_t ByteStream::read(std::span<const iovec> pieces, bool* drained) {
+  if (secure_ != nullptr) return read_secure(pieces, drained);
+  const auto got = receive(pieces);
+  *drained = got >= 0 && static_cast<std::size_t>(got) < total(pieces);
+  return got;
+}
+
+std::ptrdiff_t ByteStream::read_secure(std::span<const iovec> pieces, bool* drained) {
+  Secure& secure = *secure_;
+  for (;;) {
+    const std::size_t count = decrypt(pieces);
+    secure.may_hold_more = count == total(pieces);
+    *drained = secure.is_drained && !secure.may_hold_more;
+    if (count != 0) return static_cast<std::ptrdiff_t>(count);
+    if (secure.session.has_ended()) return 0;
+    const iovec piece{secure.input.get(), kReadBytes};
+    const auto got = receive({&piece, 1});
+    if (got <= 0) return got;
+    secure.rest = {secure.input.get(), static_cast<std::size_t>(got)};
+    secure.is_drained = static_cast<std::size_t>(got) < kReadBytes;
+  }
+}
+
+std::size_t ByteStream::decrypt(std::span<const iovec> pieces) {
+  Secure& secure = *secure_;
+  const std::lock_guard lock(secure.mutex);
+  secure.session.give(secure.rest);
+  std::size_t count = 0;
+  try {
+    for (const iovec& piece : pieces) {
+      const std::size_t got = secure.session.read({static_cast<std::byte*>(piece.iov_base), piece.iov_len});
+      count += got;
+      if (got < piece.iov_len) break;
+    }
+  } catch (const Error&) {
+    if (count == 0) throw;  // otherwise the next read throws
+  }
+  secure.rest = secure.session.rest();
+  secure.session.give({});
+  return count;
+}
+
+bool ByteStream::holds_input() const noexcept {
+  return secure_ != nullptr && (secure_->may_hold_more || !secure_->rest.empty());
+}
+
+std::ptrdiff_t ByteStream::write(std::span<const iovec> pieces) {
+  if (secure_ == nullptr) {
+    msghdr message{};
+    message.msg_iov = const_cast<iovec*>(pieces.data());
+    message.msg_iovlen = pieces.size();
+    std::ptrdiff_t sent = 0;
+    do {
+      sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (sent < 0 && errno == EINTR);
+    return sent;
+  }
+  const std::size_t bytes = total(pieces);
+  std::size_t taken = 0;
+  while (flush()) {
+    if (taken == bytes) return static_cast<std::ptrdiff_t>(taken);
+    const std::size_t more = encrypt(pieces, taken);
+    if (more == 0 && secure_->output.empty()) break;
+    taken += more;
+  }
+  if (taken != 0) return static_cast<std::ptrdiff_t>(taken);
+  return -1;
+}
+
+/// Encrypts a batch of records from the bytes after the first `skip`. Returns the number of bytes; if 0, errno says
+/// why.
+std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip) {
+  Secure& secure = *secure_;
+  const std::lock_guard lock(secure.mutex);
+  std::size_t taken = 0;
+  int reason = EAGAIN;
+  try {
+    while (secure.session.output().size() < kBatchBytes) {
+      const auto bytes = next_record(pieces, skip + taken, {secure.record.get(), kRecordBytes});
+      if (bytes.empty()) break;
+      const std::size_t count = secure.session.write(bytes);
+      secure.is_held_up = count == 0;
+      if (count == 0) break;
+      taken += count;
+    }
+  } catch (const Error&) {
+    reason = EPROTO;  // reading reports the reason
+  }
+  std::swap(secure.output, secure.session.output());
+  errno = reason;  // the library may have changed it
+  return taken;
+}
+
+bool ByteStream::flush() {
+  if (secure_ == nullptr) return true;
+  Secure& secure = *secure_;
+  if (secure.output.empty()) {
+    const std::lock_guard lock(secure.mutex);
+    std::swap(secure.output, secure.session.output());
+  }
+  while (secure.output_sent < secure.output.size()) {
+    const auto sent = ::send(fd_.get(), secure.output.data() + secure.output_sent,
+                             secure.output.size() - secure.output_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return false;
+    secure.output_sent += static_cast<std::size_t>(sent);
+  }
+  secure.output.clear();
+  secure.output_sent = 0;
+  return true;
+}
+
+bool ByteStream::holds_output() const noexcept { return secure_ != nullptr && !secure_->output.empty(); }
+
+bool ByteStream::wants_write() const {
+  if (secure_ == nullptr) return false;
+  const std::lock_guard lock(secure_->mutex);
+  return secure_->is_held_up || !secure_->session.output().empty();
+}
+
+void ByteStream::close() noexcept {
+  if (fd_ && secure_ != nullptr && flush()) flush();
+  fd_.reset();
+  secure_.reset();
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/stream/connect_tcp.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "atoll/core/deadline.h"
+#include "atoll/core/error.h"
+#include "atoll/transport/discovery.h"
+
+namespace atl::transport {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kMaxConnectPoll{60'000};
+
+/// A port without a listener may be chosen for this very socket, which then connects to itself.
+bool is_own_echo(int fd) {
+  const auto near = local_address(fd);
+  const auto far = remote_address(fd);
+  return near.length == far.length && std::memcmp(&near.storage, &far.storage, near.length) == 0;
+}
+
+/// Returns 0, or the error number.
+int wait_connected(int fd, Deadline deadline) {
+  for (;;) {
+    pollfd ready{fd, POLLOUT, 0};
+    const auto left = std::chrono::ceil<milliseconds>(deadline.remaining(kMaxConnectPoll));
+    const int count = ::poll(&ready, 1, static_cast<int>(left.count()));
+    if (count > 0) break;
+    if (count < 0 && errno != EINTR) return errno;
+    if (count == 0 && deadline.expired()) return ETIMEDOUT;
+  }
+  int error = 0;
+  socklen_t length = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  return error == 0 && is_own_echo(fd) ? ECONNREFUSED : error;
+}
+
+/// Returns 0, or the error number; throws errors that another address would not avoid.
+int try_connect(const SocketAddress& address, Deadline deadline, Fd& out) {
+  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd) {
+    const int error = errno;
+    if (error == EAFNOSUPPORT) return error;
+    throw unavailable("no socket for a connection to " + to_string(address), error);
+  }
+  int result = 0;
+  do {
+    result = ::connect(fd.get(), address.get(), address.length);
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EINPROGRESS && errno != EALREADY && errno != EISCONN) return errno;
+  if (const int error = wait_connected(fd.get(), deadline); error != 0) return error;
+  const int on = 1;
+  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  out = std::move(fd);
+  return 0;
+}
+
+}  // namespace
+
+Fd connect_tcp(const std::string& host, std::uint16_t port, milliseconds timeout) {
+  timeout = std::max(timeout, milliseconds(0));
+  const Deadline deadline = Deadline::after(timeout);
+  const auto addresses = resolve_host(host, port);
+  std::string reasons;
+  bool timed_out = false;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    // An address that does not answer must leave time for the others.
+    const auto tries = static_cast<std::int64_t>(addresses.size() - i);
+    Fd fd;
+    const int error = try_connect(addresses[i], Deadline::after(deadline.remaining(timeout) / tries), fd);
+    if (error == 0) return fd;
+    timed_out = timed_out || error == ETIMEDOUT;
+    reasons += (reasons.empty() ? "" : "; ") + with_errno(to_string(addresses[i]), error);
+  }
+  const std::string who = to_string(HostPort{host, port});
+  if (timed_out) {
+    throw Error(ErrorKind::kTimeout,
+                "connecting to " + who + " within " + std::to_string(timeout.count()) + " ms: " + reasons);
+  }
+  throw Error(ErrorKind::kPeerLost, "cannot connect to " + who + ": " + reasons);
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ATOLL_LOG_LEVEL decides which of Atoll's lines reach standard error."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from fault_jobs import Job, Me, expected
+from listeners import listening_ports
+
+
+def provoke_lines(me: Me) -> None:
+    """A stranger that connects and leaves gives a debug line; the dump after a failure gives an info line."""
+    me.join()
+    me.check_sum()
+    for port in listening_ports(os.getpid()):
+        socket.create_connection(("127.0.0.1", port)).close()
+    me.check_sum()
+    me.run_together()
+    if me.rank == 0:
+        dist.group.WORLD._get_backend(torch.device("cpu")).abort()
+    with expected():
+        while True:
+            me.check_sum()
+
+
+@pytest.mark.parametrize(("level", "levels"), [("debug", {"debug", "info"}), ("info", {"info"}), ("off", set())])
+def test_lines_from_the_level_on(tmp_path: Path, level: str, levels: set[str]) -> None:
+    with Job(tmp_path, provoke_lines, "AB", environment={"ATOLL_LOG_LEVEL": level, "ATOLL_TRANSPORT": "tcp"}) as job:
+        job.wait_for("end")
+        job.check_ends()
+    text = "".join(path.read_text() for path in tmp_path.glob("rank*.log"))
+    found = set(re.findall(r"^\[[-0-9 :.]+\] \[atoll \d+\] \[(\w+)\] ", text, re.MULTILINE))
+    assert found - {"warning", "error"} == levels, text
+    assert level != "off" or not found, text
+
+
+def test_an_unknown_level_is_refused() -> None:
+    program = "import atoll\nfrom atoll import _C"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "ATOLL_LOG_LEVEL": "loud"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert 'ATOLL_LOG_LEVEL is "loud"; it may be debug, info, warning, error or off' in done.stderr
