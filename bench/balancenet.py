@@ -156,7 +156,7 @@ def report(document: dict[str, Any]) -> str:
         f"Four devices, {document['steps']} updates ({document['fraction']:.0%} of the paper's {UPDATES}), averaged "
         f"per {AVERAGED}. The paper's baseline batch B is {baseline} for a device: equal, random, minmax and the "
         f"normalised forms cut {4 * baseline} samples; the literal forms take what the paper's rule gives for B, which "
-        "is less work per update. Live forms are planned anew after each average. The "
+        "is less work per update. Live forms are planned again after each average. The "
         "training time is the slowest device's forward and backward pass; the rest of an update is communication and "
         "the optimizer. Networks are the paper's in kind, narrower; samples are digits, and the standard library's "
         f"source for the byte model. {uneven.MODELLED} The paper's milliseconds are of its own machine.\n"

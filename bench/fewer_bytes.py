@@ -94,7 +94,7 @@ def loss_ratio(document: Document, kind: str, packing: str) -> dict[str, float]:
 
 
 def bytes_of_half(document: Document) -> list[Found]:
-    """For the aims."""
+    """Returns the ratios of bytes, for the aims."""
     found = []
     for kind in KINDS:
         value = bytes_ratio(document, kind, "int8")
@@ -120,8 +120,8 @@ def report(document: dict[str, Any]) -> str:
         "micro-batches. *Both*: two ranks each, two pipelines of two stages whose boundaries and whose gradients cross "
         "between the islands, atoll.pipeline.Pipeline; bfloat16's bytes are there taken as half of float32's. "
         "Bytes are what the interfaces of both sides have sent, headers and acknowledgements included, per step after "
-        "the first one. The loss is that of samples nobody trained on, after the last step; its ratio to float32's is "
-        f"taken by seed, with its 95 % interval. The tolerance for int8 is a ratio of {document['loss_limit']}.\n\n"
+        "the first one. The loss is that of samples not used in training, after the last step; its ratio to float32's "
+        f"is taken by seed, with its 95 % interval. The tolerance for int8 is a ratio of {document['loss_limit']}.\n\n"
     )
     rows = []
     for kind, packings in KINDS.items():

@@ -23,7 +23,7 @@ WHY = (
     "Why UCX is slower here: a frame over UCX passes the loop thread of each side, one wake-up each, because a "
     "UCX worker belongs to one thread, and it is copied once more, into a ring that stays registered, so that "
     "what a dead peer leaves undone touches no memory of the caller. The shared-memory link writes into the "
-    "peer's ring from the caller's thread and wakes nobody while both sides are busy; the TCP link gives the "
+    "peer's ring from the caller's thread and wakes no thread while both sides are busy; the TCP link gives the "
     "caller's memory to the socket. That is why `auto` takes our own links on one host, and UCX only where it is "
     "asked for: for RDMA and device memory, which need hardware that this machine lacks."
 )

@@ -133,7 +133,7 @@ def report(document: dict[str, Any]) -> str:
         f"of the other ranks' messages that name rank {document['victim']}. *Goes on together* says "
         "how often the ranks that are left could form another group (`new_group`, `MPIX_Comm_shrink`) in the same "
         f"processes, with right sums, and how long after the exception. Nothing within {LIMIT_S:g} s counts as none, "
-        "and who waits on for so long is not asked again.\n\n"
+        "and ranks that wait that long do not try to form a group.\n\n"
         f"Trials wait for others to leave the machine alone ({QUIET_S:g} s in all). Where one took less than "
         f"{SHORT_S:g} s, and others were there before it or after it, its time does not count; where that is so of "
         "all, they are shown as *busy*, and are not to be quoted. Longer times are those of limits.\n"
@@ -149,7 +149,7 @@ def report(document: dict[str, Any]) -> str:
             lines.append([NAMES.get(name, name), str(summary["rounds"]), time, kinds_text(summary), named, again,
                           message_text(summary.get("text", ""))])  # fmt: skip
         heading = row["text"][0].upper() + row["text"][1:]
-        note = "Nobody is to notice: to go on is right.\n\n" if row["harmless"] else ""
+        note = "No rank must notice: to go on is right.\n\n" if row["harmless"] else ""
         text += f"\n## {heading}\n\n{note}{table(titles, lines)}"
     if "ways" in document:
         text += reliability_ways.report(document["ways"])
@@ -162,7 +162,7 @@ def _recovery(document: dict[str, Any]) -> str:
         "- Atoll and Gloo: the exception ends the rank's program, and torch elastic (`atoll run --max-restarts`, "
         "`torchrun --max-restarts`) starts all ranks again, if there is an exception: a rank that waits on does not "
         "end. In the same processes, a new group of those that are left, as measured above.\n"
-        "- Open MPI: the job is ended as a whole, and whoever started it starts it again; with ULFM the program itself "
+        "- Open MPI: the job is ended as a whole, and has to be started again; with ULFM the program itself "
         "may revoke its communicator and make a smaller one.\n"
         "- The network faults are not given to Open MPI: mpirun's own processes would have to cross the same link.\n"
     )

@@ -110,14 +110,14 @@ def round_trip(way: Way) -> dict[str, Any]:
 
 
 def watch(way: Way, folder: Path) -> dict[str, Any]:
-    everybody = range(RANKS)
-    if not wait_until(lambda: all(len(steps_of(folder, rank)) >= STEPS for rank in everybody), START_S):
+    all_ranks = range(RANKS)
+    if not wait_until(lambda: all(len(steps_of(folder, rank)) >= STEPS for rank in all_ranks), START_S):
         raise RuntimeError(f"not all ranks came to step {STEPS} within {START_S:g} s")
-    pids = {rank: int(steps_of(folder, rank)[-1]["pid"]) for rank in everybody}
-    done = max(steps_of(folder, rank)[-1]["step"] for rank in everybody)
+    pids = {rank: int(steps_of(folder, rank)[-1]["pid"]) for rank in all_ranks}
+    done = max(steps_of(folder, rank)[-1]["step"] for rank in all_ranks)
     at = time.monotonic()
     os.kill(pids[VICTIM], signal.SIGKILL)
-    left = [rank for rank in everybody if way.left == RANKS or rank != VICTIM]
+    left = [rank for rank in all_ranks if way.left == RANKS or rank != VICTIM]
     old = set(pids.values())
 
     def all_again() -> bool:
@@ -199,10 +199,10 @@ def report(found: dict[str, Any]) -> str:
         "\n## From the fault to the next right step\n\n"
         f"{RANKS} ranks train 25,000 weights, whose value after each step is known and is compared. Rank {VICTIM} is "
         f"killed after at least {STEPS} steps. Until the last rank has done its next right step, in the group or the "
-        "process that came after: median, and in brackets the least and the most. Whoever starts again goes on from "
-        "a checkpoint, made after each step; programs and their libraries are loaded anew, which is most of the "
-        "time. Who shrinks goes on with one rank less. As torchrun comes, ranks that start again meet at the store "
-        "of those before them and find the addresses of these. Who is not back in "
+        "process that came after: median, and in brackets the least and the most. A job that restarts continues from "
+        "a checkpoint, made after each step; programs and their libraries are loaded again, which is most of the "
+        "time. A job that shrinks continues with one rank less. As torchrun comes, ranks that start again meet at the "
+        "store of those before them and find the addresses of these. A job that is not back in "
         f"{AGAIN_S:g} s is not asked again.\n\n"
         f"{table(['', 'rounds', 'time'], rows)}"
     )

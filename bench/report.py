@@ -18,6 +18,8 @@ TESTED = {
     "chaos": ("Faults at random", "make soak"),
     "soak": ("Very many operations", "make soak"),
     "new_user": ("As a new user", "scripts/trial.py"),
+    "versions": ("With each release of PyTorch", "make matrix"),
+    "gpu_rehearsal": ("A rehearsal of `make gpu`", "scripts/gpu.py --rehearsal"),
 }
 
 

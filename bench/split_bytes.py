@@ -261,9 +261,9 @@ def _records(document: dict[str, Any], judged: bool) -> str:
             "alone is done; one that comes late waits for the next. All policies infer at the same time, each over a "
             "link of its own with the rates of the same moment, and the server computes for all at once. `local`, "
             "`offload` and the papers' policies, which solve their problem on the exact model, have no guard, and "
-            "a plan for the link as it is when the session connects; it is made anew, 30 s later at the earliest, "
+            "a plan for the link as it is when the session connects; it is made again, 30 s later at the earliest, "
             "where latency or the ratio of both ways has become another. `auto` is Atoll's, with a deadline "
-            f"{BEYOND_LOCAL * 1e3:g} ms, or {BEYOND_SHARE:.0%} where that is more, behind the robot alone, and counts "
+            f"{BEYOND_LOCAL * 1e3:g} ms, or {BEYOND_SHARE:.0%} where that is more, after the robot alone, and counts "
             "the guard's energy."
             "\n\n" + table(titles, rows) + "\n"
         )  # fmt: skip

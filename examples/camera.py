@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A camera's loop on a robot: each newest picture goes through a model, with the help of an `atoll serve` where it is.
+"""Classifies a camera's newest picture again and again on a robot, with the help of an `atoll serve` if there is one.
 
 atoll serve --listen 0.0.0.0:4700 --key-file atoll.key                              (on the server)
 python examples/camera.py --camera 0 --server SERVER:4700 --key-file atoll.key      (on the robot)
 
-Pictures that come while one is computed are left out, so an answer is never about an old one. Without --camera a test
-picture moves by. Once a second a line says how many pictures were answered, by whom, and how quickly."""
+Pictures that arrive while one is computed are skipped, so an answer is never about an old picture. Without --camera a
+test picture moves by. Once a second a line shows how many pictures were answered, where, and how quickly."""
 
 import argparse
 import sys
@@ -26,7 +26,7 @@ PICTURES_PER_SECOND = 30
 
 
 class Net(nn.Module):
-    """Takes a picture as bytes, so that these are what is sent; weights are random. Put your own model here."""
+    """Takes a picture as bytes, so that bytes are sent to the server; weights are random. Put your own model here."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,24 +37,24 @@ class Net(nn.Module):
         self.head = nn.Linear(64, 10)
 
     def forward(self, picture: torch.Tensor) -> torch.Tensor:
-        """Scores of 10 kinds, for a picture (1, 3, SIZE, SIZE) of uint8."""
+        """Returns scores of 10 kinds for a picture (1, 3, SIZE, SIZE) of uint8."""
         return self.head(self.body(picture.to(self.head.weight.dtype) / 255).mean((2, 3)))
 
 
 def make_model() -> tuple[nn.Module, torch.Tensor]:
-    """The model in eval mode, and an example of its input."""
+    """Returns the model in eval mode, and an example of its input."""
     torch.manual_seed(0)
     return Net().eval(), torch.zeros(1, 3, SIZE, SIZE, dtype=torch.uint8)
 
 
 def as_input(pixels: torch.Tensor) -> torch.Tensor:
-    """The model's input of a picture (height, width, 3) of uint8."""
+    """Returns the model's input for a picture (height, width, 3) of uint8."""
     values = pixels.permute(2, 0, 1)[None].float()
     return nn.functional.interpolate(values, (SIZE, SIZE), mode="bilinear", antialias=True).round().to(torch.uint8)
 
 
 class Newest:
-    """One place for a picture: a new one takes that of the old one."""
+    """Holds the newest picture: a new picture replaces the old one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -74,7 +74,7 @@ class Newest:
             self._changed.notify()
 
     def take(self, timeout: float) -> torch.Tensor:
-        """Waits for one that nobody has taken; raises what the camera raised, or TimeoutError."""
+        """Waits for a picture that was not taken yet. Raises the camera's exception, or TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._picture is not None or self._failure is not None, timeout):
                 raise TimeoutError(f"the camera has given no picture for {timeout:g} s: is it in use elsewhere?")
@@ -100,7 +100,7 @@ def camera_pictures(number: int) -> Iterator[torch.Tensor]:
 
 
 def test_pictures() -> Iterator[torch.Tensor]:
-    """Stripes that move by, at the pace of a camera."""
+    """Yields moving stripes, at the pace of a camera."""
     rows, columns = torch.arange(480)[:, None, None], torch.arange(640)[None, :, None]
     for number in range(sys.maxsize):
         yield ((rows + columns * torch.tensor([1, 2, 3]) + 5 * number) % 256).to(torch.uint8)
@@ -109,7 +109,7 @@ def test_pictures() -> Iterator[torch.Tensor]:
 
 @contextmanager
 def newest_of(pictures: Iterator[torch.Tensor]) -> Iterator[Newest]:
-    """Pictures come on a thread of their own."""
+    """Reads the pictures on a separate thread, and provides the newest."""
     newest, over = Newest(), threading.Event()
 
     def read() -> None:
@@ -131,7 +131,7 @@ def newest_of(pictures: Iterator[torch.Tensor]) -> Iterator[Newest]:
 
 
 def look(session: Any, newest: Newest, count: int | None) -> int:
-    """Answers the newest picture again and again; returns how many were answered."""
+    """Answers the newest picture again and again; returns the number of answers."""
     answered, since, seconds, origins = 0, time.monotonic(), [], Counter[str]()
     while count is None or answered < count:
         kind = int(session(newest.take(timeout=10)).argmax())
@@ -149,11 +149,11 @@ def look(session: Any, newest: Newest, count: int | None) -> int:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--camera", type=int, metavar="N", help="that of /dev/videoN (default: a test picture)")
+    parser.add_argument("--camera", type=int, metavar="N", help="the camera /dev/videoN (default: a test picture)")
     parser.add_argument("--server", metavar="HOST:PORT", help="where `atoll serve` listens (default: no server)")
     parser.add_argument("--key-file", metavar="FILE", help="the server's key")
     parser.add_argument("--deadline", type=float, default=0.2, metavar="SECONDS", help="for each picture (default 0.2)")
-    parser.add_argument("--pictures", type=int, metavar="COUNT", help="how many (default: until Ctrl-C)")
+    parser.add_argument("--pictures", type=int, metavar="COUNT", help="number of pictures (default: until Ctrl-C)")
     options = parser.parse_args()
     if (options.server is None) != (options.key_file is None):
         parser.error("--server and --key-file go together")

@@ -4,7 +4,7 @@
 atoll run --island a:1,device=cpu --island b:1,device=cpu examples/deepspeed_tiny.py --stage 2
 torchrun --nproc-per-node 2 examples/deepspeed_tiny.py --backend gloo     (the same on PyTorch's own backend)
 
-Prints the loss of each tenth batch over all ranks, and at last that of all digits (docs/frameworks.md)."""
+Prints the loss of every tenth batch over all ranks, and finally the loss on all digits (docs/frameworks.md)."""
 
 import argparse
 import os
@@ -21,12 +21,12 @@ from train_digits import SEED, load_data
 
 BATCH = 64
 
-# DeepSpeed would compile it at the start of every new machine; it serves inference within one host only.
+# DeepSpeed would compile it at the first start on every machine; only inference within one host uses it.
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
 
 def make_engine(stage: int, ranks: int) -> Any:
-    """The network with its optimizer, `stage` of whose state, gradients and parameters ZeRO divides."""
+    """Returns the network with its optimizer; ZeRO of `stage` divides their state, gradients and parameters."""
     torch.manual_seed(SEED)
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 10))
     settings = {
@@ -42,7 +42,7 @@ def make_engine(stage: int, ranks: int) -> Any:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--backend", default="atoll")
-    parser.add_argument("--stage", type=int, default=1, choices=(1, 2, 3), help="of ZeRO")
+    parser.add_argument("--stage", type=int, default=1, choices=(1, 2, 3), help="stage of ZeRO")
     parser.add_argument("--steps", type=int, default=60)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains train_digits.py's network over two unlike islands of this machine: two ranks on CPUs, and two on a simulated
-accelerator that has memory and a collective library of its own and is slower.
+accelerator, which is slower and has its own memory and collective library.
 
-First a few steps in equal shares, then the whole training in shares by which all ranks finish together. Shows
-progress, then what a step takes both ways and its bound, where each rank's time went, whether all ranks hold identical
-parameters, and the accuracy on digits that training never saw. Ends with 1 if anything is not as it must be."""
+First it does a few steps in equal shares, then the whole training in shares with which all ranks finish together. It
+shows progress, then the time of a step in both cases and its bound, the time that each rank spent computing and
+communicating, whether all ranks hold identical parameters, and the accuracy on digits that training never saw. It ends
+with 1 if anything is wrong."""
 
 import argparse
 import contextlib
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # PyTorch would warn that it cannot time the simulated device
 CPU = {"ATOLL_ISLAND": "cpu", "ATOLL_DEVICE": "cpu"}
-# 10 Gflop/s, and copies as over a narrow PCIe link.
+# A device of 10 Gflop/s, with copies as slow as over a narrow PCIe link.
 SIM = {"ATOLL_ISLAND": "sim", "ATOLL_DEVICE": "sim", "ATOLL_SIM_SPEED": "1", "ATOLL_SIM_BANDWIDTH": "4G"}
 RANKS = (CPU, SIM, CPU, SIM)
 RANK_PROGRAM = Path(__file__).with_name("demo_rank.py")
@@ -35,7 +36,7 @@ GRACE_SECONDS = 10.0
 
 
 class Progress:
-    """A bar on a terminal, else a line now and then."""
+    """Shows a bar on a terminal, otherwise a line now and then."""
 
     def __init__(self) -> None:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -62,12 +63,12 @@ class Progress:
 
 @dataclass
 class Outcome:
-    ranks: list[dict[str, Any]]  # what each rank told at its end, in rank order
+    ranks: list[dict[str, Any]]  # the facts that each rank reported at its end, in rank order
     failures: list[str]
 
 
 def run(backend: str, epochs: int) -> Outcome:
-    """Starts the ranks, shows their progress and gathers what they tell."""
+    """Starts the ranks, shows their progress and gathers their reports."""
     from torch.distributed import TCPStore
 
     from atoll.bench.launch import rank_environment
@@ -87,7 +88,7 @@ def run(backend: str, epochs: int) -> Outcome:
 
 
 def follow(processes: "list[subprocess.Popen[str]]") -> Outcome:
-    """Reads what all ranks tell until they have ended; after a failure the others get GRACE_SECONDS to do so."""
+    """Reads the reports of all ranks until they have ended; after a failure the others get GRACE_SECONDS to end."""
     lines: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
 
     def read(rank: int) -> None:
@@ -123,7 +124,7 @@ def follow(processes: "list[subprocess.Popen[str]]") -> Outcome:
 
 
 def judge(outcome: Outcome, backend: str, least_accuracy: float) -> list[str]:
-    """What is not as it must be."""
+    """Returns what is wrong."""
     failures = list(outcome.failures)
     ranks = outcome.ranks
     if len(ranks) != len(RANKS):
@@ -139,7 +140,7 @@ def judge(outcome: Outcome, backend: str, least_accuracy: float) -> list[str]:
 
 
 def steps_table(facts: dict[str, Any]) -> "Table":
-    """What a step takes in equal shares, in balanced ones, and at least."""
+    """Returns a table with the time of a step in equal and in balanced shares, and its bound."""
     from rich.table import Table
 
     equal, balanced = facts["equal"], facts["balanced"]
@@ -160,7 +161,7 @@ def show(outcome: Outcome) -> None:
     if not outcome.ranks:
         return
     console.print(steps_table(outcome.ranks[0]))
-    print("The bound is what computing alone takes at the measured speeds; a measured step also communicates.\n")
+    print("The bound is the time of computing alone at the measured speeds; a measured step also communicates.\n")
     table = Table(title="Seconds of the balanced training by rank", title_justify="left")
     for name in ("rank", "island", "device", "library", "wall", "compute", "inside", "bridge"):
         table.add_column(name, justify="right")
@@ -171,14 +172,12 @@ def show(outcome: Outcome) -> None:
     console.print(table)
     print(
         "compute: processor time of the training thread; inside, bridge: collectives within the island, and waiting "
-        "for\nthe other one. Collectives run beside the backward pass, so that the parts may exceed the wall time.\n"
+        "for\nthe other one. Collectives overlap with the backward pass, so the parts may exceed the wall time.\n"
         "The simulated device computes on this machine's processor and takes the time of a slower device."
     )
     late = max(facts["late"] for facts in outcome.ranks)
     if late > 0.05:
-        print(
-            f"Oversubscribed: {late:.0%} of its operations ended later than modelled, because this machine is too busy."
-        )
+        print(f"Oversubscribed: {late:.0%} of its operations ended later than modelled: this machine is too busy.")
     print("\nParameters, SHA-256 of all bytes:")
     for facts in outcome.ranks:
         print(f"  rank {facts['rank']}: {facts['sha256']}")

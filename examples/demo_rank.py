@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank of demo.py: what it tells is one JSON object per line of its standard output."""
+"""One rank of demo.py: it reports one JSON object per line of its standard output."""
 
 import hashlib
 import itertools
@@ -53,7 +53,7 @@ def main(backend: str, epochs: int) -> None:
 
 def teller() -> Tell:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not look like an answer
+    os.dup2(2, 1)  # output of libraries must not look like a report
 
     def tell(**facts: object) -> None:
         print(json.dumps(facts), file=answers, flush=True)
@@ -64,7 +64,7 @@ def teller() -> Tell:
 def train(
     device: torch.device, data: Any, policy: str, epochs: int, tell: Tell | None
 ) -> tuple[DistributedDataParallel, dict[str, Any]]:
-    """The trained model, and what a step took in the shares of `policy`."""
+    """Returns the trained model, and the time of a step in the shares of `policy`."""
     torch.manual_seed(train_digits.SEED + dist.get_rank())  # DDP starts from rank 0's network; dropout differs
     model = DistributedDataParallel(train_digits.make_network().to(device))
     settings = atoll.Settings(reuse=False, update_interval=REPLAN_EVERY)
@@ -85,7 +85,7 @@ def train(
 
 
 def late_share(device: str) -> float:
-    """Of a simulated device: the share of its operations that ended later than modelled."""
+    """Returns the share of a simulated device's operations that ended later than modelled."""
     if device != "sim":
         return 0.0
     import atoll.sim
@@ -95,14 +95,15 @@ def late_share(device: str) -> float:
 
 
 def library_inside(backend: str) -> str:
-    """What reduces inside this rank's island."""
+    """Returns the library that reduces inside this rank's island."""
     if backend != "atoll":
         return backend
     return next(island.library for island in atoll.layout() if dist.get_rank() in island.ranks)
 
 
 def communication(backend: str) -> dict[str, float]:
-    """Seconds in collectives so far, within the island and waiting for the other one; other backends do not tell."""
+    """Returns the seconds in collectives so far, within the island and waiting for the other one, if the backend is
+    Atoll; other backends do not measure them."""
     if backend != "atoll":
         return {}
     split = atoll.time_split()

@@ -2,9 +2,9 @@
 """Runs one model on a photograph, divided between a slow robot and a server, over a link of 40 Mbit/s.
 
 The robot is this process, on a simulated device of 10 Gflop/s; the server is `atoll serve` on this machine's processor;
-the link is a relay between them, through which all bytes really go. Shows how long an answer takes on the robot
-alone, with everything sent to the server, and as Atoll divides it, and that the answer is the model's. Then the server
-is killed, and an answer comes all the same. Ends with 1 if anything is not as it must be."""
+the link is a relay between them, through which all bytes really pass. The demo shows the time of an answer on the robot
+alone, with everything sent to the server, and as Atoll divides it, and checks that the answer is the model's. Then it
+kills the server, and still gets an answer. It ends with 1 if anything is wrong."""
 
 import argparse
 import copy
@@ -37,7 +37,7 @@ POLICIES = ("local", "offload", "auto")
 
 
 class Net(nn.Module):
-    """Takes the photograph's bytes, so that these are what is sent; weights are random."""
+    """Takes the photograph as bytes, so that bytes are sent to the server; weights are random."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def model() -> tuple[nn.Module, torch.Tensor]:
 
 
 def serve(folder: Path) -> tuple["subprocess.Popen[str]", tuple[str, int], Path]:
-    """A server on a free port: the process, where it listens, and its key."""
+    """Starts a server on a free port; returns the process, its address, and its key file."""
     key = folder / "atoll.key"
     command = [sys.executable, "-m", "atoll.cli", "serve", "--listen", "127.0.0.1:0", "--key-file", str(key)]
     process = subprocess.Popen([*command, "--cache", str(folder)], stdout=subprocess.PIPE, text=True)
@@ -80,7 +80,7 @@ def serve(folder: Path) -> tuple["subprocess.Popen[str]", tuple[str, int], Path]
 
 
 def measure(session: atoll.infer.Session, image: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """The median of some runs, and the answer."""
+    """Returns the median time of some runs, and the answer."""
     answer = session(image)  # warm
     seconds = []
     for _ in range(RUNS):
@@ -91,13 +91,13 @@ def measure(session: atoll.infer.Session, image: torch.Tensor) -> tuple[float, t
 
 
 def is_the_models(answer: torch.Tensor, exact: torch.Tensor, alone: torch.Tensor) -> bool:
-    """Deviates from the model in float64 by at most twice what the undivided float32 model does."""
+    """Returns whether it deviates from the float64 model by at most twice as much as the undivided float32 model."""
     allowed = 2 * (alone - exact).abs().max() + 1e-6 * exact.abs().max()
     return bool((answer - exact).abs().max() <= allowed and answer.argmax() == exact.argmax())
 
 
 def run() -> tuple[list[dict[str, Any]], list[str]]:
-    """What was measured, and what is not as it must be."""
+    """Returns the measurements, and what is wrong."""
     net, image = model()
     with torch.no_grad():
         alone, exact = net(image), copy.deepcopy(net).double()(image)
@@ -151,7 +151,7 @@ def show(rows: list[dict[str, Any]]) -> None:
         table.add_row(row["policy"], row["plan"], row["origin"], *times, str(row["up_bytes"]), str(row["down_bytes"]))
     Console(width=None if sys.stdout.isatty() else 100).print(table)
     print(
-        "The bound is what no division undercuts at the estimated rate. The robot is a modelled device; bytes are real."
+        "No division can undercut the bound at the estimated rate. The robot is a modelled device; the bytes are real."
     )
 
 

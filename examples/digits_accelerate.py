@@ -20,7 +20,7 @@ EPOCHS = 4
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("atoll")  # before the Accelerator, which would begin one of its own
+    dist.init_process_group("atoll")  # before the Accelerator, which would make its own group
     torch.manual_seed(SEED)
     accelerator = Accelerator(cpu=atoll.device().type == "cpu")
     net = make_network()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small transformer on the handwritten digits with FSDP2, in a loop as torchtitan's: the model is made on the
-meta device, sharded block by block, and given memory and weights only then; distributed checkpoints are resumed on
-any number of ranks.
+"""Trains a small transformer on the handwritten digits with FSDP2, in a loop like torchtitan's: the model is made on
+the meta device, sharded block by block, and only then given memory and weights; distributed checkpoints can be resumed
+on any number of ranks.
 
 atoll run --island a:1,device=cpu --island b:1,device=sim examples/digits_fsdp.py --checkpoint ckpt --steps 200
 torchrun --nproc-per-node 3 examples/digits_fsdp.py --checkpoint ckpt --steps 300     (goes on from step 200)"""
@@ -38,7 +38,8 @@ class Digits(nn.Module):
 
     @torch.no_grad()
     def init_weights(self) -> None:
-        """The same on any number of ranks and any device: each draws whole weights and keeps its shard of them."""
+        """Gives the same weights on any number of ranks and any device: each rank draws whole weights and keeps its
+        shard of them."""
         generator = torch.Generator().manual_seed(SEED)
         for name, parameter in self.named_parameters():
             if parameter.ndim > 1:
@@ -59,7 +60,7 @@ def make_model() -> Digits:
     place = atoll.device()
     mesh = init_device_mesh(place.type, (dist.get_world_size(),))
     if place.index is not None:
-        torch.accelerator.set_device_index(place.index)  # the mesh has taken the one numbered as the local rank
+        torch.accelerator.set_device_index(place.index)  # the mesh has set the one numbered like the local rank
     with torch.device("meta"):
         model = Digits()
     for block in model.blocks:

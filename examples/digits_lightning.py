@@ -27,12 +27,12 @@ class Digits(lightning.LightningModule):
         self.train_data, self.test_data = load_data()
 
     def train_dataloader(self) -> DataLoader:
-        """Lightning calls it when the model is wrapped."""
+        """Returns the loader; Lightning calls this when the model is wrapped."""
         shares = [3.0] + [1.0] * (RANKS - 1)
         return DataLoader(self.trainer, self.train_data, 64, policy="fixed", shares=shares)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """What measurements run."""
+        """Measurements call this."""
         return self.net(images)
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:

@@ -24,7 +24,7 @@ EPOCHS = 4
 
 
 def train() -> str:
-    """What each worker does; Ray has made the group."""
+    """Runs on each worker, after Ray has made the group."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     train_data, test_data = load_data()

@@ -21,7 +21,7 @@ EPOCHS = 4
 
 
 class Digits(nn.Module):
-    """With its loss, as the Trainer expects it."""
+    """The network and its loss, as the Trainer expects them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Digits(nn.Module):
 
 def main() -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("atoll")  # before TrainingArguments, which would begin one of their own
+    dist.init_process_group("atoll")  # before TrainingArguments, which would make their own group
     torch.manual_seed(SEED)
     train_data, test_data = load_data()
     model = Digits()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the network of train_digits.py so that it outlives what it is trained on.
+"""Trains the network of train_digits.py so that the training survives the loss of ranks, islands and hosts.
 
 atoll run --max-restarts=3 --island a:2,device=cpu --island b:1,device=cpu examples/elastic.py --folder saved
 
 Kill a rank (`atoll ps` shows their process numbers): all ranks start again from the last checkpoint, and each sample of
-an epoch counts once. With --min-islands=1 --max-restarts=0 the other island goes on alone. Several hosts that may come
-and go each run
+an epoch counts once. With --min-islands=1 --max-restarts=0 the other island continues alone. Several hosts that may
+come and go each run
 
 atoll run --nnodes=1:4 --rdzv-backend=c10d --rdzv-endpoint=HOST:29500 --rdzv-id=job1 examples/elastic.py --folder saved
 

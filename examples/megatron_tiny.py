@@ -4,9 +4,9 @@
 atoll run --island a:1,device=cpu --island b:1,device=cpu examples/megatron_tiny.py --layout pipeline
 torchrun --nproc-per-node 2 examples/megatron_tiny.py --layout tensor --backend gloo
 
-Divided are the layers, what is inside them, or the batches; model, schedule, gradients and distributed optimizer are
-Megatron-Core's own. It asks for CUDA by name in places, which this program answers with the CPU (docs/frameworks.md).
-Prints the loss of each step."""
+--layout divides the layers, their contents, or the batches; model, schedule, gradients and distributed optimizer are
+Megatron-Core's own. Megatron-Core requests CUDA by name in places, where this program uses the CPU instead
+(docs/frameworks.md). Prints the loss of each step."""
 
 import argparse
 from collections.abc import Callable, Iterator
@@ -32,8 +32,7 @@ TOKENS, ROWS, MICRO_BATCHES = 32, 4, 4
 
 
 class WithoutCuda(TorchFunctionMode):
-    """Tensors that are asked for on "cuda" come on the CPU, and say that they are CUDA's when Megatron-Core asks for
-    their type."""
+    """Makes tensors that are requested on "cuda" on the CPU, and reports a CUDA type when Megatron-Core queries it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +51,7 @@ class WithoutCuda(TorchFunctionMode):
 
 
 def make_model(layout: str, ranks: int) -> DistributedDataParallel:
-    """What this rank holds of the model, in its original weights."""
+    """Returns this rank's part of the model, with its original weights."""
     divided = {layout: ranks}
     stages, parts = divided.get("pipeline", 1), divided.get("tensor", 1)
     parallel_state.initialize_model_parallel(parts, stages, create_gloo_process_groups=False)
@@ -73,7 +72,7 @@ def make_model(layout: str, ranks: int) -> DistributedDataParallel:
 
 
 def micro_batches() -> Iterator[torch.Tensor]:
-    """Those of this rank's replica, without end."""
+    """Yields the micro-batches of this rank's replica, without end."""
     rows = Source(TOKENS + 1, 256, held_out=False).rows
     first, step = parallel_state.get_data_parallel_rank(), parallel_state.get_data_parallel_world_size()
     while True:
@@ -118,7 +117,7 @@ def main() -> None:
             optimizer.zero_grad()
             losses = schedule()
             optimizer.step()
-            loss = torch.stack(losses).mean() if losses else torch.zeros(())  # only the last stage has some
+            loss = torch.stack(losses).mean() if losses else torch.zeros(())  # only the last stage has losses
             dist.all_reduce(loss)
             loss /= 1 if arguments.layout == "pipeline" else ranks
             if rank == 0:

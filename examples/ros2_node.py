@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ROS 2 node: classifies the newest picture of a topic with a model that the robot and a server share.
 
-ros2 topics: subscribes `image` (sensor_msgs/Image, rgb8 or bgr8), publishes `kind` (std_msgs/Int32).
+Topics: it subscribes to `image` (sensor_msgs/Image, rgb8 or bgr8) and publishes `kind` (std_msgs/Int32).
 Parameters: server (HOST:PORT, empty: none), key_file, deadline (seconds).
 
-source the setup.bash of ROS 2, then
+Source the setup.bash of ROS 2, then run
 python examples/ros2_node.py --ros-args -p server:=10.0.0.2:4700 -p key_file:=atoll.key -r image:=/camera/image_raw
 
 Needs rclpy, sensor_msgs and std_msgs, which come with ROS 2 and not from PyPI."""
@@ -32,7 +32,7 @@ CHANNELS = {"rgb8": [0, 1, 2], "bgr8": [2, 1, 0]}
 
 
 def pixels_of(message: Any) -> torch.Tensor:
-    """The picture (height, width, 3) of a sensor_msgs/Image, as red, green, blue. Rows may be padded."""
+    """Returns the picture (height, width, 3) of a sensor_msgs/Image as red, green, blue. Rows may be padded."""
     if message.encoding not in CHANNELS:
         raise ValueError(f"pictures are {message.encoding}: publish one of {', '.join(CHANNELS)}")
     rows = torch.frombuffer(bytearray(message.data), dtype=torch.uint8).reshape(message.height, message.step)
@@ -50,7 +50,7 @@ class Classifier(Node):  # type: ignore[misc]
         where = {"server": server, "key_file": key_file} if server else {}
         self.session = atoll.infer.Session(net, (example,), deadline=deadline, **where)
         self.kinds = self.create_publisher(Int32, "kind", 10)
-        # Best effort and one at a time: while a picture is computed, only the newest of the others is kept.
+        # Best effort with a queue of one: while a picture is computed, only the newest of the others is kept.
         profile = qos_profile_sensor_data
         profile.depth = 1
         self.create_subscription(Image, "image", self.classify, profile)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a small network on scikit-learn's handwritten digits, and goes on when ranks are lost.
+"""Trains a small network on scikit-learn's handwritten digits, and continues when ranks are lost.
 
 atoll run --on-failure=shrink --max-restarts=3 --nproc-per-node=3 examples/shrink.py --kill --epochs 150
 
-With --kill rank 1 ends itself in the middle of the training, the first time that it runs. The others go on without it,
-and take it in again when it has been restarted, which takes some seconds."""
+With --kill, rank 1 kills itself in the middle of the training, the first time that it runs. The others continue without
+it, and admit it again when it has been restarted, which takes some seconds."""
 
 import argparse
 import os

@@ -25,7 +25,7 @@ SEED = 2024
 
 
 def load_data() -> tuple[TensorDataset, TensorDataset]:
-    """1437 images of 8 x 8 pixels to train on, 360 held out; every digit has the same share in both."""
+    """Returns 1437 images of 8 x 8 pixels to train on and 360 held out; every digit has the same share in both."""
     images, labels = load_digits(return_X_y=True)
     split = train_test_split(images / 16.0, labels, test_size=0.2, stratify=labels, random_state=SEED)
     train_images, test_images, train_labels, test_labels = (torch.from_numpy(part) for part in split)
@@ -55,7 +55,7 @@ def train(
     """`progress(step, steps, loss)` is called after every step with the mean loss of this rank's epoch so far."""
     device = next(model.parameters()).device
     steps = epochs * len(loader)
-    # The variant that PyTorch would choose differs between device types in the last bits.
+    # PyTorch's default variant differs between device types in the last bits.
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3, foreach=False)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=4e-3, total_steps=steps)
     model.train()

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains a byte-level language model on the source of Python's standard library, its blocks divided among the ranks.
+"""Trains a byte-level language model, divided among the ranks, on the source of Python's standard library.
 
 atoll run --island fast:1,device=cpu --island slow:1,device=cpu examples/train_pipeline.py
 atoll run --island a:2,device=cpu --island b:2,device=cpu examples/train_pipeline.py --replicas 2 --plan 3,1
 torchrun --nproc-per-node 2 examples/train_pipeline.py --model gpt2 --schedule gpipe
 
-Without --plan the devices are measured and the fastest plan is taken. Prints the plan, the loss, and the loss on files
+Without --plan the devices are measured and the fastest plan is used. Prints the plan, the loss, and the loss on files
 that training never sees."""
 
 import argparse
@@ -24,7 +24,7 @@ BYTES = 256
 
 
 class Source(Dataset[torch.Tensor]):
-    """Pieces of the files as bytes; every tenth file is held out."""
+    """Sequences of bytes from the files; every tenth file is held out."""
 
     def __init__(self, tokens: int, pieces: int, held_out: bool) -> None:
         files = sorted(Path(sysconfig.get_path("stdlib")).glob("*.py"))
@@ -64,7 +64,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--micro-batches", type=int, default=4, help="of each pipeline in a step")
+    parser.add_argument("--micro-batches", type=int, default=4, help="micro-batches of each pipeline in a step")
     parser.add_argument("--plan", default="auto", help='auto, equal, or blocks of each stage such as "3,1"')
     parser.add_argument("--schedule", default="1f1b")
     parser.add_argument("--replicas", type=int, default=1)

@@ -11,7 +11,7 @@ JOBS = {
     "test_mixed_groups": ["reduce_everything", "move_everything", "send_round", "exchange_much", "mix_layouts",
                           "compute_between"],
     "test_inner_libraries": ["reduce_all_types", "reduce_in_other_ways", "sizes_at_the_borders", "uneven_sizes",
-                             "interleave", "give_strided", "coalesce", "let_go", "give_wrong_arguments"],
+                             "interleave", "give_strided", "coalesce", "release_tensors", "give_wrong_arguments"],
 }  # fmt: skip
 QUICK = {"test_mixed_groups": ["reduce_everything", "mix_layouts", "compute_between"]}
 QUICK_PROPERTIES = 4

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// client BUNDLE [SERVER KEY_FILE]: runs a model of `atoll export` ten times, with the help of an `atoll serve` if it is there.
+// client BUNDLE [SERVER KEY_FILE]: runs a model of `atoll export` ten times, with the help of an `atoll serve` if one
+// is given.
 #include <cstdio>
 #include <exception>
 #include <memory>
@@ -10,7 +11,7 @@
 
 int main(int count, char** arguments) try {
   if (count != 2 && count != 4) {
-    std::fprintf(stderr, "give BUNDLE, or BUNDLE HOST:PORT KEY_FILE\n");
+    std::fprintf(stderr, "usage: client BUNDLE [HOST:PORT KEY_FILE]\n");
     return 2;
   }
   atl::infer::SessionOptions options;

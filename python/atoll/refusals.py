@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of torch.distributed that fail on one rank before they come to the backend: the other ranks are told.
+"""Notifies the other ranks of calls of torch.distributed that fail on one rank before they reach the backend.
 
-PyTorch looks at arguments, and makes bytes of objects, in Python. What raises there would leave the other ranks waiting
-for their timeout. Every such function of torch.distributed is one wrapper around another function; the inner one is
-replaced, so that this also holds where a program took the function before Atoll was imported. `isend`, `irecv` and
-`batch_isend_irecv` have no wrapper: they get other code, and stay the objects that `P2POp` compares with."""
+PyTorch checks arguments, and serializes objects, in Python. An exception there would leave the other ranks waiting for
+their timeout. Every such function of torch.distributed is a wrapper around another function; the inner one is replaced,
+so that this also works if a program imported the function before Atoll. `isend`, `irecv` and `batch_isend_irecv` have
+no
+wrapper: their code is replaced, so that they stay the objects that `P2POp` compares with."""
 
 import contextlib
 import functools
@@ -21,16 +22,16 @@ from atoll import _C
 
 _SENDS = {"send", "isend", "send_object_list"}
 _RECEIVES = {"recv", "irecv", "recv_object_list"}
-_SAMPLE = distributed_c10d.all_reduce  # wrapped as all the others are
+_SAMPLE = distributed_c10d.all_reduce  # wrapped like all the others
 _is_installed = False
 
 
 def wrapped_functions() -> list[Callable[..., Any]]:
-    """Those of torch.distributed that communicate in a group."""
+    """Returns the functions of torch.distributed that communicate in a group."""
     found = [
         function
         for name, function in vars(distributed_c10d).items()
-        if type(function) is FunctionType  # `isinstance` would wake a deprecated object
+        if type(function) is FunctionType  # `isinstance` would trigger a deprecation warning
         and function.__code__ is _SAMPLE.__code__
         and name != "init_process_group"
     ]
@@ -38,7 +39,7 @@ def wrapped_functions() -> list[Callable[..., Any]]:
 
 
 def install() -> None:
-    """Once, before the first group."""
+    """Installs the replacements once, before the first group."""
     global _is_installed
     if _is_installed:
         return
@@ -54,7 +55,7 @@ def install() -> None:
 
 
 def _tell_of_hooks() -> None:
-    """Of exceptions in communication hooks of DistributedDataParallel, whatever its group."""
+    """Reports exceptions in communication hooks of DistributedDataParallel, for any group."""
     register = DistributedDataParallel.register_comm_hook
 
     @functools.wraps(register)
@@ -65,8 +66,9 @@ def _tell_of_hooks() -> None:
 
 
 class _ToldHook:
-    """A communication hook whose exceptions the group hears of. It holds no model, which would keep itself alive, and
-    is copied and saved as the hook alone: DistributedDataParallel keeps it, and copies register none."""
+    """A communication hook whose exceptions are reported to the group. It does not hold the model, which would keep
+    itself alive, and is copied and saved as the plain hook: DistributedDataParallel keeps it, and copies do not
+    register it."""
 
     def __init__(self, hook: Callable[..., Any], group: dist.ProcessGroup) -> None:
         functools.update_wrapper(self, hook)
@@ -85,7 +87,7 @@ def _itself(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _replace_code(function: Any, telling: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-    """Lets the function itself, whoever holds it, call what tells."""
+    """Replaces the function's code by a call of the reporting function, for all references to it."""
     own = FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__)
     own.__kwdefaults__ = function.__kwdefaults__
     name = f"_atoll_{function.__name__}"
@@ -112,7 +114,7 @@ def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _telling_of_each(batch: Callable[..., Any]) -> Callable[..., Any]:
-    """Of the messages that follow one that failed, which are not issued."""
+    """Reports the messages after a failed one, which are not issued."""
 
     @functools.wraps(batch)
     def call(p2p_op_list: list[dist.P2POp]) -> Any:
@@ -132,8 +134,8 @@ def _telling_of_each(batch: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def told_to(group: dist.ProcessGroup, what: str) -> Iterator[None]:
-    """An exception inside, before a collective has been called there, is told to the group's other ranks, which wait
-    for this one's part."""
+    """Reports an exception inside, raised before a collective was called there, to the group's other ranks, which wait
+    for this one."""
     from atoll.backend import backend_of
 
     before = _C.Backend.entered_on_this_thread()
@@ -154,10 +156,10 @@ def _tell(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[
         given.apply_defaults()
         group = given.arguments["group"] or distributed_c10d._get_default_group()
         if not isinstance(group, dist.ProcessGroup):
-            return  # of which this rank is no member
+            return  # this rank is not a member
         backend = backend_of(group)
     except (TypeError, ValueError, RuntimeError):
-        return  # a call that fits no signature, no group, or another backend's
+        return  # an invalid call, no group, or the group of another backend
     name = function.__name__
     why = f"{name}: {type(error).__name__}: {error}"
     if name in _SENDS or name in _RECEIVES:
@@ -169,7 +171,7 @@ def _tell(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[
 
 
 def _peer(group: dist.ProcessGroup, given: dict[str, Any], name: str) -> int | None:
-    """A rank of the group; -1: any. None where the arguments name none."""
+    """Returns the peer's rank in the group; -1: any. None if the arguments name no peer."""
     inside, outside = given.get(f"group_{name}"), given.get(name)
     if inside is None and outside is None:
         return -1

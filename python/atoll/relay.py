@@ -2,8 +2,9 @@
 """KAITIAN's bridge, as a baseline (ATOLL_BRIDGE=relay): one leader per island relays whole tensors through the host.
 
 Inside an island its vendor's library reduces to the leader; the leader waits for the device, copies the whole tensor to
-the host, Gloo does the collective among the leaders, the leader copies the result back, and the library spreads it. No
-pieces and no overlap: an operation is over, or waits on the device's current stream alone, when its call returns."""
+the host, Gloo runs the collective among the leaders, the leader copies the result back, and the library spreads it.
+There are no chunks and no overlap: when its call returns, an operation is complete, or pending only on the device's
+current stream."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,7 @@ from torch._C._distributed_c10d import (
 
 from atoll import _C, vendors
 
-_LEADER = 0  # the first rank of an island, as the island counts
+_LEADER = 0  # the first rank of an island, numbered within the island
 _KNOWN = "all_reduce, broadcast, all_gather, reduce_scatter_tensor and barrier"
 _REFUSED = (
     "all_gather_single_coalesced", "all_to_all_single", "allgather_coalesced", "allgather_into_tensor_coalesced",
@@ -33,18 +34,18 @@ _REFUSED = (
 
 
 def make(settings: Any, make_atoll: Callable[[], _C.Backend]) -> "Relay":
-    """The relay of a new group, over the islands that Atoll finds. Blocks until all ranks have come. Raises ValueError
-    when some ranks were started without ATOLL_BRIDGE=relay, or an island has no library for its devices."""
+    """Makes the relay of a new group, over the islands that Atoll finds. Blocks until all ranks have joined. Raises
+    ValueError if some ranks were started without ATOLL_BRIDGE=relay, or an island has no library for its devices."""
     keys = [f"bridge/{rank}" for rank in range(settings.group_size)]
     settings.store.set(keys[settings.group_rank], "relay")
     atoll = make_atoll()  # finds the islands; all ranks have set their keys when it returns
     if others := [rank for rank, key in enumerate(keys) if not settings.store.check([key])]:
-        raise ValueError(f"ATOLL_BRIDGE=relay is set here and not on ranks {others}: set it on all ranks or on none")
+        raise ValueError(f"ATOLL_BRIDGE=relay is set here but not on ranks {others}: set it on all ranks or on none")
     return Relay(settings, atoll)
 
 
 class _Done(dist._Work):
-    """An operation that is over; its result is `tensors`."""
+    """A completed operation with the result `tensors`."""
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         super().__init__()
@@ -67,8 +68,8 @@ class _Done(dist._Work):
 
 
 class Relay(dist.ProcessGroup):
-    """One rank's part. Tensors must be contiguous, on the CPU or on this rank's device. Each wait ends with the group's
-    timeout. For use by one thread at a time."""
+    """One rank's relay. Tensors must be contiguous, on the CPU or on this rank's device. Each wait is limited by the
+    group's timeout. Not thread-safe."""
 
     def __init__(self, settings: Any, atoll: _C.Backend) -> None:
         super().__init__(settings.group_rank, settings.group_size)  # type: ignore[call-arg]
@@ -95,8 +96,8 @@ class Relay(dist.ProcessGroup):
             return
         if not library:
             raise ValueError(
-                f"the relay needs a library on {device}, where ranks {self._island} are one island: give each rank an "
-                f"island of its own (ATOLL_ISLAND), or let ATOLL_INNER name the library"
+                f"the relay needs a library on {device} for the island of ranks {self._island}: put each rank into a "
+                f"separate island (ATOLL_ISLAND), or name the library with ATOLL_INNER"
             )
         self._inside[device] = self._connect(settings, f"inside/{self._mine}/{device}", library, device, self._island)
 
@@ -161,7 +162,7 @@ class Relay(dist.ProcessGroup):
         return _Done([output])
 
     def _exchange_blocks(self, block: torch.Tensor, rows: torch.Tensor) -> None:
-        """Each leader's block comes to all leaders, in one broadcast per island, all under way at once."""
+        """Sends each leader's block to all leaders, in one broadcast per island, all concurrently."""
         host = self._host_like(rows)
         parts = self._by_island(host)
         parts[self._mine].copy_(block)
@@ -193,7 +194,7 @@ class Relay(dist.ProcessGroup):
         return self._divided(output, divisor)
 
     def _reduce_blocks(self, rows: torch.Tensor, op: Any, block: torch.Tensor) -> None:
-        """Each leader gets its island's rows, in one reduction per island, all under way at once."""
+        """Reduces each island's rows to its leader, in one reduction per island, all concurrently."""
         host = self._host_like(rows)
         self._permute(host, rows, back=False)
         parts = self._by_island(host)
@@ -217,7 +218,7 @@ class Relay(dist.ProcessGroup):
         return _Done(self.allreduce([byte]).result()[:0])
 
     def _checked(self, operation: str, tensors: list[torch.Tensor]) -> tuple[torch.Tensor, Any]:
-        """The tensor, and what its island uses for it."""
+        """Returns the tensor, and the island's backend for it."""
         if len(tensors) != 1:
             raise ValueError(f"the relay takes one tensor for {operation}, got {len(tensors)}")
         tensor = tensors[0]
@@ -228,7 +229,7 @@ class Relay(dist.ProcessGroup):
         return tensor, self._inside.get(tensor.device.type)
 
     def _reduction(self, opts: Any) -> tuple[Any, int]:
-        """What Gloo and the library do, and what the sum is divided by."""
+        """Returns the operation of Gloo and the library, and the divisor of the sum."""
         op = opts.reduceOp if opts else dist.ReduceOp.SUM
         return (dist.ReduceOp.SUM, self._size) if op == dist.ReduceOp.AVG else (op, 1)
 
@@ -239,7 +240,8 @@ class Relay(dist.ProcessGroup):
 
     @contextlib.contextmanager
     def _on_host(self, tensor: torch.Tensor, back: bool = True) -> Iterator[torch.Tensor]:
-        """The whole tensor in host memory, and `back` to the device in the end; the tensor itself on the CPU."""
+        """Provides the whole tensor in host memory, copied `back` to the device at the end; on the CPU the tensor
+        itself."""
         if tensor.device.type == "cpu":
             yield tensor
             return
@@ -250,7 +252,7 @@ class Relay(dist.ProcessGroup):
             tensor.copy_(host)
 
     def _host_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Host memory of that shape, the same at each call: pinned where the tensor is on an accelerator."""
+        """Returns host memory of that shape, the same at each call; pinned if the tensor is on an accelerator."""
         size = tensor.numel() * tensor.element_size()
         pinned = tensor.device.type != "cpu"
         if self._host.numel() < size or (pinned and not self._host.is_pinned()):
@@ -258,11 +260,11 @@ class Relay(dist.ProcessGroup):
         return self._host[:size].view(tensor.dtype).view(tensor.shape)
 
     def _by_island(self, host: torch.Tensor) -> list[torch.Tensor]:
-        """Each island's rows, where rows are in the order of the islands."""
+        """Returns each island's rows, of rows in the order of the islands."""
         return list(torch.split(host, [len(ranks) for ranks in self._islands]))
 
     def _permute(self, host: torch.Tensor, rows: torch.Tensor, back: bool) -> None:
-        """Between rows by rank and rows in the order of the islands: one copy where the two are the same."""
+        """Copies between rows by rank and rows in the order of the islands; a single copy if both orders are equal."""
         order = [rank for ranks in self._islands for rank in ranks]
         pairs = [(host, rows)] if order == sorted(order) else [(host[i], rows[rank]) for i, rank in enumerate(order)]
         for there, here in pairs:
@@ -296,7 +298,7 @@ def _refusing(operation: str) -> Any:
     return refuse
 
 
-# The names of newer releases.
+# Names of newer PyTorch releases.
 Relay.all_gather_single = Relay._allgather_base  # type: ignore[assignment, method-assign]
 Relay.reduce_scatter_single = Relay._reduce_scatter_base  # type: ignore[assignment, method-assign]
 for _name in _REFUSED:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""UCX from a wheel (libucx-cu12, libucx-cu13): the system's own is found without help."""
+"""Loads UCX from a wheel (libucx-cu12, libucx-cu13); the system's own UCX is found without it."""
 
 import contextlib
 import os
@@ -9,8 +9,8 @@ _RDMA_DEVICES = Path("/sys/class/infiniband")
 
 
 def bring() -> None:
-    """Loads the wheel's UCX, if one is installed and links could use it, so that Atoll's library finds it. Where UCX is
-    asked for and nowhere to be found, the first group says so."""
+    """Loads the wheel's UCX, if one is installed and links could use it, so that Atoll's library finds it. If UCX is
+    requested but not found, the first group reports it."""
     choice = os.environ.get("ATOLL_TRANSPORT") or "auto"
     if choice == "ucx" or (choice == "auto" and _has_rdma()):
         with contextlib.suppress(ImportError, OSError):

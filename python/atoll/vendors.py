@@ -26,7 +26,7 @@ _log = logging.getLogger("atoll")
 
 @dataclass(frozen=True)
 class Vendor:
-    """One vendor's collective library as PyTorch offers it: a backend of torch.distributed."""
+    """One vendor's collective library, as a backend of torch.distributed."""
 
     name: str
     """Names the vendor's software stack in island labels: ranks of one stack can reduce together."""
@@ -35,15 +35,15 @@ class Vendor:
     library: str
     """The backend's name: "nccl"."""
     module: str = ""
-    """Python module that registers device and backend when it is imported; none for what PyTorch itself holds."""
+    """The Python module that registers device and backend when it is imported; empty for PyTorch's own."""
     follows_torch: bool = False
-    """Whether the module's version must begin with PyTorch's major and minor number."""
+    """Whether the module's version must start with PyTorch's major and minor number."""
     one_host: bool = False
-    """Whether the library joins ranks of one host only."""
+    """Whether the library only connects ranks on one host."""
     reductions: frozenset[str] = frozenset({"sum", "product", "min", "max"})
-    """What it reduces right, for each type it knows. "avg" only where every operation averages."""
+    """The reductions that it computes correctly for each supported type. "avg" only if every operation can average."""
     present: Callable[[], bool] = lambda: True
-    """Whether this PyTorch is this vendor's build, where two vendors share a device type."""
+    """Returns whether this PyTorch is this vendor's build, if two vendors share a device type."""
 
     def __post_init__(self) -> None:
         for field in ("name", "device", "library"):
@@ -66,7 +66,7 @@ _rows = [
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
     Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL),
 ]
-# Used where ATOLL_INNER names them: on the CPU Atoll reduces itself, and of NCCL's classes the older is the usual one.
+# Used only if ATOLL_INNER names them: on the CPU Atoll itself reduces, and the older of NCCL's classes is the default.
 _on_demand = [
     Vendor("gloo", "cpu", "gloo"),
     Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=lambda: torch.version.hip is None),
@@ -74,15 +74,15 @@ _on_demand = [
 
 
 class VendorError(RuntimeError):
-    """This process cannot use its device or the device's library; the text names the way out."""
+    """This process cannot use its device or the device's library; the message names the way out."""
 
 
 def register_vendor(vendor: Vendor) -> None:
-    """Adds a row, before the first process group; it goes before the rows known so far. Raises ValueError for a row
-    that another one with the same name and device contradicts."""
+    """Adds a row, before the first process group is made. It takes precedence over earlier rows. Raises ValueError if
+    it contradicts another row with the same name and device."""
     for row in _rows:
         if (row.name, row.device) == (vendor.name, vendor.device) and row != vendor:
-            raise ValueError(f"vendor {vendor.name!r} on {vendor.device!r} is already registered, with other values")
+            raise ValueError(f"vendor {vendor.name!r} on {vendor.device!r} is already registered with other values")
     if vendor not in _rows:
         _rows.insert(0, vendor)
 
@@ -98,33 +98,33 @@ def _load_entry_points() -> None:
 
 
 def vendors() -> list[Vendor]:
-    """All rows, in the order in which they are tried."""
+    """Returns all rows, in the order in which they are tried."""
     _load_entry_points()
     return [*_rows, *_on_demand]
 
 
 def _wanted_library(device: str) -> str | None:
-    """What ATOLL_INNER says about `device`: a library's name, "none", or nothing."""
+    """Returns the setting of ATOLL_INNER for `device`: a library's name, "none", or None."""
     setting = os.environ.get("ATOLL_INNER", "")
     wanted = {}
     for part in filter(None, setting.split(",")):
         kind, colon, library = part.strip().partition(":")
         if not (colon and _NAME.fullmatch(kind) and _NAME.fullmatch(library)):
             raise VendorError(
-                f'ATOLL_INNER="{setting}": expected DEVICE:LIBRARY, several with commas, such as cpu:gloo or cuda:none'
+                f'ATOLL_INNER="{setting}": expected DEVICE:LIBRARY, separated by commas, such as cpu:gloo or cuda:none'
             )
         wanted[kind] = library
     return wanted.get(device)
 
 
 def is_named(device: str) -> bool:
-    """Whether ATOLL_INNER says what works inside islands of `device`."""
+    """Returns whether ATOLL_INNER sets the library inside islands of `device`."""
     return _wanted_library(device) is not None
 
 
 def find(device: str) -> Vendor | None:
-    """The row for ranks that compute on `device` (a type), loaded and ready; None when Atoll reduces there itself.
-    Raises VendorError when the library is not here."""
+    """Returns the row for ranks that compute on `device` (a type), loaded and ready; None if Atoll itself reduces
+    there. Raises VendorError if the library is not available."""
     wanted = _wanted_library(device)
     if wanted == "none":
         return None
@@ -136,8 +136,8 @@ def find(device: str) -> Vendor | None:
         rows = [row for row in rows if row.library == wanted]
         if not rows:
             raise VendorError(
-                f"ATOLL_INNER asks for {wanted} on {device}; known there: {', '.join(known) or 'nothing'}, or none. "
-                "Another library needs a row: atoll.register_vendor"
+                f"ATOLL_INNER requests {wanted} on {device}; known there: {', '.join(known) or 'nothing'}, or none. "
+                "Add a row for another library: atoll.register_vendor"
             )
     if not rows:
         return None
@@ -146,12 +146,12 @@ def find(device: str) -> Vendor | None:
 
 
 def _load_module(vendor: Vendor, otherwise: str) -> Any:
-    """The vendor's module. `otherwise` is for the error: what to do without it."""
+    """Imports the vendor's module. `otherwise` is for the error: what to do without it."""
     try:
         return importlib.import_module(vendor.module)
     except ImportError as error:
         raise VendorError(
-            f"{vendor.device} needs the module {vendor.module} for {vendor.library}, and importing it failed "
+            f"{vendor.device} needs the module {vendor.module} for {vendor.library}, but importing it failed "
             f"({error}): install it, or {otherwise}"
         ) from error
 
@@ -172,14 +172,14 @@ def _require_version(vendor: Vendor, module: Any) -> None:
     wanted = ".".join(torch.__version__.split(".")[:2])
     if vendor.follows_torch and not re.match(re.escape(wanted) + r"(\D|$)", found):
         raise VendorError(
-            f"{vendor.module} {found} is not made for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*, "
+            f"{vendor.module} {found} is not built for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*, "
             f"or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
         )
 
 
 def _plugin(library: str) -> Any:
-    """What is registered for this name, of another package or of PyTorch itself; None where nothing is. Since 2.14 what
-    packages declare, PyTorch's own among them, is registered when it is asked for."""
+    """Returns the plug-in that is registered for this name by another package or by PyTorch itself; None if there is
+    none. Since 2.14 plug-ins that packages declare, including PyTorch's own, are registered on request."""
     ensure = getattr(dist.Backend, "_ensure_backend_registered", None)
     if ensure is not None:
         try:
@@ -200,11 +200,11 @@ def _built_in(library: str) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """A communicator to be made: all ranks of an island ask at the same time."""
+    """A request for a communicator, made by all ranks of an island at the same time."""
 
     library: str
     device: str
-    store: Any  # for this communicator alone
+    store: Any  # for this communicator only
     rank: int
     size: int
     timeout: timedelta
@@ -213,18 +213,18 @@ class Request:
 
 
 def connect(request: Request) -> Any:
-    """A bare c10d Backend of the request's library, with no process group around it."""
+    """Returns a bare c10d Backend of the request's library, without a process group around it."""
     name = request.library
     plugin, own = _plugin(name), _OWN.get(name)
-    # What PyTorch registers of its own means what is made here, but for "nccl" since 2.15: that is another class there.
+    # PyTorch's own registrations mean the classes made here, except "nccl" since 2.15, which is another class.
     if own is not None and not _is_foreign(plugin):
         backend = own(request)
     elif plugin is not None:
         backend = _from_plugin(plugin, request)
     else:
-        raise VendorError(f"there is no way to make a communicator of {name}: it is not a registered plug-in")
+        raise VendorError(f"a communicator of {name} cannot be made: it is not a registered plug-in")
     if not isinstance(backend, torch._C._distributed_c10d.Backend):
-        raise VendorError(f"{name} makes a {type(backend).__name__}, which is no c10d Backend")
+        raise VendorError(f"{name} makes a {type(backend).__name__}, which is not a c10d Backend")
     return backend
 
 
@@ -246,7 +246,7 @@ def _nccl(request: Request) -> Any:
     options._timeout = request.timeout
     options.global_ranks_in_group = request.global_ranks
     options.group_name = dist.distributed_c10d.GroupName(request.group_name)
-    # Its watchdog must not end the process: Atoll notices failures itself and aborts the communicator.
+    # Its watchdog must not end the process: Atoll itself detects failures and aborts the communicator.
     quiet = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
     before = {key: os.environ.get(key) for key in quiet}
     os.environ.update(quiet)
@@ -271,9 +271,9 @@ _OWN: dict[str, Callable[[Request], Any]] = {"gloo": _gloo, "nccl": _nccl, "xccl
 
 
 def this_device(wanted: str = "") -> torch.device:
-    """What this rank computes on: `wanted` or ATOLL_DEVICE ("cpu", "cuda", "cuda:1", "sim"), else the current
-    accelerator, else the CPU. An accelerator without an index is the LOCAL_RANK-th of this host. Raises VendorError for
-    one that is not here."""
+    """Returns the device that this rank computes on: `wanted` or ATOLL_DEVICE ("cpu", "cuda", "cuda:1", "sim"),
+    otherwise the current accelerator, otherwise the CPU. An accelerator without an index is the LOCAL_RANK-th of this
+    host. Raises VendorError if the device is not available."""
     wanted = wanted or os.environ.get("ATOLL_DEVICE", "")
     if not wanted:
         accelerator = torch.accelerator.current_accelerator()
@@ -291,10 +291,10 @@ def this_device(wanted: str = "") -> torch.device:
 
 
 def load_module_of(kind: str) -> None:
-    """Imports the module that brings the device type `kind`, if it needs one. Raises VendorError."""
+    """Imports the module that provides the device type `kind`, if it needs one. Raises VendorError."""
     for row in vendors():
         if row.device == kind and row.module:
-            # Without it there is no such device, whatever library is to reduce there.
+            # Without it there is no such device, whichever library reduces there.
             module = _load_module(row, "let this rank compute on the CPU with ATOLL_DEVICE=cpu")
             if _wanted_library(kind) != "none":
                 _require_version(row, module)
@@ -302,14 +302,14 @@ def load_module_of(kind: str) -> None:
 
 
 def _require_known(wanted: str, kind: str) -> None:
-    """Raises VendorError for a word that is no device type, such as "gpu"."""
+    """Raises VendorError for an unknown device type, such as "gpu"."""
     known = [*dict.fromkeys(row.device for row in vendors())]
     try:
         torch.device(kind)
     except RuntimeError:
         if kind not in known:
             raise VendorError(
-                f"ATOLL_DEVICE={wanted}: {kind} is no device type of PyTorch {torch.__version__}; write one of "
+                f"ATOLL_DEVICE={wanted}: {kind} is not a device type of PyTorch {torch.__version__}; use one of "
                 f"{', '.join(known)} (cuda: NVIDIA's and AMD's)"
             ) from None
 
@@ -322,7 +322,7 @@ def _checked_device(wanted: str, kind: str, index: int | None) -> torch.device:
         here = f"{count} of type {accelerator.type}" if accelerator is not None and count else "none"
         raise VendorError(
             f"ATOLL_DEVICE={wanted}: this process finds no device of type {kind} (accelerators here: {here}; PyTorch "
-            f"{torch.__version__}). Start it where there is one, or with ATOLL_DEVICE=cpu"
+            f"{torch.__version__}). Start it on a host with one, or with ATOLL_DEVICE=cpu"
         )
     if index is None:
         index = int(os.environ.get("LOCAL_RANK", "0")) % count
@@ -333,11 +333,11 @@ def _checked_device(wanted: str, kind: str, index: int | None) -> torch.device:
 
 @dataclass(frozen=True)
 class Place:
-    """What a rank states about itself when a group is made."""
+    """What a rank reports about itself when a group is made."""
 
     device: str = "cpu"
     library: str = ""
-    stack: str = ""  # of the island's label, where ATOLL_ISLAND gives none; "": the device type
+    stack: str = ""  # of the island's label without ATOLL_ISLAND; "": the device type
     one_host: bool = True
     named: bool = False  # by ATOLL_INNER
     reductions: Sequence[str] = ()
@@ -345,7 +345,7 @@ class Place:
 
 
 def this_place() -> Place:
-    """Never raises: what is wrong here is told to all ranks of the group."""
+    """Returns this rank's place. Never raises: problems are reported to all ranks of the group."""
     try:
         device = this_device().type
         vendor = find(device)

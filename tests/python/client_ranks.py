@@ -4,17 +4,18 @@
 import functools
 import importlib
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch.distributed as dist
 
-from support import Ranks, device
+from support import Ranks, device, later
 
 Body = Callable[[int, int], None]
 
 ON_CPUS = ("AAA", "ABA")
 # One island, two, two of unlike devices, three of unlike devices and sizes.
-ON_DEVICES = ("aa", "ab", "Ab", "abaC")
+ON_DEVICES = (later("aa"), later("ab"), "Ab", "abaC")
 EVERYWHERE = ON_CPUS + ON_DEVICES
 
 
@@ -29,7 +30,7 @@ def run_body(rank: int, size: int, module: str, name: str) -> None:
     getattr(importlib.import_module(module), name).body(rank, size)
 
 
-def on_layouts(*layouts: str) -> Callable[[Body], Callable[..., None]]:
+def on_layouts(*layouts: Any) -> Callable[[Body], Callable[..., None]]:
     """Turns a body(rank, size) into tests, one per layout: a letter per rank; equal letters are one island. Ranks of
     lower-case letters compute on simulated devices; support.device() tells the body which it is."""
 

@@ -8,6 +8,8 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import selectors
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -38,9 +41,13 @@ def fork(target: Callable[..., None], *arguments: Any, daemon: bool = True) -> A
     return process
 
 
-def redirect(path: Path, *numbers: int) -> None:
-    """Redirects these descriptors of this process to the end of the file."""
-    opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def redirect(target: Path | Connection, *numbers: int) -> None:
+    """Redirects these descriptors of this process to the end of the file, or to the pipe."""
+    if isinstance(target, Path):
+        opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    else:
+        opened = os.dup(target.fileno())
+        target.close()
     for number in numbers:
         os.dup2(opened, number)
     os.close(opened)
@@ -72,12 +79,14 @@ def end_in_full() -> None:
     gc.unfreeze()
 
 
-def run_source(source: str, environment: Mapping[str, str], out: Path, err: Path) -> None:
-    """Does what `python -c source` does, in a process that has imported PyTorch."""
+def run_source(source: str, environment: Mapping[str, str], out: Path | Connection, err: Path | None) -> None:
+    """Does what `python -c source` does, in a process that has imported PyTorch. Errors go where `err` says, or to the
+    output."""
     import torch.distributed as dist
 
-    redirect(out, 1)
-    redirect(err, 2)
+    redirect(out, *((1,) if err else (1, 2)))
+    if err:
+        redirect(err, 2)
     os.environ.clear()
     os.environ.update(environment)
     dist.set_debug_level_from_env()
@@ -121,6 +130,60 @@ class Program:
     def kill(self) -> None:
         self.process.kill()
         self.process.join()
+
+
+class Running:
+    """Like `subprocess.Popen` of `python -c source` with a pipe for its output, but forked, so that PyTorch is already
+    imported. Errors go to the file, or to the output where none is given."""
+
+    def __init__(self, source: str, environment: Mapping[str, str], errors: Path | None = None) -> None:
+        self.args = source
+        reader, writer = PROCESSES.Pipe(duplex=False)
+        self._process = fork(run_source, source, dict(environment), writer, errors)
+        writer.close()
+        self.pid: int = self._process.pid
+        self.stdout = os.fdopen(os.dup(reader.fileno()), "rb", buffering=0)
+        reader.close()
+
+    @property
+    def returncode(self) -> int | None:
+        code: int | None = self._process.exitcode
+        return code
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Returns the status of the program, which has ended."""
+        self._process.join(timeout)
+        code = self.returncode
+        if code is None:
+            raise subprocess.TimeoutExpired(self.args, timeout or 0)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def read(self, deadline: float) -> bytes:
+        """Returns what of the output has come, at least a byte, or nothing at its end."""
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.stdout, selectors.EVENT_READ)
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise subprocess.TimeoutExpired(self.args, 0)
+            return os.read(self.stdout.fileno(), 1 << 16)
+
+    def rest(self, timeout: float) -> bytes:
+        """Returns the rest of the output of the program, which has ended then."""
+        deadline = time.monotonic() + timeout
+        text = bytearray()
+        while data := self.read(deadline):
+            text += data
+        self.wait(max(0.1, deadline - time.monotonic()))
+        return bytes(text)
 
 
 def module_source(module: str, *arguments: object) -> str:

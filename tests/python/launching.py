@@ -4,7 +4,6 @@
 import contextlib
 import os
 import secrets
-import selectors
 import signal
 import socket
 import subprocess
@@ -16,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from atoll.launch import processes
-from forking import run_module
+from forking import Running, module_source, run_module
 
 TIMEOUT_S = 100
 COMMAND = [sys.executable, "-m", "atoll.cli"]
@@ -45,9 +44,13 @@ def eventually(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.01)
 
 
-def _ignore(signals: Sequence[int]) -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN if number in signals else signal.SIG_DFL)
+# Of a program in a session of its own, which ignores these signals and no others.
+BEGIN = """
+import os, signal
+os.setsid()
+for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    signal.signal(number, signal.SIG_IGN if number in {} else handler)
+"""
 
 
 class Launched:
@@ -57,32 +60,27 @@ class Launched:
     def __init__(self, *arguments: object, ignored: Sequence[int] = (), **environment: str) -> None:
         self.mark = f"TEST_MARK={uuid.uuid4().hex}"
         name, _, value = self.mark.partition("=")
-        self.process = subprocess.Popen(
-            [*COMMAND, "run", *map(str, arguments)], env={**os.environ, name: value, **environment},
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-            preexec_fn=lambda: _ignore(ignored),
-        )  # fmt: skip
+        source = BEGIN.format([int(number) for number in ignored]) + module_source("atoll.cli", "run", *arguments)
+        self.process = Running(source, {**os.environ, name: value, **environment})
         self.text = ""
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Reads until `text` was printed `count` times."""
-        assert self.process.stdout is not None
         deadline = time.monotonic() + TIMEOUT_S
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.process.stdout, selectors.EVENT_READ)
-            while self.text.count(text) < count:
-                assert selector.select(max(0.0, deadline - time.monotonic())), f"{text!r} not printed: {self.text}"
-                data = os.read(self.process.stdout.fileno(), 65536)
-                assert data, f"ended without {text!r}: {self.text}"
-                self.text += data.decode()
+        while self.text.count(text) < count:
+            try:
+                data = self.process.read(deadline)
+            except subprocess.TimeoutExpired:
+                raise AssertionError(f"{text!r} not printed: {self.text}") from None
+            assert data, f"ended without {text!r}: {self.text}"
+            self.text += data.decode()
 
     def end(self, number: int | None = None, timeout: float = TIMEOUT_S) -> int:
         """Sends the signal, if one is given, and returns the exit status; `text` is then complete."""
         if number is not None:
             os.kill(self.process.pid, number)
-        out, _ = self.process.communicate(timeout=timeout)
-        self.text += out.decode()
-        return self.process.returncode
+        self.text += self.process.rest(timeout).decode()
+        return self.process.wait()
 
     def marked(self) -> list[int]:
         """Returns the processes of this job, without zombies."""
@@ -108,9 +106,8 @@ def launched(*arguments: object, ignored: Sequence[int] = (), **environment: str
     try:
         yield job
     finally:
-        for pid in [job.process.pid, *job.marked()]:
-            try:
+        job.process.kill()
+        for pid in job.marked():
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        job.process.communicate(timeout=TIMEOUT_S)
+        job.process.rest(TIMEOUT_S)

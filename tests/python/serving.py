@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Servers of split inference as processes for tests."""
 
+import io
+import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Self
 
-ATOLL = [sys.executable, "-m", "atoll.cli"]
+from forking import Running, module_source
 
 
 class Serve:
@@ -16,9 +16,9 @@ class Serve:
 
     def __init__(self, folder: Path, *arguments: str, address: str = "127.0.0.1:0") -> None:
         self.key_file = folder / "atoll.key"
-        command = [*ATOLL, "serve", "--listen", address, "--key-file", str(self.key_file)]
-        command += ["--cache", str(folder / "models"), *arguments]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = ["serve", "--listen", address, "--key-file", self.key_file, "--cache", folder / "models", *arguments]
+        self.process = Running(module_source("atoll.cli", *command), os.environ)
+        self._output = io.TextIOWrapper(io.BufferedReader(self.process.stdout))
         self.lines: list[str] = []
         self.address = self.wait_for("listening on ").split()[2]
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -26,16 +26,14 @@ class Serve:
 
     def wait_for(self, begin: str) -> str:
         """Waits for the next line that starts with this text."""
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._output:
             self.lines.append(line.rstrip())
             if line.startswith(begin):
                 return line
         raise AssertionError(f"atoll serve ended: {self.output}")
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._output:
             self.lines.append(line.rstrip())
 
     @property

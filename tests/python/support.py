@@ -2,12 +2,13 @@
 """Ranks for tests: processes that live for many tests, or run one program."""
 
 import contextlib
+import itertools
 import logging
 import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,16 @@ BACKEND = "TEST_BACKEND"  # of the default group; "atoll" where it is not set
 def later(*values: Any) -> Any:
     """Marks a parameter for `make verify` only."""
     return pytest.param(*values, marks=pytest.mark.verify)
+
+
+def crossed(*choices: Iterable[Any]) -> list[Any]:
+    """Returns all combinations of the choices as parameters. `make test` has as many as the longest list of choices,
+    in which each choice occurs, and `make verify` has the others."""
+    lists = [list(each) for each in choices]
+    kept = {tuple(i % len(each) for each in lists) for i in range(max(map(len, lists)))}
+    places = itertools.product(*(range(len(each)) for each in lists))
+    combinations = ((place, [each[i] for each, i in zip(lists, place, strict=True)]) for place in places)
+    return [pytest.param(*values) if place in kept else later(*values) for place, values in combinations]
 
 
 def threads_of_atoll() -> list[str]:

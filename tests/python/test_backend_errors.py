@@ -96,7 +96,7 @@ def check_mismatch(rank: int) -> None:
 
 
 def check_mismatch_in_the_first_operation(rank: int) -> None:
-    """Some links are still being opened when the ranks find out."""
+    """The ranks notice the mismatch while some links are still being opened."""
     for _ in range(5):
         group = dist.new_group()
         with raises(dist.DistBackendError, "all_reduce"):

@@ -180,7 +180,7 @@ def check_monitored_barrier(rank: int) -> None:
         dist.barrier()
         return
     with raises(dist.DistBackendError, "rank 1" if rank == 0 else ""):
-        atoll.monitored_barrier(group, timedelta(seconds=3), wait_all_ranks=True)
+        atoll.monitored_barrier(group, timedelta(seconds=2), wait_all_ranks=True)
     dist.barrier()
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`atoll bench` and the scenarios in bench/, at tiny sizes: the right columns, and an error for anything wrong."""
 
+import itertools
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from atoll.bench import links, sizes, table, values, worker
 from atoll.bench.block import Block, choose_calls, quantile
 from atoll.bench.options import Options
 from forking import module_source
-from support import Ranks, run_script
+from support import Ranks, crossed, run_script
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all", "gather", "scatter",
@@ -38,6 +39,7 @@ def bench_of_ranks(ranks: int, *arguments: str) -> subprocess.CompletedProcess[s
     return done
 
 
+@pytest.mark.verify
 def test_columns_layout_links_and_json(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     quick = ["--sizes", "4,4096", "--rounds", "3", "--iters", "2", "--warmup", "1", "--force-busy"]
@@ -61,6 +63,7 @@ def test_columns_layout_links_and_json(tmp_path: Path) -> None:
     assert row["ratio"]["p10"] <= row["ratio"]["median"] <= row["ratio"]["p90"]
 
 
+@pytest.mark.verify
 def test_wrong_results_and_unexpected_links_fail() -> None:
     quick = ["--sizes", "64", "--rounds", "2", "--force-busy"]
     done = bench("all_gather", *quick, "--inject-fault")
@@ -98,6 +101,18 @@ def test_bad_arguments(arguments: list[str], message: str) -> None:
     assert message in " ".join(result.output.replace("│", " ").split())
 
 
+def is_supported(dtype: str, reduction: str) -> bool:
+    try:
+        values.check_supported(dtype, reduction)
+    except ValueError:
+        return False
+    return True
+
+
+LAYOUTS = ["two_ranks", "three_ranks", "island_ranks"]
+SUPPORTED = [of for of in itertools.product(values.NUMBER_TYPES, values.REDUCTIONS) if is_supported(*of)]
+
+
 def wrong_elements(rank: int, operation: str, dtype: str, reduction: str, count: int, calls: int, fault: bool) -> int:
     from atoll.bench.block import run_block
     from atoll.bench.operations import Problem, make
@@ -113,7 +128,7 @@ def wrong_elements(rank: int, operation: str, dtype: str, reduction: str, count:
     return block.wrong
 
 
-@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize(("any_ranks", "operation"), crossed(LAYOUTS, OPERATIONS), indirect=["any_ranks"])
 def test_every_operation_is_right(any_ranks: Ranks, operation: str) -> None:
     for count in (1, 1000, 300_007):
         assert sum(any_ranks.run(wrong_elements, operation, "float32", "sum", count, 3, False)) == 0
@@ -124,13 +139,12 @@ def test_a_wrong_element_is_found(any_ranks: Ranks, operation: str) -> None:
     assert sum(any_ranks.run(wrong_elements, operation, "float32", "sum", 3000, 2, True)) == 1
 
 
-@pytest.mark.parametrize("dtype", values.NUMBER_TYPES)
-@pytest.mark.parametrize("reduction", values.REDUCTIONS)
-def test_every_reduction_is_right(any_ranks: Ranks, dtype: str, reduction: str) -> None:
-    try:
-        values.check_supported(dtype, reduction)
-    except ValueError:
-        return
+@pytest.mark.parametrize(
+    ("any_ranks", "of"), crossed(LAYOUTS, SUPPORTED), ids=lambda of: of if isinstance(of, str) else "-".join(of),
+    indirect=["any_ranks"],
+)  # fmt: skip
+def test_every_reduction_is_right(any_ranks: Ranks, of: tuple[str, str]) -> None:
+    dtype, reduction = of
     assert sum(any_ranks.run(wrong_elements, "all_reduce", dtype, reduction, 1009, 200, False)) == 0
 
 
@@ -254,6 +268,7 @@ def test_scenarios_write_pages(tmp_path: Path) -> None:
     assert "not measured yet (`bench/run.py host`)" in index
 
 
+@pytest.mark.verify
 def test_planner_scenario_times_plans_and_simulations(tmp_path: Path) -> None:
     done = run_scenarios(tmp_path, "planner")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -148,6 +148,7 @@ def ready_document(load: Any) -> dict[str, Any]:
     return {"quick": False, "busy": False, **rows}
 
 
+@pytest.mark.verify
 def test_the_import_is_timed_alone(load: Any, tmp_path: Path) -> None:
     """An older measurement without it gives no figure."""
     ready, document = load("ready"), ready_document(load)

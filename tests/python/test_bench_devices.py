@@ -13,6 +13,7 @@ from test_bench import bench_of_ranks, run_scenarios
 QUICK = ["--sizes", "4,4096", "--rounds", "2", "--iters", "2", "--warmup", "1", "--force-busy"]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("layout", "devices", "against", "inner"),
     [
@@ -36,12 +37,13 @@ def test_devices_and_baselines(
     assert all(row[name]["us"] > 0 for row in document["rows"] for name in ("atoll", against))
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--against", "inner"], "this island uses no library; on the CPU set ATOLL_INNER=cpu:gloo"),
         (["--layout", "AB", "--against", "inner"], "inner is the library of a single island, but there are 2 (A, B)"),
-        (["--device", "pdp11"], "ATOLL_DEVICE=pdp11: pdp11 is no device type of PyTorch"),
+        (["--device", "pdp11"], "ATOLL_DEVICE=pdp11: pdp11 is not a device type of PyTorch"),
     ],
 )
 def test_what_cannot_be_compared(arguments: list[str], message: str) -> None:

@@ -20,6 +20,7 @@ def operators(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("operators")
 
 
+@pytest.mark.verify
 def test_small_networks_are_counted(operators: Any) -> None:
     settings = importlib.import_module("results").Settings(quick=True)
     rows = operators.measure(settings)["rows"]

@@ -247,6 +247,7 @@ def test_the_papers_have_aims(load: Any, tmp_path: Path) -> None:
     assert "85%, 2G+2M | **missed** |" in lines[2]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("name", ["mobilenet", "cnn", "alexnet", "resnet", "vgg", "bytes", "batch_normed", "wide"])
 def test_models_learn_from_their_samples(load: Any, name: str) -> None:
     models, samples = load("models"), load("samples")

@@ -50,6 +50,7 @@ def check(case: Any, robots: dict[str, Any], seconds: float) -> None:
     assert min(energy) > 4.04 * alone  # computing draws more than waiting
 
 
+@pytest.mark.verify
 def test_a_short_window_of_a_recorded_link(load: Any, programs: Any) -> None:
     split_bytes = load("split_bytes")
     case = split_bytes.Case(split_bytes.VGG, "compact", 2.0)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from fault_jobs import Job, Me
-from support import Ranks, device
+from support import Ranks, crossed, device
 from ucx_ways import WAYS, over_ucx, skip_without_ucx
 
 # Messages of up to 16 KiB travel at once, by way of the host; a ring has four chunks of 1 MiB.
@@ -25,12 +25,16 @@ def ucx() -> None:
     skip_without_ucx()
 
 
-@pytest.fixture(params=["sim-sim", "sim-cpu", "cpu-sim"])
+@pytest.fixture
 def ends(request: pytest.FixtureRequest) -> list[str]:
     return str(request.param).split("-")
 
 
-@pytest.fixture(params=WAYS)
+ENDS = ["sim-sim", "sim-cpu", "cpu-sim"]
+every_way = pytest.mark.parametrize(("new_ranks", "ends"), crossed(WAYS, ENDS), indirect=True)
+
+
+@pytest.fixture
 def new_ranks(request: pytest.FixtureRequest) -> Iterator[Callable[..., Ranks]]:
     made: list[Ranks] = []
 
@@ -80,6 +84,7 @@ def of_many_sizes(rank: int) -> int:
     return directly()
 
 
+@every_way
 def test_both_ways_at_once(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
     # Messages of devices bypass the host; each counts for its sender and for its receiver.
     assert new_ranks(ends).run(of_many_sizes) == [len(SIZES) * ends.count("sim")] * 2
@@ -99,6 +104,7 @@ def many_at_once(rank: int) -> int:
     return directly()
 
 
+@every_way
 def test_many_at_once_of_several_tags(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
     assert new_ranks(ends).run(many_at_once) == [12 * ends.count("sim")] * 2
 
@@ -123,6 +129,7 @@ def after_a_busy_stream(rank: int) -> int:
     return directly()
 
 
+@every_way
 def test_order_on_the_callers_stream(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
     slow = {"ATOLL_SIM_SPEED": "0.2", "ATOLL_SIM_DELAY": "0.001"}
     assert new_ranks(ends, **slow).run(after_a_busy_stream) == [ends.count("sim")] * 2
@@ -141,10 +148,12 @@ def of_any_layout(rank: int) -> None:
         assert torch.equal(theirs.cpu().reshape(-1), content(1_200_000, 0))
 
 
+@every_way
 def test_of_any_layout_and_from_anybody(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
     new_ranks(ends).run(of_any_layout)
 
 
+@every_way
 def test_checked_data_passes_the_host(new_ranks: Callable[..., Ranks], ends: list[str]) -> None:
     assert new_ranks(ends, ATOLL_CHECK_DATA="1").run(of_many_sizes) == [0, 0]
 

@@ -27,10 +27,12 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
 
 
+@pytest.mark.verify
 def test_all_reduce() -> None:
     assert torchrun(3, str(EXAMPLES / "all_reduce.py")).count("the sum is 6") == 3
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("backend", ["atoll", pytest.param("gloo", marks=pytest.mark.verify)])
 def test_train_digits(backend: str) -> None:
     # About one process in thirty aborts at exit after using torch 2.13's Gloo; the results have been printed by then.
@@ -78,6 +80,7 @@ def test_shrink() -> None:
     assert float(recognised.group(1)) > 80
 
 
+@pytest.mark.verify
 def test_demo_passes() -> None:
     done = demo()
     assert done.returncode == 0, done.stdout + done.stderr

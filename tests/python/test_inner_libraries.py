@@ -14,21 +14,21 @@ import torch.distributed as dist
 
 import atoll
 from launching import eventually
-from support import Ranks, device, raises, threads_of_atoll
+from support import Ranks, crossed, device, raises, threads_of_atoll
 
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
-LAYOUTS: list[tuple[str, list[str], dict[str, str]]] = [
-    ("AABB", ["cpu"] * 4, GLOO),
-    ("ABAAB", ["cpu"] * 5, GLOO),
-    ("AAB", ["sim", "sim", "cpu"], {}),
-    ("ABAB", ["sim"] * 4, {}),
-]
+LAYOUTS: dict[str, tuple[str, list[str], dict[str, str]]] = {
+    "AABB-cpu": ("AABB", ["cpu"] * 4, GLOO),
+    "ABAAB-cpu": ("ABAAB", ["cpu"] * 5, GLOO),
+    "AAB-sim": ("AAB", ["sim", "sim", "cpu"], {}),
+    "ABAB-sim": ("ABAB", ["sim"] * 4, {}),
+}
 CHUNK = 2 << 20  # bytes
 
 
-@pytest.fixture(params=LAYOUTS, ids=lambda layout: f"{layout[0]}-{layout[1][0]}", scope="module")
+@pytest.fixture(params=LAYOUTS, scope="module")
 def libraries(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    islands, devices, environment = request.param
+    islands, devices, environment = LAYOUTS[request.param]
     ranks = Ranks(len(devices), list(islands), environment, devices)
     yield ranks
     ranks.stop()
@@ -178,7 +178,7 @@ def all_hold_the_same_bits(rank: int) -> bytes:
 JOBS = [reduce_all_types, reduce_in_other_ways, sizes_at_the_borders, uneven_sizes, interleave, the_library_does_it]
 
 
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize(("libraries", "job"), crossed(LAYOUTS, JOBS), indirect=["libraries"])
 def test_with_libraries(libraries: Ranks, job: Any) -> None:
     libraries.run(job)
 

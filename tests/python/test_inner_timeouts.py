@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from support import Ranks, device
+from support import Ranks, crossed, device
 
 BYTES_PER_S = 1_000_000
 SLOW_LINK = {"ATOLL_SIM_LINK": str(BYTES_PER_S)}
@@ -60,8 +60,7 @@ def end_before_the_group(rank: int, call: Call) -> str:
     return take(1.5, group_s=LONG_S, own_s=0.3, call=call)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "layout"), crossed(CALLS, LAYOUTS))
 def test_a_longer_timeout_than_the_groups(layout: str, call: Call) -> None:
     islands, devices = LAYOUTS[layout]
     ranks = Ranks(len(devices), list(islands), SLOW_LINK, devices)
@@ -71,8 +70,7 @@ def test_a_longer_timeout_than_the_groups(layout: str, call: Call) -> None:
         ranks.stop()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "layout"), crossed(CALLS, LAYOUTS))
 def test_a_shorter_timeout_than_the_groups(layout: str, call: Call) -> None:
     islands, devices = LAYOUTS[layout]
     ranks = Ranks(len(devices), list(islands), SLOW_LINK, devices)

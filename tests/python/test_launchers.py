@@ -64,6 +64,7 @@ def two_hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         pytest.skip(f"this machine allows no network namespaces: {error}")
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("launcher", ["atoll run", pytest.param("torchrun", marks=pytest.mark.verify)])
 def test_two_hosts(two_hosts: Any, launcher: str) -> None:
     """Each host is a network namespace, with one rank on the first and two on the second."""

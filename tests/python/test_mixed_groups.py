@@ -12,12 +12,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from support import Ranks, device, raises
+from support import Ranks, crossed, device, raises
 
 SLOW_COPIES = {"ATOLL_SIM_BANDWIDTH": "50M"}
 UNRELIABLE_LIBRARY = {"ATOLL_SIM_DELAY": "0.003", "ATOLL_SIM_REORDER": "1"}
 # Islands by letter, each rank's device, and further variables.
-MIXTURES: list[tuple[str, list[str], dict[str, str]]] = [
+Mixture = tuple[str, list[str], dict[str, str]]
+MIXTURES: list[Mixture] = [
     ("AB", ["cpu", "sim"], SLOW_COPIES),
     ("AB", ["sim", "sim"], SLOW_COPIES),
     ("ABB", ["cpu", "sim", "sim"], SLOW_COPIES | {"ATOLL_INNER": "sim:none"}),
@@ -31,16 +32,19 @@ MIXTURES: list[tuple[str, list[str], dict[str, str]]] = [
 ]
 
 
-def name_of(mixture: tuple[str, list[str], dict[str, str]]) -> str:
+def name_of(mixture: Mixture) -> str:
     islands, devices, environment = mixture
     return "-".join([islands, *dict.fromkeys(devices), environment.get("ATOLL_INNER", "").replace(":", "-")]).rstrip(
         "-"
     )
 
 
-@pytest.fixture(params=MIXTURES, ids=name_of, scope="module")
+MIXTURES_BY_NAME = {name_of(mixture): mixture for mixture in MIXTURES}
+
+
+@pytest.fixture(params=MIXTURES_BY_NAME, scope="module")
 def mixed(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    islands, devices, environment = request.param
+    islands, devices, environment = MIXTURES_BY_NAME[request.param]
     ranks = Ranks(len(devices), list(islands), environment, devices)
     yield ranks
     ranks.stop()
@@ -213,9 +217,10 @@ def compute_between(rank: int) -> None:
         assert result.eq(sum(range(size)) + 1).all().item()
 
 
-@pytest.mark.parametrize(
-    "job", [reduce_everything, move_everything, send_round, exchange_much, mix_layouts, compute_between]
-)
+JOBS = [reduce_everything, move_everything, send_round, exchange_much, mix_layouts, compute_between]
+
+
+@pytest.mark.parametrize(("mixed", "job"), crossed(MIXTURES_BY_NAME, JOBS), indirect=["mixed"])
 def test_every_operation(mixed: Ranks, job: Any, request: pytest.FixtureRequest) -> None:
     if job is exchange_much and "gloo" in request.node.name and torch.__version__ < "2.12":
         pytest.skip("Gloo of torch 2.11 has no alltoall")

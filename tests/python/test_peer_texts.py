@@ -100,7 +100,7 @@ def test_a_roster_is_read_or_refused(text: str) -> None:
         (NOTICE.text().replace('["1.0", "2.0"]', "[[]]"), r"the suspects of a notice is \[\[\]\]"),
         (NOTICE.text().replace('"ready"', '"gone"'), "the kind of a notice is 'gone'"),
         (NOTICE.text().replace("60.0", "-1"), "the timeout_s of a notice is -1"),
-        (DEEP, "too deep"),
+        (DEEP, "too deeply"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, said: str) -> None:

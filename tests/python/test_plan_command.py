@@ -166,13 +166,13 @@ def test_ranks_from_all_sources_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "there are no ranks: give --rank NAME:cost=FIXED+PER_SAMPLEb,KEY=VALUE,..., --ranks FILE or --profiles"),
+        ([], "no ranks are given: give --rank NAME:cost=FIXED+PER_SAMPLEb,KEY=VALUE,..., --ranks FILE or --profiles"),
         (["--rank", "fast"], "rank 0: 'fast' has no name or no cost: give NAME:cost="),
         (["--rank", FAST, "--rank", "cost=1b"], "rank 1: 'cost=1b' has no name or no cost: give NAME:cost="),
         (["--rank", FAST, "--rank", "b:cost=fast"], "rank 1 (b): cost 'fast': give seconds as FIXED+PER_SAMPLEb"),
         (["--rank", "b:cost=-1b"], "rank 0 (b): cost '-1b': give seconds as"),
         (["--rank", "b:most=5"], "rank 0 (b): it has no cost: give seconds as"),
-        (["--rank", "b:cost=1b,mots=5"], "rank 0 (b): 'mots=5' is not known: choose from cost, knee, step"),
+        (["--rank", "b:cost=1b,mots=5"], "rank 0 (b): unknown key 'mots=5': choose from cost, knee, step"),
         (["--rank", "b:cost=1b,cost=2b"], "rank 0 (b): cost comes twice: give it once"),
         (["--rank", "b:cost=1b,most=many"], "rank 0 (b): most 'many': give a whole number"),
         (["--rank", "b:cost=1b,knee=x"], "rank 0 (b): knee 'x': give a number of at least 0"),
@@ -183,7 +183,7 @@ def test_ranks_from_all_sources_in_order(tmp_path: Path) -> None:
         (["--rank", "b:cost=1b,most=4"], "hold 4 samples"),
         (["--rank", FAST, "--policy", "best"], 'policy "best" is not known: give one of equal, random'),
         (["--rank", FAST, "--policy", "fixed"], "the policy fixed needs shares, one per rank"),
-        (["--rank", FAST, "--shares", "a,b"], "--shares 'a,b': give a number for each rank, with commas between"),
+        (["--rank", FAST, "--shares", "a,b"], "--shares 'a,b': give a number for each rank, separated by commas"),
         (["--rank", FAST, "--form", "literal"], "--form literal: give --policy balancenet-eq5 or balancenet-alg1"),
         (["--rank", FAST, "--policy", "balancenet-eq5", "--form", "x"], "give one of normalised, literal"),
         (["--ranks", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
@@ -198,13 +198,13 @@ def test_wrong_calls(arguments: list[str], message: str) -> None:
     ("option", "text", "message"),
     [
         ("--ranks", "{", "is not JSON: "),
-        ("--ranks", "{}", "holds no list of ranks: give a JSON list"),
-        ("--ranks", "[]", "holds no list of ranks: give a JSON list"),
+        ("--ranks", "{}", "does not hold a list of ranks: give a JSON list"),
+        ("--ranks", "[]", "does not hold a list of ranks: give a JSON list"),
         ("--ranks", "[3]", "rank 0"),
         ("--ranks", '[{"cost": {"shape": "affine", "per_sample": 1}}, {"name": "b"}]', 'rank 1 lacks "cost"'),
         ("--profiles", "[]", "rank 0: "),
-        ("--profiles", '{"device": "x"}', "holds no profile of a device ('sizes'): give a file from"),
-        ("--profiles", '{"device": "x", "sizes": []}', "holds no profile of a device ("),
+        ("--profiles", '{"device": "x"}', "does not hold a device profile ('sizes'): give a file from"),
+        ("--profiles", '{"device": "x", "sizes": []}', "does not hold a device profile ("),
     ],
 )
 def test_wrong_files(option: str, text: str, message: str, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_interleaved_plans_name_the_items_of_chunks(tmp_path: Path) -> None:
     stages = pipeline["chunked"]["stages"]
     assert [stage["device"] for stage in stages] == [stage["device"] for stage in pipeline["stages"]] * 2
     assert [name for stage in stages for name in stage["names"]] == [*(f"layers.{i}" for i in range(6)), "output"]
-    assert any(line.startswith("With the 2 chunks of each rank") for line in lines_of(plan(tmp_path, asked)))
+    assert any(line.startswith("With the named 2 chunks on each rank") for line in lines_of(plan(tmp_path, asked)))
     again = plan(tmp_path, asked, "--plan", str(written(tmp_path, answer)), "--json", "-")
     assert json.loads(again.stdout)["pipelines"] == answer["pipelines"]
     many = lines_of(plan(tmp_path, {**asked, "chunks": 4}))

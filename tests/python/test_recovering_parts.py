@@ -73,7 +73,7 @@ def test_a_group_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Member, "from_environment", lambda timeout: Member(store, "m", timeout))
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
-        said = "atoll.ElasticTrainer makes the process group, anew whenever .*: leave init_process_group out"
+        said = "atoll.ElasticTrainer makes the process group, and replaces it whenever .*: remove init_process_group"
         with pytest.raises(RuntimeError, match=said):
             ElasticTrainer(net, optimizer, lambda model: pytest.fail("no group was to be made"))
     finally:
@@ -83,7 +83,7 @@ def test_a_group_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_supervisor_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Member.from_environment(timedelta(seconds=1)) is None
     monkeypatch.setenv("ATOLL_SUPERVISOR", "tcp://nowhere")
-    with pytest.raises(ValueError, match="ATOLL_SUPERVISOR is set and ATOLL_MEMBER is not: atoll run sets both"):
+    with pytest.raises(ValueError, match="ATOLL_SUPERVISOR is set but ATOLL_MEMBER is not: atoll run sets both"):
         Member.from_environment(timedelta(seconds=1))
     monkeypatch.setenv("ATOLL_MEMBER", "m")
     with pytest.raises(ValueError, match='ATOLL_SUPERVISOR="tcp://nowhere": expected tcp://HOST:PORT'):
@@ -170,7 +170,7 @@ class Own:
 
 def refuse(rank: int) -> None:
     exchange = Exchange(dist.distributed_c10d._get_default_group(), torch.device("cpu"))
-    with raises(ValueError, "rank 0: the state of the training cannot be given to others", "Own"):
+    with raises(ValueError, "rank 0: the state of the training cannot be sent to other ranks", "Own"):
         share({"own": Own()}, 0, exchange)
 
 

@@ -178,13 +178,13 @@ def test_the_entry_point() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--rdzv-id=x"], "where is the server?"),
+        (["--rdzv-id=x"], "the server is missing"),
         (["--rdzv-endpoint={place}", "--nnodes=2"], "name this one with --rdzv-id"),
         (["--rdzv-endpoint={place}/first", "--rdzv-id=x"], 'database "first"'),
-        (["--rdzv-endpoint=redis://{place}?job=y", "--rdzv-id=x"], "leave it out"),
+        (["--rdzv-endpoint=redis://{place}?job=y", "--rdzv-id=x"], "remove it"),
         (["--rdzv-endpoint=redis://:mistaken@{place}", "--rdzv-id=x"], "does not accept the password"),
-        (["--on-failure=shrink"], "where is the server?"),
-        (["--on-failure=shrink", "--rdzv-endpoint=redis://{place}?job=y"], "leave it out"),
+        (["--on-failure=shrink"], "the server is missing"),
+        (["--on-failure=shrink", "--rdzv-endpoint=redis://{place}?job=y"], "remove it"),
         (["--on-failure=shrink", "--rdzv-endpoint=redis://:mistaken@{place}"], "does not accept the password"),
     ],
 )

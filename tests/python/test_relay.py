@@ -158,11 +158,11 @@ def test_the_value_must_be_known() -> None:
 def test_some_ranks_without_it_are_named() -> None:
     before = 'os.environ.update({"ATOLL_BRIDGE": "relay"} if os.environ["RANK"] == "0" else {})'
     with_it, without = run_script(START.format(before=before), 2)
-    assert "ATOLL_BRIDGE=relay is set here and not on ranks [1]: set it on all ranks or on none" in with_it.stdout
+    assert "ATOLL_BRIDGE=relay is set here but not on ranks [1]: set it on all ranks or on none" in with_it.stdout
     assert "Error" in without.stdout
 
 
 def test_an_island_needs_a_library() -> None:
     before = "import atoll.sim"
     for done in run_script(START.format(before=before), 2, RELAY | {"ATOLL_INNER": "sim:none"}):
-        assert "the relay needs a library on sim, where ranks [0, 1] are one island" in done.stdout
+        assert "the relay needs a library on sim for the island of ranks [0, 1]" in done.stdout

@@ -14,6 +14,7 @@ import pytest
 
 from atoll.launch import LaunchError, jobs, processes
 from launching import atoll, eventually, free_port, launched
+from support import later
 
 # Each rank starts a child process and then waits forever.
 WAIT = """
@@ -44,7 +45,7 @@ def wait_script(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
 def test_a_signal_ends_everything(number: signal.Signals, folder: Path, wait_script: Path) -> None:
     with launched("--island=a:2", "--island=b:1", wait_script) as job:
         job.wait_for("ready", 3)
@@ -260,7 +261,7 @@ def test_a_folder_of_others_is_refused(kind: str, folder: Path, tmp_path: Path) 
     assert done.returncode == 1
     assert done.stderr == (
         f"atoll ps: {folder} is not a folder that only user {os.getuid()} can use: remove it, or set XDG_RUNTIME_DIR "
-        "to a folder of your own\n"
+        "to your own folder\n"
     )
 
 

@@ -37,10 +37,10 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--logs-specs=own", "x.py"], "--logs-specs=own: use --log-dir, --redirects and --tee instead"),
         (["--virtual-local-rank", "--island=a:1,device=cuda", "x.py"], "--virtual-local-rank shows each rank one "
          "device as number 0, but device= numbers them: remove one of them"),
-        (["--signals-to-handle=SIGTERM,SIGNOT", "x.py"], "--signals-to-handle: 'SIGNOT' is not a signal: write names such "
-         "as SIGTERM,SIGINT"),
-        (["--rdzv-id=a/b", "x.py"], "--rdzv-id='a/b': it is part of the job's folder names: write 1 to 100 characters without a "
-         "slash"),
+        (["--signals-to-handle=SIGTERM,SIGNOT", "x.py"], "--signals-to-handle: 'SIGNOT' is not a signal: write names "
+         "such as SIGTERM,SIGINT"),
+        (["--rdzv-id=a/b", "x.py"], "--rdzv-id='a/b': it is part of the job's folder names: write 1 to 100 "
+         "characters without a slash"),
         (["--redirects=9", "x.py"], "--redirects=9: write 1 (stdout), 2 (stderr) or 3 (both), or one of them for each "
          "local rank, such as 0:1,1:3"),
         (["--nnodes=4:2", "x.py"], "--nnodes=4:2: write a number such as 2, or a range such as 1:4"),

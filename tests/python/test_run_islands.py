@@ -94,8 +94,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("a:1,devise=cpu", "unknown option 'devise=cpu': options are device=DEVICE, python=PATH, env=NAME=VALUE and"),
         ("a:1,cpu", "unknown option 'cpu'"),
         ("a:1,", "unknown option ''"),
-        ("a:1,env=L=1,2", "unknown option '2': options are device=DEVICE, python=PATH, env=NAME=VALUE and container=IMAGE; "
-         "double a comma inside a value"),
+        ("a:1,env=L=1,2", "unknown option '2': options are device=DEVICE, python=PATH, env=NAME=VALUE and "
+         "container=IMAGE; double a comma inside a value"),
         ("a:1,device=", "device= has no value: add one, or remove device="),
         ("a:1,device=CUDA", "invalid device 'CUDA': write a type, such as cuda or cpu, or one device, such as cuda:3"),
         ("a:1,device=cuda:x", "invalid device 'cuda:x'"),

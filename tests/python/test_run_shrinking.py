@@ -13,6 +13,7 @@ from atoll.launch import jobs
 from atoll.launch.run import run
 from launching import atoll, eventually, launched
 from redis_server import store_options
+from support import later
 
 WAIT = """
 import os, signal, subprocess, sys
@@ -62,8 +63,8 @@ def _own_job_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
          "(except for --rdzv-backend=redis), or use --on-failure=restart for several hosts"),
         (["--on-failure=shrink", "--virtual-local-rank"], "--virtual-local-rank works only with "
          "--on-failure=restart: remove it"),
-        (["--on-failure=shrink", "--island=a:2", "--min-islands=1"], "--min-islands=1 is for --on-failure=restart "
-         "alone: write --min-ranks, or leave it out"),
+        (["--on-failure=shrink", "--island=a:2", "--min-islands=1"], "--min-islands=1 works only with "
+         "--on-failure=restart: use --min-ranks, or remove it"),
     ],
 )  # fmt: skip
 def test_refused(arguments: list[str], message: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +131,7 @@ def test_log_files(tmp_path: Path) -> None:
     assert [path.read_text() for path in sorted(tmp_path.glob("logs/*/attempt_0/*/stdout.log"))] == ["a line\n"] * 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [later(signal.SIGINT), signal.SIGTERM])
 def test_a_signal_ends_everything(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "wait.py").write_text(WAIT)
     with launched("--on-failure=shrink", "--island=a:2", "wait.py") as job:

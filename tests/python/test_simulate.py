@@ -52,7 +52,7 @@ def test_what_is_shown(tmp_path: Path) -> None:
     assert "ranks name island stages computes optimises transfers reduces idle memory" in lines
     assert "0 a 0 a 0 12 s - - - 3 s 6e-09 GB" in lines
     assert "backward stage 1 (a) 8 s 53.3 %" in lines
-    assert "rank 0 (a 0) needs 6e-09 GB and has 5e-09" in lines
+    assert "rank 0 (a 0) needs 6e-09 GB but has 5e-09" in lines
     assert lines[-1] == "Atoll: a step takes 15 s; the same actions take at least 15 s (1.000); bubble 20.0 %"
 
 
@@ -95,10 +95,10 @@ def test_wrong_calls(tmp_path: Path) -> None:
     assert "is not known: give one of GPipe" in refusal(plan, "--schedule", "2f2b")
     assert "have no names" in refusal(plan, "--links", "all")
     assert 'no "links"' in refusal(plan, "--links", "x")
-    assert "of one simulation" in refusal(str(PAPER), "--links", "all", "--trace", str(tmp_path / "t.json"))
-    assert "is a plan already" in refusal(plan, "--layers", plan)
+    assert "show a single simulation" in refusal(str(PAPER), "--links", "all", "--trace", str(tmp_path / "t.json"))
+    assert "is already a plan" in refusal(plan, "--layers", plan)
     (tmp_path / "list.json").write_text("[]")
-    assert "instead of an object" in refusal(str(tmp_path / "list.json"))
+    assert "must hold a JSON object" in refusal(str(tmp_path / "list.json"))
 
 
 # PyTorch's schedules, without a process group.
@@ -255,7 +255,7 @@ def test_plans_of_layers_from_the_command_line(tmp_path: Path) -> None:
     request.write_text(json.dumps(LAYERS))
     layers.write_text(json.dumps(ANSWER))
     assert shown(str(request), "--layers", str(layers))[-1].startswith("Atoll: a step takes ")
-    assert "give with --layers" in refusal(str(request))
+    assert "give the answer with --layers" in refusal(str(request))
     layers.write_text(json.dumps({"feasible": False, "reason": "rank 1 lacks 5 bytes"}))
     assert "is not feasible: rank 1 lacks 5 bytes" in refusal(str(request), "--layers", str(layers))
     layers.write_text(json.dumps({"micro_batch": 1, "pipelines": [{"stages": [{"items": [0, 5]}]}]}))

@@ -73,7 +73,7 @@ def test_inner_must_parse(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
 
 def test_inner_must_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_INNER", "cpu:best")
-    with pytest.raises(vendors.VendorError, match=r"asks for best on cpu; known there: gloo, or none.*register_vendor"):
+    with pytest.raises(vendors.VendorError, match=r"requests best on cpu; known there: gloo, or none.*register_vendor"):
         vendors.find("cpu")
 
 
@@ -87,7 +87,7 @@ def test_a_module_for_another_torch_is_named(monkeypatch: pytest.MonkeyPatch) ->
     wanted = ".".join(torch.__version__.split(".")[:2])
     with pytest.raises(vendors.VendorError) as raised:
         vendors.find("npu")
-    assert f"torch_npu 2.1.0.post3 is not made for PyTorch {torch.__version__}: " in str(raised.value)
+    assert f"torch_npu 2.1.0.post3 is not built for PyTorch {torch.__version__}: " in str(raised.value)
     assert f"install torch_npu {wanted}.*" in str(raised.value)
 
 
@@ -151,7 +151,7 @@ def test_entry_points_add_rows(monkeypatch: pytest.MonkeyPatch, caplog: pytest.L
         ("CUDA!", 'ATOLL_DEVICE="CUDA!": expected a device such as cpu, cuda or cuda:1'),
         ("cuda", "ATOLL_DEVICE=cuda: this process finds no device of type cuda"),
         ("npu:1", "install it, or let this rank compute on the CPU with ATOLL_DEVICE=cpu"),
-        ("gpu:0", "; write one of cuda, xpu, npu, mlu, musa, sim, cpu (cuda: NVIDIA's and AMD's)"),
+        ("gpu:0", "; use one of cuda, xpu, npu, mlu, musa, sim, cpu (cuda: NVIDIA's and AMD's)"),
     ],
 )
 def test_a_device_that_is_not_available(monkeypatch: pytest.MonkeyPatch, value: str, text: str) -> None:

@@ -73,7 +73,7 @@ def test_events() -> None:
         "step 400: leave rank 2 (cpu) out: a step would take 51.3 ms (12 %) less; start the training without it",
         "step 400: leave ranks 1 (cpu), 2 (cpu) out: a step would take 51.3 ms (12 %) less; "
         "start the training without them",
-        "step 400: every rank helps again: nobody needs to be left out any more",
+        "step 400: all ranks are useful again: no rank should be left out any more",
         "step 400: parameters differ by up to 0.00012 of the largest between ranks",
     ]
 
@@ -358,7 +358,7 @@ def test_a_watcher_that_fails_stops_alone_and_says_so_once(caplog: pytest.LogCap
         all_watchers.close()
         all_watchers.window(RECORD)
     assert [entry.getMessage() for entry in caplog.records] == [
-        "Watch(json_lines='/dev/full') stops, the training goes on: [Errno 28] No space left on device"
+        "Watch(json_lines='/dev/full') stops, the training continues: [Errno 28] No space left on device"
     ]
     assert [json.loads(line)["step"] for line in path.read_text().splitlines()] == [50, 100, 400]
 

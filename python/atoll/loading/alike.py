@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether ranks, and the workers of each, read the same samples: of a dataset that divides itself, a share of a share
-would be trained on."""
+"""Checks that ranks, and the workers of each rank, read the same samples. If a dataset divided itself, ranks would
+train on a share of a share."""
 
 import hashlib
 import logging
@@ -20,33 +20,35 @@ LOOKED_AT = 4  # samples
 Row = list[str]  # hashes of the first samples, as one worker of one rank reads them
 
 OF_RANKS = (
-    "ranks do not read the same samples: sample {place} is another one on rank {rank} than on rank 0, whenever it is "
-    "read. atoll.DataLoader gives each rank its share of a dataset that all have whole: switch the dataset's own "
-    "division off (webdataset: nodesplitter=None; datasets: no split_dataset_by_node; no files[rank::ranks]). Or give "
-    'divided=True and policy="equal", where each rank is to train on the dataset it has; divided=False, where all have '
-    "the same samples and only change them each in its own way"
+    "ranks do not read the same samples: sample {place} on rank {rank} always differs from that on rank 0. "
+    "atoll.DataLoader gives each rank its share of a dataset that every rank holds whole: disable the dataset's own "
+    "division (webdataset: nodesplitter=None; datasets: no split_dataset_by_node; no files[rank::ranks]). Or pass "
+    'divided=True and policy="equal" if each rank is to train on its own dataset; divided=False if all ranks have the '
+    "same samples and only transform them differently"
 )
 OF_WORKERS = (
-    "workers do not read the same samples: sample {place} is another one in worker {worker} of rank {rank} than in "
-    "worker 0, whenever it is read. The loader gives each worker its share: switch the dataset's own division off "
-    "(webdataset: workersplitter=None), or give num_workers=1, as for the streams of datasets, which always divide "
-    "themselves; divided=False, where workers only change the same samples each in its own way"
+    "workers do not read the same samples: sample {place} in worker {worker} of rank {rank} always differs from that in "
+    "worker 0. The loader gives each worker its share: disable the dataset's own division (webdataset: "
+    "workersplitter=None), or pass num_workers=1, as for streams of the datasets library, which always divide "
+    "themselves; divided=False if workers only transform the same samples differently"
 )
 
 
 def check_alike(
     exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading, *, divided: bool | None
 ) -> None:  # fmt: skip
-    """Collective. Raises ValueError on all ranks where some read other samples than others, though each reads the same
-    ones when it begins again. Where they do not, as with random changes to samples, nothing can be told. With
-    `divided` only a rank's own workers are compared."""
+    """Raises ValueError on all ranks if some ranks read other samples than others, although each reads the same samples
+    when it restarts. If rereading gives other samples, as with random transforms, the check is inconclusive. With
+    `divided` only a rank's own workers are compared. Collective."""
     first = _everyones(exchange, source, options, reading, 0)
     problem = "" if first is None else _difference(first, bool(divided))
     if not problem:
         return
     if _everyones(exchange, source, options, None, 1) != first:
         if exchange.rank == 0:
-            log.info("whether all ranks and workers read the same samples is not known: these change when read again")
+            log.info(
+                "whether all ranks and workers read the same samples is unknown: samples change when they are read again"
+            )
         return
     raise ValueError(f"atoll.DataLoader: {problem}")
 
@@ -54,8 +56,8 @@ def check_alike(
 def _everyones(
     exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading | None, seed: int
 ) -> list[list[Row]] | None:  # fmt: skip
-    """By rank and worker. None where some rank cannot read them: the training will say why. `seed`: of random numbers
-    in processes that begin for this; the same ones on all ranks."""
+    """Returns the rows by rank and worker; None if some rank cannot read the samples, in which case the training will
+    raise the error. `seed` seeds the processes that read for this, alike on all ranks."""
     workers = options.get("num_workers", 0) if source.is_stream else 0
     own: list[Row] | None = None
     shared = reading if workers < 2 else None
@@ -64,7 +66,7 @@ def _everyones(
         own = list(map(list, zip(*(_hashes(mine, place) for place in range(min(LOOKED_AT, len(source.dataset)))),
                                  strict=True)))  # fmt: skip
     except Exception as error:
-        log.info("whether all ranks and workers read the same samples is not known: %s", error)
+        log.info("whether all ranks and workers read the same samples is unknown: %s", error)
     finally:
         if mine is not shared:
             mine.close()
@@ -77,7 +79,7 @@ def _hashes(reading: Reading, place: int) -> list[str]:
 
 
 def _difference(everyone: list[list[Row]], only_workers: bool) -> str:
-    """What is wrong in words; "" where nothing is."""
+    """Describes the difference; "" if there is none."""
     for rank, rows in enumerate(everyone):
         for worker, row in enumerate(rows):
             if row != rows[0]:
@@ -92,7 +94,8 @@ def _first_unlike(row: Row, other: Row) -> int:
 
 
 def hash_of(value: Any) -> str:
-    """Equal for equal values of what samples are made of, on every machine. Of other objects only the type counts."""
+    """Returns a hash that is equal on every machine for equal values of the usual types in samples. For other objects
+    only the type counts."""
     found = hashlib.blake2b(digest_size=12)
     _add(found, value)
     return found.hexdigest()

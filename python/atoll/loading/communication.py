@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a group of Atoll's tells of its communication. Groups of other backends tell nothing."""
+"""Queries a group of Atoll about its communication. Groups of other backends give no information."""
 
 import math
 import statistics
@@ -17,21 +17,21 @@ TRIED_BYTES, TRIED_CALLS = 16 << 20, 5
 
 
 def islands_of(group: dist.ProcessGroup) -> list[list[int]]:
-    """The ranks of each island; none where they are not known. The same on all ranks."""
+    """Returns the ranks of each island, the same on all ranks; an empty list if the islands are unknown."""
     backend = backend_if_any(group)
     return [] if backend is None else [ranks for _, ranks in backend.islands()]
 
 
 def seconds_inside(group: dist.ProcessGroup) -> Callable[[], float]:
-    """How long this rank was in collectives of the group, without its waits for other islands; 0 where that is not
-    known. What a library does in an island is not in it."""
+    """Returns a function that gives the seconds this rank has spent in collectives of the group, without waits for
+    other islands and without the work of an island's library; 0 if unknown."""
     backend = backend_if_any(group)
     return (lambda: 0.0) if backend is None else (lambda: backend.time_split()["inside_s"])
 
 
 def library_seconds(group: dist.ProcessGroup, model: nn.Module) -> float | None:
-    """How long the library of this rank's island takes to reduce the gradients of the model: measured with a part of
-    them where they are large. None where Atoll reduces itself, infinite where nothing can be measured. Collective."""
+    """Returns how long the library of this rank's island takes to reduce the gradients of the model, measured with a
+    part of them if they are large. None if Atoll itself reduces, infinite if it cannot be measured. Collective."""
     if backend_if_any(group) is None:
         return None
     from atoll.backend import layout
@@ -41,7 +41,9 @@ def library_seconds(group: dist.ProcessGroup, model: nn.Module) -> float | None:
     for island in islands if len(islands) > 1 else []:
         if island.library == "atoll":
             continue
-        if group is not dist.group.WORLD:  # who is not in the group would have to make its islands' groups too
+        if (
+            group is not dist.group.WORLD
+        ):  # ranks outside the group would have to take part in making its islands' groups
             return math.inf
         alone = dist.new_group(island.ranks, backend="atoll")
         if rank in island.ranks:
@@ -66,10 +68,10 @@ def _seconds_to_reduce(group: dist.ProcessGroup, model: nn.Module) -> float:
 
 
 def backend_if_any(group: dist.ProcessGroup) -> _C.Backend | None:
-    """Atoll's of the group; None where another one serves it."""
+    """Returns Atoll's backend of the group; None if the group uses another backend."""
     from atoll.backend import backend_of
 
     try:
         return backend_of(group)
-    except (RuntimeError, ValueError):  # another backend, or one that has no part for CPUs
+    except (RuntimeError, ValueError):  # another backend, or one without CPU support
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small facts from every rank to every rank of a group."""
+"""Exchanges small facts among all ranks of a group."""
 
 import json
 import operator
@@ -15,8 +15,8 @@ Made = TypeVar("Made")
 
 
 class Exchange:
-    """Over the group's own collectives, so that a rank that has died is an error at once and not a timeout. `device`:
-    on which the group takes tensors. All ranks must call alike."""
+    """Exchanges facts over the group's own collectives, so that a dead rank is an immediate error and not a timeout.
+    `device`: on which the group takes tensors. All ranks must make the same calls."""
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device) -> None:
         self.group, self.device = group, device
@@ -24,14 +24,14 @@ class Exchange:
         self.rank = dist.get_rank(group)
 
     def numbers(self, own: list[float]) -> list[list[float]]:
-        """As many numbers from each rank, by rank."""
+        """Returns the numbers of each rank, by rank. All ranks pass equally many."""
         mine = torch.tensor(own, dtype=torch.float64, device=self.device)
         everyone = torch.empty(self.ranks * len(own), dtype=torch.float64, device=self.device)
         all_gather_single(everyone, mine, group=self.group)
         return everyone.cpu().view(self.ranks, len(own)).tolist()
 
     def facts(self, own: Any) -> list[Any]:
-        """What JSON can say, from each rank, by rank."""
+        """Returns the JSON value of each rank, by rank."""
         text = _as_json(own).encode()
         longest = int(max(size for (size,) in self.numbers([len(text)])))
         mine = torch.zeros(longest, dtype=torch.uint8)
@@ -42,9 +42,9 @@ class Exchange:
         return [json.loads(bytes(row.tolist()).rstrip(b"\0")) for row in rows]
 
     def agree(self, what: str, own: Callable[[], tuple[Made, dict[str, Any]]], way_out: str) -> Made:
-        """What this rank makes for itself; `own` returns it, and facts that must be the same on all ranks. Where it
-        raises on some rank, it ends on all: there with its own error, elsewhere with ValueError of its text. Raises
-        ValueError on all ranks when they differ in one of the facts, naming it, the values and the ranks."""
+        """Returns what this rank makes. `own` returns it, and facts that must be equal on all ranks. If `own` raises on
+        some rank, all ranks raise: that rank its own error, the others ValueError with its text. Raises ValueError on
+        all ranks if they differ in one of the facts, and names it, the values and the ranks."""
         try:
             made, facts = own()
             _as_json(facts)
@@ -65,17 +65,17 @@ class Exchange:
         return made
 
     def refuse(self, problem: str) -> None:
-        """Raises ValueError on all ranks when some have a problem, naming the first of them; "" is none."""
+        """Raises ValueError on all ranks if any has a problem, and names the first such rank; "" means no problem."""
         for rank, text in enumerate(self.facts(problem)):
             if text:
                 raise ValueError(f"rank {rank}: {text}")
 
 
 def _as_json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=operator.index)  # other libraries have integers of their own
+    return json.dumps(value, sort_keys=True, default=operator.index)  # other libraries have their own integer types
 
 
 def ranks_text(ranks: list[int]) -> str:
-    """The first few of them, for a message."""
+    """Returns the first few ranks as text for a message."""
     shown = ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
     return f"rank {shown}" if len(ranks) == 1 else f"ranks {shown}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the planner knows of each rank."""
+"""The facts about each rank that the planner uses."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -13,7 +13,7 @@ SHOWN = 8  # ranks in a message
 
 @dataclass
 class RankFacts:
-    """One rank's limits and measurements, as it tells them to the others."""
+    """One rank's limits and measurements, as exchanged between ranks."""
 
     device: str
     max_batch: int | None = None
@@ -32,26 +32,26 @@ class RankFacts:
         return None if self.profile is None else DeviceProfile.from_json(self.profile)
 
     def held(self) -> int | None:
-        """Samples that the memory was measured to hold in one pass; None: no limit is known."""
+        """The number of samples that memory holds in one pass, as measured; None: unknown."""
         profile = self.measured()
         return profile.cap or None if profile else None
 
     def cap(self) -> int | None:
-        """The most samples of a step: the user's limit, or what the memory holds where a step is one pass; the smaller
-        of both."""
+        """The maximum number of samples per step: the smaller of the user's limit and, if a step is one pass, the
+        capacity of memory."""
         return _smaller(self.max_batch, self.held() if self.micro_batch is None else None)
 
     def largest_pass(self) -> int | None:
-        """The most samples of one forward pass, where a share may be computed in several; None where it may not."""
+        """The maximum number of samples per forward pass if a share may be computed in several; None if it may not."""
         return None if self.micro_batch is None else _smaller(self.micro_batch, self.held())
 
     def power(self) -> tuple[float, float] | None:
-        """Watts while computing and while waiting: the user's, or those that were measured."""
+        """The watts while computing and while waiting: the user's, or the measured ones."""
         profile = self.measured()
         return self.watts or (profile.watts() if profile else None)
 
     def cost(self) -> _C.Cost:
-        """Seconds by batch. Without a measurement all ranks count as equally fast."""
+        """Returns the cost in seconds by batch size. Without a measurement all ranks count as equally fast."""
         profile = self.measured()
         if profile is None:
             return _C.Cost.affine(0.0, 1.0)
@@ -64,7 +64,7 @@ class RankFacts:
         return _C.Cost.staircase(largest, launch, per_sample)
 
     def as_planned(self, least: int, quantum: int) -> dict[str, Any]:
-        """The rank as the planner's functions take it."""
+        """Returns the rank in the format of the planner's functions."""
         known: dict[str, Any] = {
             "name": self.device,
             "cost": json.loads(self.cost().to_json()),
@@ -82,7 +82,7 @@ class RankFacts:
 
 
 def require_room(facts: list[RankFacts], global_batch: int) -> None:
-    """Raises ValueError where the ranks together cannot hold the global batch, naming what each of them holds."""
+    """Raises ValueError if the ranks together cannot hold the global batch, and names what each of them holds."""
     caps = [rank.cap() for rank in facts]
     together = sum(cap for cap in caps if cap is not None)
     if None in caps or together >= global_batch:
@@ -93,7 +93,7 @@ def require_room(facts: list[RankFacts], global_batch: int) -> None:
     ]
     shown = ", ".join(told[:SHOWN]) + (", ..." if len(told) > SHOWN else "")
     raise ValueError(
-        f"the ranks hold {together} samples of a step together, the global batch is {global_batch}: {shown}; give "
+        f"the ranks together hold {together} samples of a step, but the global batch is {global_batch}: {shown}; use "
         "micro_batch instead of max_batch, so that a rank computes its share in several passes, or lower global_batch"
     )
 

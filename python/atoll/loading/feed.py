@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the data loader's workers are asked for: this rank's slices of the coming steps."""
+"""The batch sampler that requests this rank's slices of the coming steps from the data loader's workers."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -14,33 +14,34 @@ Key = int | tuple[int, int]
 
 
 class Shares(Protocol):
-    """The plan, as the feed needs it."""
+    """The feed's view of the plan."""
 
     def samples(self, step: int) -> int:
-        """Of a whole step: all ranks together."""
+        """Returns the number of samples in a whole step, over all ranks."""
 
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
-        """Of a step with so many samples: each rank's share, and in how many batches this rank computes its own."""
+        """Returns, for a step of `samples` samples, each rank's share and the number of batches in this rank's
+        share."""
 
     def batches(self, shares: list[int]) -> int:
-        """In how many batches this rank computes its own of these shares."""
+        """Returns the number of batches in which this rank computes its share."""
 
 
 class Feed(Sampler[list[Key]]):
-    """A batch sampler. Workers run ahead of the training, so it notes what it has handed out: a new plan can only hold
-    for later steps."""
+    """A batch sampler. Workers run ahead of the training, so it records what it has handed out: a new plan can only
+    apply to later steps."""
 
     def __init__(self, shares: Shares, rank: int, drop_last: bool) -> None:
         self._shares, self._rank, self._drop_last = shares, rank, drop_last
         self.handed: deque[Slice] = deque()
         self.next_step = 0
-        """Counted from the beginning of the training: the first that a new plan may hold for."""
+        """The first step, counted from the start of the training, to which a new plan may apply."""
 
     def begin(
         self, order: torch.Tensor, position: int, step: int, epoch_of_keys: int | None, divided: Divided | None = None
     ) -> None:
-        """What to iterate over next: an epoch's order from a position on, whose first step has number `step`. Keys are
-        indices, or (epoch, position) where an epoch is given. `divided`: the order is that of this rank's own
+        """Sets what to iterate over next: an epoch's order from a position on, whose first step has number `step`. Keys
+        are indices, or (epoch, position) if an epoch is given. `divided`: the order is that of this rank's own
         samples."""
         self._order, self._position, self._epoch, self._divided = order, position, epoch_of_keys, divided
         self.next_step = step
@@ -67,7 +68,7 @@ class Feed(Sampler[list[Key]]):
                 self.handed.append(of)
                 yield self._keys(of)
         if position < len(self._order):
-            self.next_step += 1  # this one is dropped, also where a new plan would make it small enough
+            self.next_step += 1  # this step is dropped, even if a new plan would make it small enough
 
     def _keys(self, of: Slice) -> list[Key]:
         if self._epoch is not None:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the training's times: what all ranks measured in a window of steps, the plan that comes of it, and who is
-told."""
+"""Follows the training's times: exchanges the measurements of a window of steps, makes the next plan, and informs
+watchers."""
 
 import hashlib
 import json
@@ -26,22 +26,22 @@ from atoll.watching.watcher import Watchers
 
 log = logging.getLogger("atoll.plan")
 
-FIXED = ("equal", "fixed")  # nothing that is measured changes their plans
+FIXED = ("equal", "fixed")  # measurements do not change their plans
 RESTLESS = (
     "random",
     "balancenet-eq5",
     "balancenet-alg1",
-)  # whose rule is to take every new division, a faster one or not
+)  # these policies adopt every new division, faster or not
 MANY_STEPS = 1 << 40
 SAME_PLANS = "All ranks must load states and freeze plans after the same step."
 
 
 @dataclass(frozen=True)
 class Extras:
-    """What ranks tell each other for those who watch, by rank."""
+    """What ranks exchange for watchers, by rank."""
 
     traffic: list[Shown]
-    noted: dict[str, float] | None  # None: ranks have noted unlike names
+    noted: dict[str, float] | None  # None: ranks have noted different names
 
     @staticmethod
     def of(rows: list[list[float]], names: list[str]) -> "Extras":
@@ -49,7 +49,7 @@ class Extras:
         return Extras([Shown.of(row[NOTED_NUMBERS:]) for row in rows], noted)
 
     def links(self) -> tuple[tuple[int, int, float], ...]:
-        """From, to, and bytes of a step."""
+        """Sender, receiver, and bytes of a step."""
         return tuple(
             (rank, peer, bytes_sent)
             for rank, each in enumerate(self.traffic)
@@ -59,12 +59,13 @@ class Extras:
 
 
 def known(values: list[float]) -> tuple[float, ...]:
-    """Nothing where one of them is not measured."""
+    """Returns the values; an empty tuple if one of them was not measured."""
     return () if min(values) <= UNKNOWN else tuple(values)
 
 
 class Follower:
-    """Collective: all ranks observe after the same steps, and feed equal numbers to equal adapters."""
+    """Follows the times of one training. Collective: all ranks observe after the same steps, and feed equal numbers to
+    equal adapters."""
 
     def __init__(self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings) -> None:
         self._exchange = exchange
@@ -90,7 +91,8 @@ class Follower:
         self._newest = self.first_plan()
 
     def _watchers(self, settings: Settings, policy: str) -> Watchers:
-        """Raises on all ranks when rank 0 cannot have those that it wants. Where it has some, all measure for them."""
+        """Makes the watchers. Raises on all ranks if rank 0 cannot make those it wants. If it has any, all ranks
+        measure for them."""
         problem, made = "", None
         about = {"devices": list(self._devices), "islands": islands_of(self._exchange.group), "policy": policy,
                  "update_interval": settings.update_interval}  # fmt: skip
@@ -107,15 +109,15 @@ class Follower:
         return made
 
     def first_plan(self, first_step: int = 0) -> Plan:
-        """The training begins, or goes on, at this step."""
+        """Returns the plan with which the training starts, or resumes, at this step."""
         self._observed = first_step
         if self._traffic is not None:
-            self._traffic.take(1)  # what was before does not count
+            self._traffic.take(1)  # earlier traffic does not count
         self._newest = self._plan(first_step, (1.0,) * self._exchange.ranks)
         return self._newest
 
     def history(self) -> list[dict[str, Any]]:
-        """For Settings(replay=...)."""
+        """Returns the plans for Settings(replay=...)."""
         return self._adapter.history
 
     def freeze(self, frozen: bool) -> None:
@@ -123,15 +125,15 @@ class Follower:
         self._is_frozen = frozen
 
     def alike(self) -> dict[str, Any]:
-        """What all ranks must have alike of their plans, as JSON can say it."""
+        """Returns what must be equal on all ranks about their plans, as JSON values."""
         return {"the newest plan": self._newest.told(), "whether plans are frozen": self._is_frozen}
 
     def observe(
         self, own: Summary, plan: Plan, steps: int, epoch: int, next_step: int, memory: int, drift: float | None
     ) -> Plan | None:  # fmt: skip
-        """After `steps` steps, the last of them by `plan`; `drift`: how far replicas are apart, where it is known. A
-        new plan holds from the first step on that no rank has handed out yet. Raises ValueError on all ranks when their
-        plans are not alike."""
+        """Observes the window that ends after `steps` steps, the last of them by `plan`; `drift`: the difference
+        between replicas, if known. A returned new plan applies from the first step that no rank has handed out yet.
+        Raises ValueError on all ranks if their plans differ."""
         everyone, shown = self._exchanged(own, plan, steps, next_step, memory)
         if len({seen.plans for seen in everyone}) > 1:
             self._exchange.agree("atoll.DataLoader", lambda: (None, self.alike()), SAME_PLANS)
@@ -172,7 +174,7 @@ class Follower:
         return seen, Extras.of([row[len(numbers) :] for row in everyone], names) if extra else None
 
     def _hash(self) -> int:
-        """48 bits, which a float holds."""
+        """Returns 48 bits, which fit in a float."""
         text = json.dumps(self.alike(), sort_keys=True)
         return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
 
@@ -208,7 +210,9 @@ class Follower:
             )  # fmt: skip
             if shown.noted is None and not self._told_unlike:
                 self._told_unlike = True
-                log.warning("loader.note: ranks note unlike names, which are not shown: note the same on all ranks")
+                log.warning(
+                    "loader.note: ranks note different names, which are not shown: note the same names on all ranks"
+                )
         for rank, has_drifted in enumerate(decision["drift"]):
             if has_drifted and is_measured:
                 self.watchers.event(PlanEvent.drift(steps, rank, self._devices[rank], decision["factors"][rank]))
@@ -217,7 +221,7 @@ class Follower:
         return all(profile is not None for profile in self._profiles)
 
     def _advise(self, everyone: list[Seen], plan: Plan, steps: int, factors: list[float]) -> None:
-        """Tells once when others than before, or nobody, should be left out. Without a watcher, as a warning."""
+        """Reports, once per change, which ranks should be left out; without a watcher, as a warning."""
         advice = None if self._membership is None else self._membership.observe(everyone, factors, plan)
         if advice is None:
             return

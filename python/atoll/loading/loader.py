@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.DataLoader`: one global batch per step, cut among the ranks as the plan says, with gradients weighted to
+"""`atoll.DataLoader`: one global batch per step, divided among the ranks by the plan, with gradients weighted to
 match."""
 
 import contextlib
@@ -34,49 +34,50 @@ from atoll.weighting.weights import Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
 SAME_DATASET = (
-    "Give all ranks the same arguments, the same dataset and the same Atoll; where each rank has samples of its own, "
+    "Give all ranks the same arguments, the same dataset and the same Atoll; if each rank has its own samples, pass "
     'divided=True and policy="equal".'
 )
 SAME_PLACE = (
     "All ranks must load the same samples in the same order, from the same state on, and leave a loop or freeze plans "
     "after the same step."
 )
-BEGUN_ANEW = "a newer iteration over this atoll.DataLoader has begun: only that can go on"
-SET_ANEW = (
-    "load_state_dict or set_epoch has set the place of this atoll.DataLoader anew, where only a new loop begins: leave "
-    "this one"
+SUPERSEDED = "a newer iteration over this atoll.DataLoader has started: only that one can continue"
+MOVED = (
+    "load_state_dict or set_epoch has moved this atoll.DataLoader to another position, where only a new loop can "
+    "start: leave this one"
 )
 
 
 class DataLoader:
-    """Batches of a dataset for a training in which ranks take unequal shares of each global batch.
+    """Iterates over batches of a dataset for a training run in which ranks take unequal shares of each global batch.
 
-    Step s of an epoch owns the positions [s B, (s + 1) B) of one order of all samples, and the plan says which rank
-    takes which of them: so each sample comes exactly once per epoch, whatever plans, restarts and numbers of ranks
-    come between. With `model` (DistributedDataParallel or fully_shard) gradients are weighted so that the step is that
-    of one process with the whole global batch, for losses that are means over the samples of a batch.
+    Step s of an epoch owns the positions [s B, (s + 1) B) of one order of all samples, and the plan assigns them to
+    ranks. So each sample is used exactly once per epoch, whatever changes of plan, restarts and changes of the number
+    of ranks occur. With `model` (DistributedDataParallel or fully_shard) gradients are weighted so that the step equals
+    that of one process with the whole global batch, for losses that are means over the samples of a batch.
 
-    All ranks of `group` must construct it with equal arguments, but for max_batch, micro_batch and the settings that
-    may differ, and iterate alike.
+    All ranks of `group` must construct it with equal arguments, except max_batch, micro_batch and the settings that may
+    differ, and must iterate alike.
 
-    dataset: map-style, or iterable (`samples` says how many it holds; the protocol: atoll.loading.stream.Stream).
-    global_batch: samples per step of all ranks together.
+    dataset: map-style, or iterable (`samples` gives its size; for the protocol see atoll.loading.stream.Stream).
+    global_batch: samples per step over all ranks.
     policy: minmax, equal, random, fixed (with `shares`), kaitian, ... (docs/plan-batches.md).
-    max_batch: the most samples that fit this rank's memory in one step.
-    micro_batch: the most samples in one forward pass of this rank; a larger share is computed in several, which the
-        loop gets one after another: call the optimizer where `step_complete` says so.
-    elements: of a batch, how many elements its loss is the mean of, where these are not samples: valid tokens, say.
-    divided: True where each rank's dataset holds samples of its own, as many as it says (`samples` of a stream): a step
-        takes of each what the rank's share is, while it lasts; policies equal and fixed. Otherwise all ranks have the
-        whole dataset, which is looked at first (False: is not) where it may divide itself.
+    max_batch: the maximum number of samples per step that fit in this rank's memory.
+    micro_batch: the maximum number of samples per forward pass of this rank; a larger share is split into several
+        batches, which the loop gets one after another: call the optimizer when `step_complete` is true.
+    elements: returns for a batch the number of elements that its loss is the mean of, if these are not samples but, for
+        example, valid tokens.
+    divided: True if each rank's dataset holds its own samples, as many as its length (`samples` of a stream): a step
+        takes the rank's share of them while they last; for the policies equal and fixed. Otherwise all ranks hold the
+        whole dataset, which is checked first if it might divide itself (False: without the check).
     shuffle, sampler, weights, samples: the order (atoll.loading.order.Order). settings: how devices are measured and
         plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
 
-    Where a rank has no sample in a step it gets one that counts nothing (`weight` is 0), to take part in collectives.
-    Each batch is to be computed before the loop asks for the next one: nothing around the loader may fetch ahead.
+    A rank without samples in a step gets one that does not count (`weight` is 0), so that it takes part in
+    collectives. The loop must compute each batch before it requests the next: nothing around the loader may prefetch.
 
-    Raises ValueError or TypeError on every rank when arguments of any of them are wrong or contradict each other, or
-    differ between ranks."""
+    Raises ValueError or TypeError on every rank if arguments of any rank are invalid, contradict each other, or differ
+    between ranks."""
 
     def __init__(
         self, dataset: Any, global_batch: int, *, model: nn.Module | None = None, policy: str = "minmax",
@@ -124,8 +125,8 @@ class DataLoader:
         self._divided = self._division([samples for _, samples in lengths])
         if drop_last and len(self) == 0:
             raise ValueError(
-                f"drop_last=True leaves no step: an epoch has {self._samples} samples, a step "
-                f"{self.planner.samples(0)}; lower global_batch, or give drop_last=False"
+                f"drop_last=True leaves no steps: an epoch has {self._samples} samples, but a step "
+                f"has {self.planner.samples(0)}; lower global_batch, or pass drop_last=False"
             )
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
@@ -143,78 +144,77 @@ class DataLoader:
         return torch.utils.data.DataLoader(self._source.dataset, batch_sampler=self._feed, **options), {}
 
     def _division(self, lengths: list[int]) -> Divided | None:
-        """Of an epoch in which ranks have so many samples of their own; None where all have the same ones."""
+        """Returns the division of an epoch in which ranks have their own samples; None if all have the same."""
         if not self._is_divided:
             return None
         return Divided(tuple(lengths), check_shares_of_own(self.planner.newest.batches), self._drop_last)
 
     def __len__(self) -> int:
-        """Steps in an epoch."""
+        """Returns the number of steps in an epoch."""
         if self._divided is not None:
             return self._divided.steps
         whole, rest = divmod(self._samples, self.planner.samples(self._steps))
         return whole + (1 if rest and not self._drop_last else 0)
 
     def batch_sizes(self) -> list[int]:
-        """Samples of a whole step by rank, by the newest plan; workers may have been handed some steps of the one
-        before."""
+        """Returns the samples of a whole step by rank, by the newest plan. Workers may already hold steps of the
+        previous plan."""
         return list(self.planner.newest.batches)
 
     @property
     def step_complete(self) -> bool:
-        """Whether the batch at hand is this rank's last one of its step: the optimizer goes on after its backward
+        """Whether the current batch is this rank's last one of its step, so that the optimizer runs after its backward
         pass."""
         return self._slice is None or self._slice.is_last
 
     @property
     def weight(self) -> float:
-        """What the batch at hand counts: the sum over ranks and batches of weight times mean loss is the mean over the
-        whole step. May wait for other ranks where `elements` are counted."""
+        """The weight of the current batch: the sum over ranks and batches of weight times mean loss is the mean over
+        the whole step. May wait for other ranks if `elements` are counted."""
         return 1.0 if self._part is None else self._part.share()
 
     @property
     def elements(self) -> float:
-        """Of the batch at hand: how many elements its loss is the mean of. 0 where it counts nothing."""
+        """The number of elements that the loss of the current batch is the mean of. 0 if the batch does not count."""
         return 0.0 if self._part is None else self._part.own
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
-        """The mean over the whole step of what each rank has as the mean over its batch: a loss, an accuracy.
-        Collective. Of a step in several batches it is to be called for each, and known at the last one; before that it
-        is NaN, and nothing is communicated. Raises RuntimeError at the last one when earlier ones are missing, and
-        outside the loop, where no batch is at hand."""
+        """Returns the mean over the whole step of a value that each rank has as the mean over its batch, such as a loss
+        or an accuracy. Collective. In a step of several batches, call it for each batch: it returns NaN, without
+        communication, before the last one. Raises RuntimeError at the last batch if calls are missing, and outside
+        the loop."""
         if self._part is None:
-            raise RuntimeError("loader.mean: no batch is at hand; call it in the loop, for the loop's own batch")
+            raise RuntimeError("loader.mean: there is no current batch; call it in the loop, for the loop's own batch")
         own = torch.as_tensor(value, dtype=torch.float64).detach().to(self._exchange.device)
         weight = self.weight
         return self._means.add(own * weight if weight else torch.zeros_like(own), self._exchange.group)
 
     def note(self, **values: torch.Tensor | float) -> None:
-        """Shows these with the training: note(loss=loss). Of each, what this rank has as the mean over its batch; shown
-        is the mean over the steps of an update interval and all ranks, weighted as gradients are. Communicates nothing.
-        All ranks note the same names, at most 8. Raises RuntimeError outside the loop."""
+        """Shows values with the training, such as note(loss=loss). Each is this rank's mean over its batch; the mean
+        over the steps of an update interval and all ranks is shown, weighted as gradients are. Does not communicate.
+        All ranks must note the same names, at most 8. Raises RuntimeError outside the loop."""
         if self._part is None:
-            raise RuntimeError("loader.note: no batch is at hand; call it in the loop, for the loop's own batch")
+            raise RuntimeError("loader.note: there is no current batch; call it in the loop, for the loop's own batch")
         self.planner.note(self.weight, values)
 
     def set_epoch(self, epoch: int) -> None:
-        """The next iteration is this epoch's. From its beginning, unless it is the one under way; of another one a loop
-        that goes on cannot take the next batch."""
+        """Makes the next iteration that of this epoch, from its start unless it is the current epoch. If it is another
+        epoch, a running loop cannot take its next batch."""
         if epoch != self.epoch:
             self._position, self._iteration = 0, None
         self.epoch = epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the training is: the step of the batch at hand counts as done when it is the last of its step. The same
-        on all ranks, for any number of ranks."""
+        """Returns the position of the training. The current step counts as done if the current batch is its last. The
+        state is the same on all ranks, for any number of ranks."""
         return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
                 "order": self._order_hash if self._position else None, "dataset": self._dataset_size,
                 "seed": self._seed, "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where another run was, also one with another number of ranks or another global batch: the next step
-        begins at the state's position. All ranks must load the same state; the next iteration finds out where they have
-        not. A loop under way cannot take its next batch. Raises ValueError for a damaged state, and for one of another
-        dataset, seed or version."""
+        """Resumes another run, even with another number of ranks or another global batch: the next step starts at the
+        state's position. All ranks must load the same state; the next iteration checks that. A running loop cannot
+        take its next batch. Raises ValueError for a damaged state, and for one of another dataset, seed or version."""
         check_state(state, self._dataset_size, self._seed)
         if not self._source.order.is_drawn:
             check_position(state["position"], self._samples)
@@ -223,8 +223,8 @@ class DataLoader:
         self.planner.resume(self._steps)
 
     def __iter__(self) -> Iterator[Any]:
-        """The rest of the epoch; the next iteration is the next epoch's. Collective at the beginning and at every
-        re-plan."""
+        """Iterates over the rest of the epoch; the next iteration is that of the next epoch. Collective at the start
+        and at every change of plan."""
         order = self._agreed_order()
         self._iteration = mine = object()
         epoch_of_keys = self.epoch if self._source.is_stream else None
@@ -242,7 +242,7 @@ class DataLoader:
                     self._position, self._steps = of.window.last, self._steps + 1
                 yield batch
                 if self._iteration is not mine:
-                    raise RuntimeError(SET_ANEW if self._iteration is None else BEGUN_ANEW)
+                    raise RuntimeError(MOVED if self._iteration is None else SUPERSEDED)
                 turn.go_on()
                 if part.is_last:
                     self.planner.step_ended(self._steps, self.epoch, self._feed.next_step, part.is_computed)
@@ -254,7 +254,7 @@ class DataLoader:
         self._position, self.epoch = 0, self.epoch + 1
 
     def _parts(self) -> Iterator[tuple[Slice, Part, Any]]:
-        """Batches with what they count."""
+        """Yields batches with their weights."""
         step: list[tuple[Slice, Any]] = []
         for batch in self._loader:
             of = self._feed.handed.popleft()
@@ -267,7 +267,7 @@ class DataLoader:
                 step = []
 
     def _counted(self, step: list[tuple[Slice, Any]]) -> Iterator[tuple[Slice, Part, Any]]:
-        """The same for a step whose elements must be counted; batches without any come first."""
+        """The same for a step whose elements must be counted; batches without elements come first."""
         assert self._elements is not None
         counts = counted(self._elements, [batch for _, batch in step], [of.counted for of, _ in step])
         total = Total(sum(counts), self._exchange.group, self._exchange.device)
@@ -306,9 +306,9 @@ class DataLoader:
 
 
 def _group_of(model: nn.Module | None) -> dist.ProcessGroup:
-    """Which reduces the model's gradients; the default one where nothing does."""
+    """Returns the group that reduces the model's gradients; the default group if there is none."""
     if model is not None:
-        with contextlib.suppress(TypeError):  # said by all ranks together
+        with contextlib.suppress(TypeError):  # all ranks report it together
             return weights_of(model).group
     return dist.distributed_c10d._get_default_group()
 

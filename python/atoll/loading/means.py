@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Means over a step whose batches come one after another."""
+"""Means over a step of several batches."""
 
 import torch
 import torch.distributed as dist
@@ -8,21 +8,21 @@ from atoll.weighting.part import Part
 
 
 class StepMeans:
-    """Adds up what a rank says of each batch of a step, and at the last one what all ranks have. Several values may be
-    given for each batch: they are known by their order."""
+    """Adds up a rank's values over the batches of a step, and over all ranks at the last batch. Several values per
+    batch are told apart by their order."""
 
     def __init__(self) -> None:
-        self._sums: list[tuple[torch.Tensor, int]] = []  # and of how many batches
+        self._sums: list[tuple[torch.Tensor, int]] = []  # and the number of batches
         self._place, self._batches, self._is_last = 0, 0, True
 
     def begin(self, part: Part) -> None:
-        """The next values are of this batch."""
+        """Starts a batch, to which the next values belong."""
         if part.is_first:
             self._sums, self._batches = [], 0
         self._place, self._batches, self._is_last = 0, self._batches + 1, part.is_last
 
     def add(self, weighted: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
-        """The sum over the step's batches and ranks at its last batch, NaN before. Collective at the last one."""
+        """Returns the sum over the step's batches and ranks at the last batch, NaN before. Collective at the last."""
         place, self._place = self._place, self._place + 1
         if place < len(self._sums):
             before, count = self._sums[place]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures this rank's device with the user's model, together with the other ranks."""
+"""Measures this rank's device with the user's model, at the same time as the other ranks."""
 
 import statistics
 import time
@@ -26,9 +26,10 @@ def measure(
     model: nn.Module, batch_of: Callable[[int], Any], exchange: Exchange, settings: Settings, global_batch: int,
     most: int | None, accumulates: bool,
 ) -> DeviceProfile:  # fmt: skip
-    """Collective. `most`: of one forward pass on this rank; `accumulates`: a step may have several. A profile of an
-    earlier run is taken when every rank has one: all measure at once, or none. What fits is confirmed in any case,
-    because free memory may be another. Raises ValueError on all ranks when one cannot hold a sample."""
+    """Measures the device. Collective. `most`: the maximum number of samples per forward pass on this rank;
+    `accumulates`: a step may have several passes. Profiles of an earlier run are used if every rank has one: all ranks
+    measure, or none. What fits is confirmed in any case, because free memory may differ. Raises ValueError on all ranks
+    if one cannot hold a single sample."""
     device = next(model.parameters()).device
     sizes = sizes_to_try(global_batch, exchange.ranks, most)
     hosts = exchange.facts(_host())
@@ -37,7 +38,7 @@ def measure(
     def own() -> tuple[str, dict[str, object]]:
         return saved.fingerprint(model, device, sizes, batch_of(1), ranks_here, accumulates, settings.forward), {}
 
-    name = exchange.agree("atoll.DataLoader", own, "")  # a sample may be broken
+    name = exchange.agree("atoll.DataLoader", own, "")  # reading a sample may raise
     known = saved.load(name) if settings.reuse else None
     is_known = all(have == [1.0] for have in exchange.numbers([1.0 if known else 0.0]))
     reserve = optimizer_bytes(model) if settings.optimizer_bytes is None else settings.optimizer_bytes
@@ -68,7 +69,7 @@ def _measured(
     device: torch.device, meter: EnergyMeter | None, accumulates: bool,
 ) -> DeviceProfile:  # fmt: skip
     count = int(max(number for (number,) in exchange.numbers([float(len(sizes))])))
-    planned = sizes + sizes[-1:] * (count - len(sizes))  # all ranks begin each of their sizes together
+    planned = sizes + sizes[-1:] * (count - len(sizes))  # all ranks start each size together
     idle = _idle_watts(exchange, meter)
     profile = profile_device(
         model, batch_of, planned, forward=settings.forward or default_forward, device=device,
@@ -84,7 +85,7 @@ def _host() -> str:
 
 
 def _idle_watts(exchange: Exchange, meter: EnergyMeter | None) -> float:
-    """While no rank computes; 0 where nothing measures it. Takes no time where no rank has a meter."""
+    """Returns the watts while no rank computes; 0 without a meter. Returns at once if no rank has a meter."""
     if not any(have for (have,) in exchange.numbers([0.0 if meter is None else 1.0])):
         return 0.0
     before, begin = meter.joules() if meter else 0.0, time.perf_counter()
@@ -95,7 +96,7 @@ def _idle_watts(exchange: Exchange, meter: EnergyMeter | None) -> float:
 
 
 def _latency(exchange: Exchange) -> float:
-    """Seconds of the smallest exchange with all ranks."""
+    """Returns the seconds of the smallest exchange among all ranks."""
     seconds = []
     for _ in range(LATENCY_CALLS):
         begin = time.perf_counter()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a training would be faster with fewer ranks, by what its own steps have measured."""
+"""Estimates from measured steps whether a training would be faster with fewer ranks."""
 
 import json
 from collections.abc import Sequence
@@ -11,35 +11,35 @@ from atoll.loading.plans import Plan
 from atoll.loading.seen import Seen
 from atoll.loading.settings import Settings
 
-PAUSE = 10  # windows until a plan that was judged is judged again: links change too
-SIMILAR = 2 / 3  # of what the best saves
+PAUSE = 10  # windows until a judged plan is judged again, because links change too
+SIMILAR = 2 / 3  # of the savings of the best set
 Ranks = tuple[int, ...]  # ascending
 
 
 @dataclass(frozen=True)
 class Advice:
-    """Whom to leave out, and by how much a step would then be shorter."""
+    """The ranks to leave out, and how much shorter a step would be without them."""
 
     left_out: Ranks = ()
-    gain: float = 0.0  # share of a step's time
+    gain: float = 0.0  # as a share of a step's time
     seconds: float = 0.0
 
 
 class Membership:
     """Compares the best division among all ranks with the best among fewer.
 
-    What a set of ranks would take: the optimum of its batches, with each rank as slow as measured (loading and
-    computing, at its measured curve's shape), and the part of the communication that no computing hides. That is
-    nothing for a rank alone, what is measured inside islands for ranks of one island, and what it is now for all other
-    sets. What a step spends elsewhere, in the optimizer for instance, stays as it is.
+    The predicted time of a set of ranks is the optimum over its batches, with each rank as slow as measured (loading
+    and computing, in the shape of its measured curve), plus the communication that computing does not hide. That is
+    nothing for a single rank, the measured time inside islands for ranks of one island, and the present value for all
+    other sets. The rest of a step, such as the optimizer, is unchanged.
 
-    Ranks that feed equal numbers get equal advice."""
+    Equal numbers give equal advice on all ranks."""
 
     def __init__(
         self, ranks: list[dict[str, Any]], costs: Sequence[_C.Cost], islands: list[list[int]], settings: Settings
     ) -> None:  # fmt: skip
-        """`ranks`: as the planner takes them, with `costs` as measured before the training. `islands`: none where they
-        are not known."""
+        """`ranks`: in the planner's format, with `costs` as measured before the training. `islands`: empty if
+        unknown."""
         self._ranks, self._costs, self._islands = ranks, costs, [tuple(island) for island in islands]
         self._gain, self._patience = settings.gain, settings.patience
         self._told: Ranks = ()
@@ -48,9 +48,9 @@ class Membership:
         self._version: int | None = None
 
     def observe(self, everyone: Sequence[Seen], factors: Sequence[float], plan: Plan) -> Advice | None:
-        """Takes in a window whose steps were by `plan`. Gives advice that differs from the last one given, when so many
-        windows in a row as a new plan needs have led to it: in the first windows, after each change of plan, and once
-        in a while. `factors`: how slow ranks without samples are."""
+        """Observes a window of steps by `plan`. Returns advice that differs from the previous advice once as many
+        windows in a row agree as a new plan needs: in the first windows, after each change of plan, and periodically.
+        `factors`: how slow ranks without samples are."""
         if plan.version != self._version:
             self._version, self._in_a_row, self._pause = plan.version, 0, 0
         if self._pause:
@@ -71,10 +71,10 @@ class Membership:
         return advice
 
     def _judged(self, everyone: Sequence[Seen], factors: Sequence[float], plan: Plan) -> Advice | None:
-        """Of this window; nothing where something was not measured. What was told, or found in the last window, is only
-        replaced by something much better: equal ranks alone are equally good. What was told holds while it gains
-        anything."""
-        exposed = min(seen.exposed for seen in everyone)  # of the rank that is waited for
+        """Returns the advice of this window; None if a measurement is missing. Earlier advice, given or found in the
+        last window, is only replaced by much better advice, because equal ranks are equally good alone. Given advice
+        stands while it has any gain."""
+        exposed = min(seen.exposed for seen in everyone)  # of the rank that others wait for
         if exposed < 0 or any(seen.batch > 0 and seen.compute <= 0 for seen in everyone):
             return None
         ranks = self._as_measured(everyone, factors)
@@ -107,14 +107,14 @@ class Membership:
     def _found(
         self, ranks: list[dict[str, Any]], everyone: Sequence[Seen], sets: list[Ranks], exposed: float, batch: int
     ) -> tuple[Ranks, float] | None:  # fmt: skip
-        """Who is not in the best of the sets, and the seconds of a step that this saves. Nothing where the batch does
-        not fit all ranks."""
+        """Returns the ranks outside the best set, and the seconds per step that this saves; None if the batch does not
+        fit all ranks."""
         everybody = tuple(range(len(ranks)))
         table = [{"ranks": members, "seconds": self._seconds(members, everyone, exposed)}
                  for members in (*sets, everybody)]  # fmt: skip
         try:
             result = _C.advise_membership({"ranks": ranks, "batch": batch, "table": table})
-        except ValueError:  # no set: BalanceNet's literal batches keep to no caps
+        except ValueError:  # no set fits: BalanceNet's literal batches ignore caps
             return None
         if result["all_step"] is None:
             return None
@@ -130,7 +130,8 @@ class Membership:
 
 
 def _candidates(costs: Sequence[_C.Cost], islands: list[Ranks], batch: int) -> list[Ranks]:
-    """The fastest rank alone, the fastest two, three, ..., each island alone, all but one island, all but one rank."""
+    """Returns the fastest rank, the fastest two, three, ..., each island, all islands but one, and all ranks but
+    one."""
     count = len(costs)
     share = max(1, batch // count)
     speed = sorted(range(count), key=lambda rank: (costs[rank].compute_seconds(share), rank))

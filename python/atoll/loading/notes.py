@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that the loop wants shown with its training: a loss, an accuracy."""
+"""Values that the loop shows with its training, such as a loss or an accuracy."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -11,21 +11,21 @@ NOTED_NUMBERS = 1 + 2 * MOST_NAMES
 
 
 class Notes:
-    """Adds up what this rank says of its batches. What lies on a device is read once in a window."""
+    """Adds up this rank's values over its batches. Values on a device are read once per window."""
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[torch.Tensor | float, float]] = {}
 
     def add(self, weight: float, values: Mapping[str, torch.Tensor | float]) -> None:
-        """`values` are means over a batch that counts `weight` of its step. ValueError for more than MOST_NAMES, and
-        for what is no single number."""
+        """Adds means over a batch that has `weight` in its step. Raises ValueError for more than MOST_NAMES names, and
+        for anything that is not a single number."""
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 if value.numel() != 1:
                     raise ValueError(f"loader.note: {name} has {value.numel()} elements: give a single number")
                 value = value.detach().reshape(()).to(torch.float64 if value.device.type == "cpu" else torch.float32)
             if name not in self._sums and len(self._sums) == MOST_NAMES:
-                raise ValueError(f"loader.note: {name} is one name too many: {MOST_NAMES} are shown")
+                raise ValueError(f"loader.note: {name} is one name too many: at most {MOST_NAMES} can be shown")
             total, weights = self._sums.get(name, (0.0, 0.0))
             if weight:
                 total, weights = total + weight * value, weights + weight
@@ -35,7 +35,7 @@ class Notes:
         return sorted(self._sums)
 
     def take(self) -> list[float]:
-        """Since the last call, as numbers that ranks exchange; equally many whatever was noted."""
+        """Returns the sums since the last call as numbers for the exchange; always equally many."""
         names = self.names()
         numbers = [_hash(names)]
         for name in names:
@@ -46,7 +46,7 @@ class Notes:
 
 
 def together(names: Sequence[str], everyone: Sequence[Sequence[float]]) -> dict[str, float] | None:
-    """The means over all ranks' batches, where all have noted the same `names`; None: they have not."""
+    """Returns the means over all ranks' batches; None unless all ranks have noted the same `names`."""
     if {numbers[0] for numbers in everyone} != {_hash(names)}:
         return None
     means = {}
@@ -59,6 +59,6 @@ def together(names: Sequence[str], everyone: Sequence[Sequence[float]]) -> dict[
 
 
 def _hash(names: Sequence[str]) -> float:
-    """48 bits, which a float holds; 0 for none."""
+    """Returns 48 bits, which fit in a float; 0 for no names."""
     text = "\0".join(names)
     return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")) if names else 0.0

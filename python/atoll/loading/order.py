@@ -9,10 +9,10 @@ from atoll import _C
 
 
 class Order:
-    """Which sample is at which position of an epoch. A position belongs to a step, whatever the plan, so the order
-    does not depend on ranks. Exactly one of shuffling, `weights` (drawing with replacement, `samples` of them) and
-    `sampler` (any iterable of indices, which must give the same ones on every rank, and each time for an epoch)
-    chooses."""
+    """Maps positions of an epoch to samples. A position belongs to a step, whatever the plan, so the order does not
+    depend on ranks. The order comes from exactly one of: shuffling, `weights` (drawing `samples` samples with
+    replacement), and `sampler` (any iterable of indices, which must give the same indices on every rank, and each time
+    for an epoch)."""
 
     def __init__(
         self, size: int, seed: int, *, shuffle: bool = True, sampler: Iterable[int] | None = None,
@@ -29,10 +29,10 @@ class Order:
         self._size = size
         self._samples = size if samples is None else samples
         self.is_drawn = sampler is not None or weights is not None
-        """Whether an epoch has as many samples as a sampler or weights give, not those of the dataset."""
+        """Whether the number of samples in an epoch is that of a sampler or weights, not that of the dataset."""
 
     def of_epoch(self, epoch: int) -> torch.Tensor:
-        """Indices into the dataset by position, as int64."""
+        """Returns the indices into the dataset by position, as int64."""
         if self._sampler is not None:
             set_epoch = getattr(self._sampler, "set_epoch", None)
             if set_epoch is not None:
@@ -46,9 +46,9 @@ class Order:
 
     def _checked(self, indices: torch.Tensor) -> torch.Tensor:
         if len(indices) == 0:
-            raise ValueError("the sampler gives no sample: give one that does, each time it is asked, or leave it out")
+            raise ValueError("the sampler gives no samples: pass one that does, at every iteration, or remove it")
         outside = indices[(indices < 0) | (indices >= self._size)]
         if len(outside):
-            raise ValueError(f"the sampler gave index {outside[0]}, the dataset has {self._size} samples: give 0 to "
+            raise ValueError(f"the sampler gave index {outside[0]}, but the dataset has {self._size} samples: give 0 to "
                              f"{self._size - 1}")  # fmt: skip
         return indices

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who computes how much from which step on. All ranks hold the same plans, because they make them of the same facts."""
+"""The plans of a training. All ranks hold the same plans, because they make them from the same facts."""
 
 import contextlib
 import logging
@@ -33,8 +33,8 @@ log = logging.getLogger("atoll.plan")
 
 
 class Planner:
-    """Makes the plans of one loader and follows the training's times. Constructing it measures the devices, which is
-    collective, as is `step_ended` after every update interval."""
+    """Makes the plans of one loader and follows the training's times. Constructing it measures the devices. That is
+    collective, and so is `step_ended` after every update interval."""
 
     def __init__(
         self, exchange: Exchange, global_batch: int, *, policy: str, shares: Sequence[float] | None,
@@ -60,7 +60,7 @@ class Planner:
         if weights is not None and any(rank.micro_batch is not None for rank in self.facts):
             weights.expect_parts()
         self._tails: dict[tuple[int, int], list[int]] = {}
-        with self._aside(None):  # what watches may draw numbers when it is imported
+        with self._aside(None):  # importing a watcher may draw random numbers
             self._follower = Follower(exchange, self._policy, self.facts, settings)
         self._replicas = ReplicaCheck(exchange, model, settings.check_replicas, self._follower.watchers)
         self._book = PlanBook(self._follower.first_plan())
@@ -71,12 +71,12 @@ class Planner:
             self._warn(model, weights, batch_of)
 
     def _check_even(self) -> None:
-        """Without weights shares must be equal, as far as the batch allows."""
+        """Raises ValueError for uneven shares without weights, beyond what the batch size requires."""
         batches = self.newest.batches
         if max(batches) - min(batches) > self._settings.quantum:
             raise ValueError(
-                f"max_batch makes the shares {list(batches)} uneven, and without their weights gradients would be "
-                "wrong: give model=DistributedDataParallel(net), or lower global_batch"
+                f"max_batch makes the shares {list(batches)} uneven, and unweighted gradients would be "
+                "wrong: pass model=DistributedDataParallel(net), or lower global_batch"
             )
 
     def _measured(
@@ -94,21 +94,21 @@ class Planner:
 
     @contextlib.contextmanager
     def _aside(self, weights: Weights | None) -> Iterator[None]:
-        """What is read and computed inside belongs to no step and moves no random numbers on."""
+        """Inside the context, what is read and computed belongs to no step and does not advance random generators."""
         with same_random_numbers(self._device), weights.unweighted() if weights else contextlib.nullcontext():
             yield
 
     def _warn(self, model: nn.Module, weights: Weights | None, batch_of: Callable[..., Any]) -> None:
-        """Of what no weights can make exact. All ranks ask, because the user's forward pass may need the others; rank 0
-        tells."""
+        """Warns of what weights cannot make exact. All ranks check, because the user's forward pass may need the
+        others; rank 0 warns."""
         found = warnings_for(model, self.newest.batches)
         if self._settings.forward is not None and isinstance(model, DistributedDataParallel):
             try:
                 forward = self._settings.forward
                 with self._aside(weights), without_trace(model.module, self._device, forward) as trace, trace.watched():
                     is_mean = not self._depends_on_batch(forward, model.module, batch_of)
-            except Exception as error:  # which would be no reason to end the training
-                log.info("whether the loss of a batch is the mean over its samples is not known: %s", error)
+            except Exception as error:  # not a reason to end the training
+                log.info("whether the loss of a batch is the mean over its samples is unknown: %s", error)
                 is_mean = True
             if not is_mean:
                 found.append(
@@ -124,23 +124,23 @@ class Planner:
 
     @property
     def newest(self) -> Plan:
-        """Which may hold from a later step on."""
+        """The newest plan, which may apply from a later step on."""
         return self._book.plans[-1]
 
     def history(self) -> list[dict[str, Any]]:
-        """All plans so far and from which step on they hold, for Settings(replay=...)."""
+        """Returns all plans so far with the steps from which they apply, for Settings(replay=...)."""
         return self._follower.history()
 
     def freeze(self, frozen: bool = True) -> None:
-        """Keeps the plan in force, or follows the times again. To be called on all ranks after the same step."""
+        """Keeps the current plan, or follows the times again. Must be called on all ranks after the same step."""
         self._follower.freeze(frozen)
 
     def note(self, weight: float, values: Mapping[str, torch.Tensor | float]) -> None:
-        """To be shown with the window; `weight`: what the batch counts of its step."""
+        """Adds values to be shown with the window; `weight`: of the batch in its step."""
         self._follower.notes.add(weight, values)
 
     def alike(self) -> dict[str, Any]:
-        """What all ranks must have alike of their plans, as JSON can say it."""
+        """Returns what must be equal on all ranks about their plans, as JSON values."""
         return self._follower.alike()
 
     # For the feed.
@@ -158,16 +158,16 @@ class Planner:
         return parts_needed(shares, caps, self._parts_alike)[self._exchange.rank]
 
     def _tail(self, plan: Plan, samples: int) -> list[int]:
-        """The last step of an epoch: the same policy on fewer samples, of which a rank may get none. A function of the
-        plan alone, because ranks hand it out at different times."""
+        """Returns the shares of an epoch's last step: the same policy on fewer samples, of which a rank may get none.
+        It depends only on the plan, because ranks hand the step out at different times."""
         key = (plan.version, samples)
         if key not in self._tails:
             self._tails[key] = shares = self._policy.tail(self.facts, plan.factors, samples)
             if self._model is None and 0 in shares and self._exchange.rank == 0:
                 log.warning(
-                    "the last step of an epoch has %d samples for %d ranks; without model=... a rank that gets none "
-                    "trains on one as if it counted: give drop_last=True or another global_batch; an evaluation leaves "
-                    "it out by loader.weight or loader.mean", samples, len(shares),
+                    "the last step of an epoch has %d samples for %d ranks; without model=... a rank without samples "
+                    "trains on one as if it counted: pass drop_last=True or another global_batch; an evaluation can "
+                    "exclude it by loader.weight or loader.mean", samples, len(shares),
                 )  # fmt: skip
         return self._tails[key]
 
@@ -177,14 +177,16 @@ class Planner:
         self._times.asks()
 
     def step_begins(self) -> None:
-        """From here on backward passes are those of this loader, which others of the model may have been before."""
+        """Claims the following backward passes for this loader; earlier ones may belong to other loaders of the
+        model."""
         if self._weights is not None:
             self._weights.when_ready, self._weights.when_reduced = self._times.ready, self._times.reduced
         self._times.begin()
 
     def step_ended(self, steps: int, epoch: int, next_step: int, trained: bool = True) -> None:
-        """`steps` steps of the training are done; those before `next_step` are handed out already. `trained`: whether
-        this one was computed with gradients; in an evaluation ranks may be at unlike places."""
+        """Notes that `steps` steps of the training are done and those before `next_step` have been handed out.
+        `trained`: whether this step was computed with gradients; in an evaluation ranks may be at different
+        positions."""
         self._times.end()
         if trained:
             self._replicas.step_ended(steps)
@@ -192,7 +194,7 @@ class Planner:
         interval = self._settings.update_interval
         if interval and steps % interval == 0:
             memory, drift = memory_used(self._device), self._replicas.take()
-            first_step = max(next_step, self.newest.first_step + 1)  # several steps may wait behind one with many parts
+            first_step = max(next_step, self.newest.first_step + 1)  # several steps may wait for one with many parts
             made = self._follower.observe(self._taken(), plan, steps, epoch, first_step, memory, drift)
             if made is not None:
                 self._book.add(made)
@@ -201,11 +203,11 @@ class Planner:
             self._times.forget()
 
     def _taken(self) -> Summary:
-        """With the time inside the island, which Atoll does not see where a library works there."""
+        """Takes the summary, adding the time inside the island, which Atoll does not see if a library works there."""
         taken = self._times.take()
         return taken if self._library is None else replace(taken, inside=self._library)
 
     def resume(self, step: int) -> None:
-        """Goes on at `step` by this run's own first plan: its ranks and devices may be others."""
+        """Resumes at `step` with this run's own first plan, because its ranks and devices may differ."""
         self._book = PlanBook(self._follower.first_plan(step))
-        self._tails.clear()  # ranks may have asked for unlike ones
+        self._tails.clear()  # ranks may have requested different ones

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans and from which step on each holds."""
+"""Plans, and the steps from which they apply."""
 
 import bisect
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ class Plan:
     """Each rank's share of a whole step."""
 
     version: int
-    first_step: int  # counted from the beginning of the training
+    first_step: int  # counted from the start of the training
     batches: tuple[int, ...]  # by rank
     seconds: float = 0.0  # of a step, as predicted
-    bound: float = 0.0  # the shortest that any division has
-    factors: tuple[float, ...] = ()  # by rank: how many times as slow as its profile, when the plan was made
+    bound: float = 0.0  # the lower bound of any division
+    factors: tuple[float, ...] = ()  # by rank: the slowdown against its profile when the plan was made
     id: str = ""  # equal for equal batches of the same policy
 
     @property
@@ -23,23 +23,25 @@ class Plan:
         return sum(self.batches)
 
     def told(self) -> dict[str, Any]:
-        """What it is known by, as JSON can say it."""
+        """Returns the identity of the plan as JSON values."""
         return {"version": self.version, "first_step": self.first_step, "id": self.id, "factors": list(self.factors)}
 
 
 class PlanBook:
-    """All plans of a training, by the step from which on they hold."""
+    """All plans of a training, by the step from which they apply."""
 
     def __init__(self, first: Plan) -> None:
         self.plans = [first]
 
     def at(self, step: int) -> Plan:
-        """The plan that holds in a step; the first one for those before it."""
+        """Returns the plan that applies to a step; the first plan for earlier steps."""
         place = bisect.bisect_right(self.plans, step, key=lambda plan: plan.first_step)
         return self.plans[max(0, place - 1)]
 
     def add(self, plan: Plan) -> None:
-        """A plan that holds later than all others: what was handed out by an earlier one stays valid."""
+        """Adds a plan that applies later than all others: steps handed out by an earlier plan stay valid."""
         if plan.first_step <= self.plans[-1].first_step:
-            raise ValueError(f"a plan for step {plan.first_step} after one for step {self.plans[-1].first_step}")
+            raise ValueError(
+                f"a plan for step {plan.first_step} cannot follow one for step {self.plans[-1].first_step}"
+            )
         self.plans.append(plan)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what is known of the ranks to their shares, by the name of a policy."""
+"""Computes the shares of ranks from their facts, by the name of a policy."""
 
 import json
 from collections.abc import Sequence
@@ -14,21 +14,21 @@ NEED_NO_COSTS = ("equal", "random", "fixed")
 
 
 class Policy:
-    """One policy with its arguments. Raises ValueError for one that does not exist, and for what no policy can do."""
+    """One policy with its arguments. Raises ValueError for an unknown policy, and for what no policy can do."""
 
     def __init__(
         self, name: str, global_batch: int, ranks: int, shares: Sequence[float] | None, settings: Settings, *,
         seed: int, is_weighted: bool,
     ) -> None:  # fmt: skip
         if name not in _C.policies():
-            raise ValueError(f'there is no policy "{name}": {", ".join(_C.policies())}')
+            raise ValueError(f'unknown policy "{name}": choose from {", ".join(_C.policies())}')
         if global_batch < ranks * settings.least:
             raise ValueError(
                 f"a global batch of {global_batch} samples cannot give {settings.least} to each of {ranks} ranks: "
                 "raise global_batch, or Settings(least=0)"
             )
         if (name == "fixed") != (shares is not None):
-            raise ValueError('shares and policy="fixed" belong together: give both, or neither')
+            raise ValueError('shares and policy="fixed" belong together: pass both, or neither')
         if shares is not None:
             check_shares(shares, ranks)
         if settings.replay is not None:
@@ -36,7 +36,7 @@ class Policy:
         if not is_weighted and (name != "equal" or settings.replay is not None):
             made_by = f'policy "{name}"' if name != "equal" else "Settings(replay=...)"
             raise ValueError(
-                f"{made_by} makes uneven shares, and without their weights gradients would be wrong: give "
+                f"{made_by} makes uneven shares, and unweighted gradients would be wrong: pass "
                 'model=DistributedDataParallel(net), or policy="equal" and no replay'
             )
         self.name, self.global_batch, self._settings = name, global_batch, settings
@@ -46,18 +46,19 @@ class Policy:
             self._request["shares"] = [float(share) for share in shares]
 
     def request(self, facts: list[RankFacts]) -> dict[str, Any]:
-        """Of the planner, for a whole step. Raises ValueError where the policy needs what a rank does not say."""
+        """Returns the planner's request for a whole step. Raises ValueError if the policy needs a fact that a rank does
+        not provide."""
         unknown = [rank for rank, of in enumerate(facts) if of.power() is None]
         if self.name == "energy" and unknown:
             raise ValueError(
-                f'policy "energy" needs the power of every rank, and nothing measures that of rank {unknown[0]} '
-                f"({facts[unknown[0]].device}): give Settings(watts=(computing, waiting)) there"
+                f'policy "energy" needs the power of every rank, but nothing measures that of rank {unknown[0]} '
+                f"({facts[unknown[0]].device}): pass Settings(watts=(computing, waiting)) there"
             )
         return {**self._request, "ranks": self._ranks(facts), "batch": self.global_batch}
 
     def tail(self, facts: list[RankFacts], factors: Sequence[float], samples: int) -> list[int]:
-        """Of the last step of an epoch, in which ranks may get nothing, on ranks that are `factors` times as slow as
-        measured."""
+        """Returns the shares of an epoch's last step, in which ranks may get no samples, on ranks that are `factors`
+        times as slow as measured."""
         ranks = [{**rank, "least": 0, "quantum": 1} for rank in self._ranks(facts)]
         for rank, cost, factor in zip(ranks, [rank.cost() for rank in facts], factors, strict=True):
             rank["cost"] = json.loads(cost.scaled(factor).to_json())

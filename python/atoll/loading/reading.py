@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that are not the training's own, such as those to measure with: read by a process of their own."""
+"""Reads samples outside the training, such as those to measure with, in a separate process."""
 
 import contextlib
 import logging
@@ -18,21 +18,21 @@ from atoll.profiling.python_state import PythonState
 
 log = logging.getLogger("atoll.plan")
 
-DEADLINE_S = 120  # where the user gives no timeout and has no workers
+DEADLINE_S = 120  # if the user sets no timeout and has no workers
 OF_WORKERS = ("multiprocessing_context", "timeout")
 
 
 class Reading:
-    """Reads the dataset as the training's loader does, and leaves nothing of it here: the files that it opens, what it
-    counts and draws, belong to a process that ends with `close`. It is forked, where the user's workers are not
-    started in another way, so that no dataset is copied.
+    """Reads the dataset as the training's loader does, without side effects in this process: files that it opens, its
+    counters and random draws belong to a process that ends with `close`. That process is forked unless the user's
+    workers use another start method, so that no dataset is copied.
 
-    Where that process cannot read what this one can, samples are read here, with a warning, and the state that Python
-    holds in the dataset is put back. Datasets of tensors alone are read here in any case. One thread at a time."""
+    If that process cannot read what this one can, samples are read here, with a warning, and the dataset's Python state
+    is restored. Datasets of tensors are always read here. Not thread-safe."""
 
     def __init__(self, source: Source, options: dict[str, Any], workers: int = 1, seed: int = 0) -> None:
-        """`options`: those of torch.utils.data.DataLoader that the user gave. `workers`: processes, each of which reads
-        what is asked for. `seed`: of their random numbers."""
+        """`options`: the user's options of torch.utils.data.DataLoader. `workers`: the number of processes, each of
+        which reads every request. `seed`: of their random numbers."""
         self._source, self._options, self._workers, self._seed = source, options, workers, seed
         self._collate = options.get("collate_fn") or default_collate
         self._is_here = _is_plain(source.dataset) and self._collate is default_collate
@@ -40,12 +40,11 @@ class Reading:
         self._loader: DataLoader[Any] | None = None
 
     def batch(self, size: int, first: int = 0) -> Any:
-        """`size` collated samples, from one of the dataset's first on, again from the beginning where it is too
-        short."""
+        """Returns `size` collated samples from sample `first` on, wrapping around if the dataset is too short."""
         return self.batches(size, first)[0]
 
     def batches(self, size: int, first: int = 0) -> list[Any]:
-        """The same as each process reads it; one, where it is read here."""
+        """Returns the same batch as read by each process; a single one if it is read here."""
         places = [(first + index) % len(self._source.dataset) for index in range(size)]
         keys = self._source.keys(places)
         if self._is_here:
@@ -56,10 +55,10 @@ class Reading:
             self.close()
             if self._options.get("num_workers"):
                 raise  # the training could not read them either
-            batch = self._read_here(keys)  # may raise what the dataset itself does
+            batch = self._read_here(keys)  # may raise the dataset's own error
             log.warning(
-                "samples to look at and to measure with are read in the training's own process, because another one "
-                "could not (%s): what the dataset opens or counts is put back as far as Python shows it", _short(error),
+                "samples for checks and measurements are read in the training's own process, because a separate one "
+                "failed (%s): the dataset's state is restored as far as Python exposes it", _short(error),
             )  # fmt: skip
             self._is_here = True
             return [batch]
@@ -68,10 +67,10 @@ class Reading:
         """Ends the processes."""
         loader, self._loader = self._loader, None
         if (reader := getattr(loader, "_iterator", None)) is not None:
-            reader._shutdown_workers()  # now: the traceback of an error may hold it
+            reader._shutdown_workers()  # explicitly, because the traceback of an error may keep it alive
 
     def __iter__(self) -> Iterator[list[Any]]:
-        """A batch sampler: what is asked for, once for each process."""
+        """Yields the request once for each process, as a batch sampler."""
         yield from [self._keys] * self._workers
 
     def __len__(self) -> int:
@@ -103,7 +102,7 @@ class Reading:
 
 
 class _Packed:
-    """Sends what is made as bytes: shared memory may be small, and is the training's."""
+    """A collate function that sends its result as bytes: shared memory may be small, and belongs to the training."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
         self._collate = collate
@@ -113,7 +112,7 @@ class _Packed:
 
 
 def _is_plain(dataset: Any) -> bool:
-    """Whether reading it changes nothing."""
+    """Returns whether reading the dataset has no side effects."""
     if type(dataset) is Subset:
         return _is_plain(dataset.dataset)
     if type(dataset) is ConcatDataset:

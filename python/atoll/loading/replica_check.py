@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares the parameters of ranks that are to hold the same ones, and says where they do not."""
+"""Compares the parameters of ranks that must hold equal ones, and reports differences."""
 
 import logging
 from collections import Counter
@@ -15,16 +15,17 @@ from atoll.weighting.replicas import checksum, largest_difference, replicas_of
 log = logging.getLogger("atoll.plan")
 
 ROUNDING = 1e-3
-"""Relative to the largest parameter. All ranks get the same gradients, so that unlike devices, which round unlike in
-their optimizers, drift apart by far less."""
+"""Relative to the largest parameter. All ranks get the same gradients, so that different devices, whose optimizers
+round differently, drift apart by far less."""
 COARSE = 16  # roundings of a 16-bit type
 
 
 class ReplicaCheck:
-    """Of one model. A check reads each parameter once and exchanges two numbers per rank."""
+    """Checks the replicas of one model. A check reads each parameter once and exchanges two numbers per rank."""
 
     def __init__(self, exchange: Exchange, model: nn.Module | None, every: int, watchers: Watchers) -> None:
-        """`every`: steps; 0: never. Nothing is compared where no rank holds what another one does."""
+        """`every`: the number of steps between checks; 0: never. Nothing is compared if no two ranks hold the same
+        parameters."""
         self._exchange, self._model, self._every, self._watchers = exchange, model, every, watchers
         self._replicas = replicas_of(model) if every else None
         self._done = 0
@@ -33,14 +34,15 @@ class ReplicaCheck:
         self._difference: float | None = None
 
     def step_ended(self, steps: int) -> None:
-        """Collective. Raises RuntimeError on all ranks where parameters differ by more than rounding explains."""
+        """Checks if due. Collective. Raises RuntimeError on all ranks if parameters differ by more than rounding
+        explains."""
         self._done += 1
         is_early = self._done < self._every and self._done & (self._done - 1) == 0
         if self._replicas is not None and (is_early or steps % self._every == 0):
             self._compare(steps)
 
     def take(self) -> float | None:
-        """The newest difference since the last call, relative to the largest parameter; None where nothing was
+        """Returns the newest difference since the last call, relative to the largest parameter; None if nothing was
         compared."""
         difference, self._difference = self._difference, None
         return difference
@@ -65,7 +67,7 @@ class ReplicaCheck:
     def _tell(self, steps: int, difference: float, name: str, others: list[int]) -> None:
         since = (
             "they may have differed from the first step on" if self._alike_after is None
-            else f"after step {self._alike_after} they did not yet"
+            else f"they were still equal after step {self._alike_after}"
         )  # fmt: skip
         text = (
             f"step {steps}: the parameters of {ranks_text(others)} differ from those of other ranks by up to "
@@ -73,15 +75,15 @@ class ReplicaCheck:
         )
         if difference > self._rounding():
             raise RuntimeError(
-                f"{text}. That is no rounding: some rank has changed parameters by itself, or its gradients were not "
-                "reduced, so the training is wrong since. Go on from a checkpoint of before, or after "
-                "atoll.align_replicas(model); where ranks are meant to differ, give atoll.Settings(check_replicas=0)"
+                f"{text}. That is not rounding: some rank has changed parameters by itself, or its gradients were not "
+                "reduced, so the training has been wrong since. Resume from an earlier checkpoint, or after "
+                "atoll.align_replicas(model); if ranks are meant to differ, pass atoll.Settings(check_replicas=0)"
             )
         if difference > 10 * self._told:
             self._told = difference
             self._watchers.event(PlanEvent.replica_drift(steps, difference))
             if self._exchange.rank == 0:
-                log.warning("%s: devices that round unlike drift apart; atoll.align_replicas(model) makes them equal",
+                log.warning("%s: devices that round differently drift apart; atoll.align_replicas(model) makes them equal",
                             text)  # fmt: skip
 
     def _rounding(self) -> float:

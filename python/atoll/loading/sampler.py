@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KAITIAN's sampler: batches in proportion to scores, for a stock DataLoader."""
+"""KAITIAN's sampler for a stock DataLoader: batches in proportion to scores."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,12 +14,12 @@ from atoll.loading.windows import cut, next_window
 
 class BatchSampler(Sampler[list[int]]):
     """The `batch_sampler` of a stock torch.utils.data.DataLoader that gives each rank samples in proportion to its
-    score (KAITIAN, section III-D): `scores[r]` is rank r's relative speed. It only cuts: gradients of unequal batches
-    are averaged as if they counted alike. `atoll.DataLoader` weighs them, and measures the speeds.
+    score (KAITIAN, section III-D): `scores[r]` is rank r's relative speed. It only divides samples: gradients of
+    unequal batches are averaged with equal weights. `atoll.DataLoader` weights them, and measures the speeds.
 
-    Every sample comes exactly once in an epoch; the last batch is split by the same scores. `rank` is this process's
-    in the default group unless it is given. Raises ValueError for scores that are no speeds, and batches smaller than
-    the ranks."""
+    Every sample occurs exactly once in an epoch; the last batch is split by the same scores. `rank` defaults to this
+    process's rank in the default group. Raises ValueError for invalid scores, and for batches smaller than the number
+    of ranks."""
 
     def __init__(
         self, dataset: Any, global_batch: int, scores: Sequence[float], *, seed: int = 0, shuffle: bool = True,
@@ -29,21 +29,23 @@ class BatchSampler(Sampler[list[int]]):
             raise ValueError(f"{len(scores)} scores for {dist.get_world_size()} ranks: give one for each")
         self._rank = dist.get_rank() if rank is None else rank
         if not 0 <= self._rank < len(scores):
-            raise ValueError(f"rank={self._rank}, and {len(scores)} scores are for ranks 0 to {len(scores) - 1}")
+            raise ValueError(f"rank={self._rank}, but {len(scores)} scores are for ranks 0 to {len(scores) - 1}")
         self._scores, self._global_batch, self._drop_last = list(scores), global_batch, drop_last
         self._order = Order(len(dataset), seed, shuffle=shuffle)
         self._samples, self.epoch = len(dataset), 0
         if global_batch < len(scores):
-            raise ValueError(f"a global batch of {global_batch} samples leaves some of {len(scores)} ranks without one")
+            raise ValueError(
+                f"a global batch of {global_batch} samples leaves some of {len(scores)} ranks without samples"
+            )
         left = 0 if drop_last else len(dataset) % global_batch
         if 0 < left < len(scores):
             raise ValueError(
                 f"the last batch of an epoch has {left} of {len(dataset)} samples for {len(scores)} ranks: "
-                "drop_last=True, or another global_batch"
+                "pass drop_last=True, or another global_batch"
             )
 
     def batch_sizes(self) -> list[int]:
-        """Samples of a whole step, by rank."""
+        """Returns the samples of a whole step, by rank."""
         return self._split(self._global_batch)
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks tell each other of a window of steps."""
+"""What ranks exchange about a window of steps."""
 
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ class Seen:
     wall: float = 0.0
     exposed: float = NOT_MEASURED  # from the rank's last gradient to that of all ranks
     inside: float = 0.0  # in collectives, without waits for other islands
-    plans: float = 0.0  # a hash of what ranks must have alike of them
+    plans: float = 0.0  # a hash of what must be equal on all ranks
 
     def numbers(self) -> list[float]:
         return list(vars(self).values())

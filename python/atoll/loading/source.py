@@ -15,11 +15,11 @@ from atoll.profiling.python_state import PythonState
 
 @dataclass(frozen=True)
 class Source:
-    """Samples by position, on one rank."""
+    """One rank's access to samples by position."""
 
     dataset: Any  # map-style, or a Stream
     order: Order
-    samples: int  # in an epoch; of a sampler, in the first one
+    samples: int  # per epoch; with a sampler, in the first epoch
 
     @property
     def is_stream(self) -> bool:
@@ -31,19 +31,19 @@ class Source:
         return self.dataset.dataset if isinstance(self.dataset, Stream) else self.dataset
 
     def keys(self, places: list[int]) -> list[Any]:
-        """Of the first epoch."""
+        """Returns the keys of places in the first epoch."""
         return [(0, place) for place in places] if self.is_stream else list(places)
 
     def apart(self) -> Any:
-        """The dataset, for others than the training to read."""
-        return self.dataset.anew() if isinstance(self.dataset, Stream) else self.dataset
+        """Returns the dataset for readers other than the training."""
+        return self.dataset.reopened() if isinstance(self.dataset, Stream) else self.dataset
 
 
 def source_of(
     dataset: Any, seed: int, *, shuffle: bool, sampler: Iterable[int] | None,
     weights: Sequence[float] | torch.Tensor | None, samples: int | None,
 ) -> Source:  # fmt: skip
-    """Raises ValueError or TypeError for what cannot be read by position, and for no samples."""
+    """Returns the source. Raises ValueError or TypeError for a dataset that cannot be read by position or is empty."""
     by_position = as_positions(dataset, samples)
     shuffle = shuffle and not isinstance(by_position, Stream)
     order = Order(len(by_position), seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
@@ -52,5 +52,5 @@ def source_of(
         with same_random_numbers():
             count = len(order.of_epoch(0)) if order.is_drawn else len(by_position)
     finally:
-        state.restore()  # the first epoch draws the same again
+        state.restore()  # so that the first epoch draws the same numbers again
     return Source(by_position, order, count)

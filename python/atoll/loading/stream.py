@@ -11,27 +11,28 @@ End = object()
 
 
 class Stream(Dataset[Any]):
-    """An iterable dataset behind the interface of a map-style one: its keys are (epoch, position), and positions grow.
+    """An iterable dataset with the interface of a map-style one: its keys are (epoch, position), with increasing
+    positions.
 
     The protocol: every rank, and every worker of its loader, iterates over the same samples in the same order and keeps
-    those of its share. A dataset with `skip_samples(iterator, count)` is asked to pass over others' samples; without it
-    they are read and dropped. `set_epoch(epoch)`, where a dataset has it, is called before it is iterated over.
+    those of its share. If the dataset has `skip_samples(iterator, count)`, it is called to skip the samples of others;
+    otherwise they are read and dropped. `set_epoch(epoch)`, if the dataset has it, is called before an iteration.
 
-    Each process has an iterator of its own, also where it is forked while another one reads."""
+    Each process has its own iterator, even if it is forked while another one reads."""
 
     def __init__(self, dataset: IterableDataset[Any], samples: int) -> None:
         self.dataset, self._samples = dataset, samples
-        self._reading: tuple[int, int] | None = None  # an epoch, in a process
+        self._reading: tuple[int, int] | None = None  # the epoch and the process
         self._next = 0
         self._iterator: Iterator[Any] = iter(())
         self._last: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the iterator, which can seldom be copied and belongs to one process."""
+        """Returns the state without the iterator, which can rarely be copied and belongs to one process."""
         return {**vars(self), "_reading": None, "_next": 0, "_iterator": iter(()), "_last": None}
 
-    def anew(self) -> "Stream":
-        """The same samples, read by an iterator of its own."""
+    def reopened(self) -> "Stream":
+        """Returns the same samples with a separate iterator."""
         return Stream(self.dataset, self._samples)
 
     def __len__(self) -> int:
@@ -41,7 +42,7 @@ class Stream(Dataset[Any]):
         epoch, position = key
         is_reading = self._reading == (epoch, os.getpid())
         if is_reading and position == self._next - 1:
-            return self._last  # again, to keep a rank in step
+            return self._last  # again, for a rank that only keeps in step
         if not is_reading or position < self._next:
             self._begin(epoch)
         self._pass_over(position - self._next)
@@ -68,22 +69,24 @@ class Stream(Dataset[Any]):
 
     def _too_short(self, position: int) -> ValueError:
         return ValueError(
-            f"the iterable dataset ended before sample {position} of {self._samples}: give "
-            "atoll.DataLoader(samples=...) what it really holds, the same on all ranks"
+            f"the iterable dataset ended before sample {position} of {self._samples}: pass "
+            "atoll.DataLoader(samples=...) its actual number of samples, the same on all ranks"
         )
 
 
 def as_positions(dataset: Any, samples: int | None) -> Any:
-    """The dataset itself when it is map-style, else a Stream over it. Raises ValueError or TypeError naming what is
-    missing."""
+    """Returns the dataset itself if it is map-style, otherwise a Stream over it. Raises ValueError or TypeError that
+    names what is missing."""
     if isinstance(dataset, IterableDataset):
         if samples is None and not hasattr(dataset, "__len__"):
             raise ValueError(
-                "an iterable dataset without a length: give atoll.DataLoader(samples=...), samples per epoch"
+                "the iterable dataset has no length: pass atoll.DataLoader(samples=...), the samples per epoch"
             )
         return Stream(dataset, len(dataset) if samples is None else samples)  # type: ignore[arg-type]
     if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
-        raise TypeError(f"{type(dataset).__name__} is no dataset: it needs __len__ and __getitem__, or IterableDataset")
+        raise TypeError(
+            f"{type(dataset).__name__} is not a dataset: it needs __len__ and __getitem__, or IterableDataset"
+        )
     if len(dataset) == 0:
         raise ValueError("the dataset is empty")
     return dataset

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long this rank computes in a step, without its waits for others, and how long it waits for its data."""
+"""Measures how long this rank computes in a step, without waits for other ranks, and how long it waits for data."""
 
 import statistics
 import time
@@ -15,24 +15,25 @@ Moment = torch.Event | float  # on a device, or on the host's clock
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds of one step of this rank: medians of computing and of waiting for data, and the mean from step to step. 0
-    where nothing was measured."""
+    """Seconds of one step of this rank: the medians of computing and of waiting for data, and the mean from step to
+    step. 0 if nothing was measured."""
 
     compute: float
     input: float
     wall: float
     exposed: float | None = None
-    """The median from this rank's last gradient to that of all ranks. None: not measured."""
+    """The median time from this rank's last gradient to the last reduced one. None: not measured."""
     inside: float = 0.0
-    """The mean in collectives, without waits for other islands."""
+    """The mean time in collectives, without waits for other islands."""
 
 
 class StepTimes:
-    """From the moment a step's first batch is handed to the user to the moment its last gradient is computed. On an
-    accelerator between events on its current stream, read when they have passed: nothing waits for them."""
+    """Times steps from the moment when the first batch is handed to the user to the moment when the last gradient is
+    computed. On an accelerator by events on its current stream, which are read once they have passed, without
+    waiting."""
 
     def __init__(self, device: torch.device, inside: Callable[[], float] = lambda: 0.0) -> None:
-        """`inside`: seconds in collectives, without waits for other islands, since some moment."""
+        """`inside`: returns the seconds in collectives, without waits for other islands, since any fixed moment."""
         self._device, self._inside = device, inside
         self._on_device = device.type != "cpu"
         self._begin: Moment | None = None
@@ -44,28 +45,27 @@ class StepTimes:
         self.forget()
 
     def asks(self) -> None:
-        """The loop asks for its next batch."""
+        """Called when the loop requests its next batch."""
         self._asked = time.perf_counter()
 
     def begin(self) -> None:
-        """A step's first batch is there."""
+        """Called when a step's first batch is available."""
         self._input.append(time.perf_counter() - self._asked)
         self._begin, self._ready, self._reduced = self._now(), None, None
 
     def end(self) -> None:
-        """The loop is done with a step."""
+        """Called when the loop is done with a step."""
         self._close()
         self._steps += 1
 
     def ready(self) -> None:
-        """Called where a gradient is computed, which may be another thread than `begin`'s, but never at once: the last
-        call of a step counts, before that of `reduced`."""
+        """Called when a gradient is computed, perhaps on another thread than `begin`, but never concurrently. The last
+        call of a step counts; it comes before that of `reduced`."""
         if self._begin is not None and self._reduced is None:
             self._ready = self._now()
 
     def reduced(self) -> None:
-        """Called where the last gradient of all ranks is there, after `ready` and before the step ends; on any
-        thread."""
+        """Called when the last reduced gradient is available, after `ready` and before the step ends; on any thread."""
         if self._ready is not None and self._reduced is None:
             self._reduced = self._now()
 
@@ -78,8 +78,8 @@ class StepTimes:
                 self._reducing.add(ready, reduced)
 
     def take(self) -> "Summary":
-        """Of the steps since the last call, or since `forget`; those that a device has not done yet come with the
-        next."""
+        """Returns the summary of the steps since the last call or `forget`. Steps that a device has not completed yet
+        are left for the next call."""
         self._close()
         steps = max(1, self._steps)
         wall = (time.perf_counter() - self._stepped) / steps if self._steps else 0.0
@@ -91,7 +91,7 @@ class StepTimes:
         return taken
 
     def forget(self) -> None:
-        """What was measured so far does not count: sizes change now."""
+        """Discards the measurements so far, because sizes change now."""
         self._computing, self._reducing = _Spans(), _Spans()
         self._begin_window()
 
@@ -108,7 +108,7 @@ class StepTimes:
 
 
 class _Spans:
-    """Times between moments: those on a device are known when it has passed them."""
+    """Times between moments. Times on a device are known once it has passed both moments."""
 
     def __init__(self) -> None:
         self._pending: deque[tuple[Any, Any]] = deque()
@@ -121,7 +121,7 @@ class _Spans:
             self._pending.append((begin, end))
 
     def seconds(self) -> list[float]:
-        """Those that have become known since the last call."""
+        """Returns the times that have become known since the last call."""
         while self._pending and self._pending[0][1].query():
             begin, end = self._pending.popleft()
             self._known.append(begin.elapsed_time(end) * 1e-3)

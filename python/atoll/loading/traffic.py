@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step's communication takes on this rank, and how many bytes go to whom."""
+"""Measures the communication of a step on this rank: its time, and the bytes sent to each rank."""
 
 from dataclasses import dataclass
 
@@ -7,15 +7,16 @@ import torch.distributed as dist
 
 from atoll.loading.communication import backend_if_any
 
-MOST_RANKS = 64  # of groups whose links are counted one by one
+MOST_RANKS = 64  # in groups whose links are counted individually
 UNKNOWN = -1.0
 
 
 @dataclass(frozen=True)
 class Shown:
-    """Of one step, the mean over a window. Seconds are UNKNOWN where the group's backend does not tell."""
+    """The communication of one step, as the mean over a window. Seconds are UNKNOWN if the group's backend does not
+    report them."""
 
-    bridge: float  # waits for other islands in collectives, while others may compute
+    bridge: float  # waits for other islands in collectives, while other threads may compute
     staging: float  # copies between the device and the host
     sent: list[float]  # bytes by rank; empty in a large group
 
@@ -28,7 +29,7 @@ class Shown:
 
 
 class Traffic:
-    """Counts from its making on."""
+    """Counts traffic from its construction on."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self._backend = backend_if_any(group)
@@ -36,7 +37,7 @@ class Traffic:
         self._before = self._now()
 
     def take(self, steps: int) -> Shown:
-        """Of the `steps` steps since the last call; as many numbers on each rank."""
+        """Returns the means over the `steps` steps since the last call; equally many numbers on each rank."""
         now, before = self._now(), self._before
         self._before = now
         each = [(new - old) / max(1, steps) for new, old in zip(now, before, strict=True)]

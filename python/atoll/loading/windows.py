@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps, and how a plan cuts them: each step owns the next positions of the epoch's order, whoever computes them."""
+"""Divides steps by a plan: each step owns the next positions of the epoch's order, whichever ranks compute them."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from itertools import accumulate
 
 @dataclass(frozen=True)
 class Window:
-    """The positions of one step: half open."""
+    """The half-open range of positions of one step."""
 
     first: int
     last: int
@@ -21,8 +21,8 @@ class Window:
 
 @dataclass(frozen=True)
 class Slice:
-    """One batch of one rank: half-open positions. `counted` samples of it count; where that is 0 the one sample in it
-    only keeps the rank in step with others."""
+    """One batch of one rank: a half-open range of positions. `counted` samples of it count; if that is 0, its only
+    sample just keeps the rank in step with others."""
 
     window: Window
     first: int
@@ -33,8 +33,8 @@ class Slice:
 
 
 def next_window(positions: int, position: int, size: int, drop_last: bool = False) -> Window | None:
-    """Of `size` samples from `position` on: fewer when fewer are left, or None then with `drop_last`, and at the
-    end."""
+    """Returns the window of `size` samples from `position` on, or of fewer at the end of the epoch. None if no samples
+    are left, or too few with `drop_last`."""
     last = min(position + size, positions)
     if last <= position or (drop_last and last - position < size):
         return None
@@ -42,17 +42,17 @@ def next_window(positions: int, position: int, size: int, drop_last: bool = Fals
 
 
 def parts_needed(shares: Sequence[int], caps: Sequence[int | None], alike: bool) -> list[int]:
-    """By rank, in how many batches it computes its share so that none is larger than its cap; `alike`: all the same
-    number."""
+    """Returns by rank the number of batches into which its share is split so that none exceeds its cap; `alike`: the
+    same number for all."""
     needed = [1 if cap is None or share == 0 else -(-share // cap) for share, cap in zip(shares, caps, strict=True)]
     return [max(needed)] * len(needed) if alike else needed
 
 
 def cut(window: Window, shares: Sequence[int], rank: int, parts: int = 1) -> list[Slice]:
-    """This rank's part of a window, by `shares` that add up to its samples, in `parts` batches of sizes that differ by
-    at most one, empty ones first."""
+    """Returns this rank's part of a window, by `shares` that add up to its samples, in `parts` batches whose sizes
+    differ by at most one, empty ones first."""
     if sum(shares) != window.samples:
-        raise ValueError(f"shares {list(shares)} add up to {sum(shares)}, the step has {window.samples} samples")
+        raise ValueError(f"shares {list(shares)} add up to {sum(shares)}, but the step has {window.samples} samples")
     begin = window.first + [0, *accumulate(shares)][rank]
     share = shares[rank]
     sizes = sorted(share // parts + (1 if part < share % parts else 0) for part in range(parts))
@@ -67,15 +67,15 @@ def cut(window: Window, shares: Sequence[int], rank: int, parts: int = 1) -> lis
 
 @dataclass(frozen=True)
 class Divided:
-    """An epoch in which each rank has samples of its own: of these a step takes the rank's share while they last. Its
-    positions count what all ranks have done."""
+    """An epoch in which each rank has its own samples. A step takes the rank's share of them while they last. Positions
+    count the completed samples of all ranks."""
 
     lengths: tuple[int, ...]
     """Samples by rank."""
     shares: tuple[int, ...]
     """Samples of a whole step by rank; above 0."""
     drop_last: bool
-    """Whether steps end with the last one that is whole."""
+    """Whether steps end with the last whole one."""
 
     @property
     def samples(self) -> int:
@@ -90,23 +90,23 @@ class Divided:
         )  # fmt: skip
 
     def done(self, steps: int) -> list[int]:
-        """By rank, after so many steps."""
+        """Returns the completed samples by rank after `steps` steps."""
         return [min(length, share * steps) for length, share in zip(self.lengths, self.shares, strict=True)]
 
     def steps_before(self, position: int) -> int:
-        """Raises ValueError for a position at which no step begins."""
+        """Returns the number of steps before a position. Raises ValueError unless a step starts there."""
         longest = max(-(-length // share) for length, share in zip(self.lengths, self.shares, strict=True))
         found = bisect_left(range(longest), position, key=lambda steps: sum(self.done(steps)))
         if sum(self.done(found)) != position:
             raise ValueError(
-                f"no step of these ranks' own samples begins at the state's position {position}: a training with "
-                "divided=True goes on with as many ranks, the same samples on each, and the same shares"
+                f"no step of these ranks' own samples starts at the state's position {position}: with divided=True resume "
+                "with the same number of ranks, the same samples on each, and the same shares"
             )
         return found
 
     def cut(self, step: int, rank: int, parts: int) -> list[Slice]:
-        """As `cut` of the epoch's step, whose positions are those of the rank's own samples. An empty batch is of the
-        last one before."""
+        """Like `cut` for a step of the epoch, with positions in the rank's own samples. An empty batch repeats the
+        previous sample."""
         before, after = self.done(step), self.done(step + 1)
         window = Window(sum(before), sum(after))
         share, first = after[rank] - before[rank], before[rank]

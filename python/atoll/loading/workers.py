@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes of a data loader end with their rank."""
+"""Ends worker processes of a data loader with their rank."""
 
 import os
 import select
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 class EndsWithRank:
-    """The `worker_init_fn` of a torch.utils.data.DataLoader: its worker ends as soon as the process that made this
-    object has, also where that was killed and whatever the worker is at. PyTorch's workers would look only between
-    two batches, every 5 s. Where the system cannot say when a process ends, they still do that."""
+    """The `worker_init_fn` of a torch.utils.data.DataLoader. Its worker ends as soon as the process that made this
+    object ends, even if that is killed, and whatever the worker is doing. PyTorch's workers check only between two
+    batches, every 5 s; they still do so if the system cannot report the end of a process."""
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
         """`then`: the user's own worker_init_fn."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Blocks of 32 numbers of 8 bits that share a scale (atoll/collectives/reduce/blocks.h), on any device: on CPUs by Atoll's own
-library, elsewhere by PyTorch's operators, with the same bits. fp8 needs a device that knows PyTorch's float8 types."""
+"""Blocks of 32 numbers of 8 bits that share a scale (atoll/collectives/reduce/blocks.h), on any device: on CPUs by
+Atoll's own library, elsewhere by PyTorch's operators, with the same bits. fp8 needs a device with PyTorch's float8
+types."""
 
 from dataclasses import dataclass
 
@@ -13,13 +14,13 @@ _NAN_BITS = 0x7FC00000
 
 @dataclass(frozen=True)
 class _Elements:
-    """One format's numbers."""
+    """The constants of one format."""
 
     dtype: torch.dtype
     top_exponent: int
-    """Of the largest one."""
+    """The exponent of the largest number."""
     top_mantissa: int
-    """Of the largest one, in float32's bits."""
+    """The mantissa of the largest number, in float32's bits."""
     least_scale: int
 
 
@@ -32,22 +33,22 @@ FORMATS = tuple(_ELEMENTS)
 
 
 def check_format(format: str) -> str:
-    """The format. Raises ValueError for what is none."""
+    """Returns the format. Raises ValueError for an unknown one."""
     if format not in _ELEMENTS:
-        raise ValueError(f"{format!r} is no format of blocks: choose {', '.join(FORMATS)}")
+        raise ValueError(f"{format!r} is not a block format: choose from {', '.join(FORMATS)}")
     return format
 
 
 def packed_bytes(count: int) -> int:
-    """Of `count` numbers: one for each, and one for each block."""
+    """Returns the packed size of `count` numbers: one byte for each, and one for each block."""
     return count + -(-count // BLOCK)
 
 
 def pack(format: str, values: torch.Tensor, packed: torch.Tensor, row: int, keep_loss: bool = False) -> None:
-    """Packs contiguous floating-point `values`, cut into rows of `row`, into the rows of `packed` (uint8, as many rows
-    as are needed or more, packed_bytes(row) wide or wider). What is missing of the last rows counts as zeros, what a
-    row is wider becomes zeros. With `keep_loss` the values, float32, become what was lost; zeros in blocks that are not
-    finite."""
+    """Packs contiguous floating-point `values`, in rows of `row`, into the rows of `packed` (uint8, with at least as
+    many rows as needed, at least packed_bytes(row) wide). Values missing from the last rows count as zeros, and extra
+    bytes of a row are set to zero. With `keep_loss` the values, which must be float32, are replaced by the loss; by
+    zeros in blocks that are not finite."""
     if values.device.type == "cpu":
         from atoll import _C
 
@@ -57,7 +58,7 @@ def pack(format: str, values: torch.Tensor, packed: torch.Tensor, row: int, keep
 
 
 def unpack(format: str, packed: torch.Tensor, values: torch.Tensor, row: int, add: bool = False) -> None:
-    """Fills contiguous floating-point `values` from rows as `pack` makes them, or adds to them, which must be
+    """Fills contiguous floating-point `values` from rows made by `pack`; with `add` adds to them, which then must be
     float32."""
     if values.device.type == "cpu":
         from atoll import _C
@@ -68,7 +69,7 @@ def unpack(format: str, packed: torch.Tensor, values: torch.Tensor, row: int, ad
 
 
 def pack_anywhere(format: str, values: torch.Tensor, packed: torch.Tensor, row: int, keep_loss: bool = False) -> None:
-    """`pack` by PyTorch's operators."""
+    """Does `pack` by PyTorch's operators."""
     elements = _ELEMENTS[format]
     rows, blocks = packed.size(0), -(-row // BLOCK)
     if rows == 0 or row == 0:
@@ -90,7 +91,7 @@ def pack_anywhere(format: str, values: torch.Tensor, packed: torch.Tensor, row: 
 
 
 def unpack_anywhere(format: str, packed: torch.Tensor, values: torch.Tensor, row: int, add: bool = False) -> None:
-    """`unpack` by PyTorch's operators."""
+    """Does `unpack` by PyTorch's operators."""
     elements = _ELEMENTS[format]
     rows, blocks = packed.size(0), -(-row // BLOCK)
     if rows == 0 or row == 0:
@@ -116,12 +117,12 @@ def _to_rows(values: torch.Tensor, padded: torch.Tensor, row: int) -> None:
 
 
 def _of_rows(padded: torch.Tensor, values: torch.Tensor, row: int) -> torch.Tensor:
-    """As many as there are `values`, without what rows are padded with."""
+    """Returns as many numbers as there are `values`, without the padding of rows."""
     return padded[:, :row].reshape(-1)[: values.numel()]
 
 
 def _scales(elements: _Elements, wide: torch.Tensor) -> torch.Tensor:
-    """Biased exponents of the blocks' scales, int32, from the bits of their largest magnitudes."""
+    """Returns the biased exponents of the blocks' scales, int32, from the bits of their largest magnitudes."""
     most = (wide.view(torch.int32) & 0x7FFFFFFF).amax(-1)
     exponent = most >> 23
     above = ((most & 0x7FFFFF) > elements.top_mantissa).to(torch.int32)

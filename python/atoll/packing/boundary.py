@@ -15,21 +15,21 @@ _CARRIER_BYTES = 2
 
 
 class BoundaryCodec:
-    """Packs one tensor of a boundary: `encode` at the end of a stage, `decode` at the beginning of the next, which has
-    a codec of the same arguments. Gradients come back packed too: where `decode` is passed backward they are packed,
-    where `encode` is they are unpacked.
+    """Packs one tensor of a boundary: `encode` at the end of a stage, `decode` at the start of the next, which has a
+    codec with the same arguments. Gradients are packed too: the backward pass of `decode` packs them, that of `encode`
+    unpacks them.
 
-    What travels is bytes in the guise of bfloat16, because autograd and torch.distributed.pipelining send gradients of
-    floating-point tensors alone. Its shape is that of the tensor but for the last dimension, so that shapes are
-    inferred as usual. Nothing may be computed with it; so nothing that casts inputs, as FSDP's mixed precision does,
-    may come between the two.
+    The bytes are sent as bfloat16, because autograd and torch.distributed.pipelining send gradients only of
+    floating-point tensors. The shape is that of the tensor except for the last dimension, so that shapes are inferred
+    as usual. Nothing may be computed with it; so nothing that casts inputs, such as FSDP's mixed precision, may come
+    between the two.
 
-    There is no error feedback: the next micro-batch has other samples, whose activations and gradients another sample's
-    loss would only disturb. Rounding to the nearest keeps runs reproducible."""
+    There is no error feedback: the next micro-batch has other samples, whose activations and gradients the loss of
+    earlier samples would only disturb. Rounding to nearest keeps runs reproducible."""
 
     def __init__(self, format: str, width: int, dtype: torch.dtype = torch.float32) -> None:
-        """Of tensors whose last dimension has `width` elements, of `dtype`: floating-point, of 16 bits or more. A row
-        of it has blocks of its own."""
+        """For tensors of `dtype`, floating-point with at least 16 bits, whose last dimension has `width` elements.
+        Blocks do not span rows."""
         if width < 1:
             raise ValueError(f"a boundary's last dimension has {width} elements: expected at least 1")
         if dtype not in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
@@ -39,17 +39,18 @@ class BoundaryCodec:
 
     @property
     def bytes_per_row(self) -> int:
-        """On the wire, in each direction; bfloat16 takes 2 * width."""
+        """Bytes per row on the wire, in each direction; bfloat16 takes 2 * width."""
         return _CARRIER_BYTES * self.carrier_width
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
-        """(..., width) as (..., carrier_width). Raises ValueError for other shapes and TypeError for other types."""
+        """Packs (..., width) into (..., carrier_width). Raises ValueError for other shapes and TypeError for other
+        types."""
         self._check("encode", values, self.width, self.dtype)
         encoded: torch.Tensor = _Encode.apply(values, self)  # type: ignore[no-untyped-call]
         return encoded
 
     def decode(self, carrier: torch.Tensor) -> torch.Tensor:
-        """The way back. Errors as `encode`."""
+        """Unpacks the result of `encode`. Raises the same errors."""
         self._check("decode", carrier, self.carrier_width, _CARRIER)
         decoded: torch.Tensor = _Decode.apply(carrier, self)  # type: ignore[no-untyped-call]
         return decoded
@@ -61,10 +62,10 @@ class BoundaryCodec:
                 f"boundary need BoundaryCodec({self.format!r}, {self.width}, {self.dtype})"
             )
         if tensor.dtype != dtype:
-            raise TypeError(f"{what}: expected {dtype}, got {tensor.dtype}: name the boundary's type in BoundaryCodec")
+            raise TypeError(f"{what}: expected {dtype}, got {tensor.dtype}: pass the boundary's dtype to BoundaryCodec")
 
     def packed(self, values: torch.Tensor) -> torch.Tensor:
-        """`encode` without gradients and checks."""
+        """Does `encode` without gradients and checks."""
         shape = (*values.shape[:-1], self.carrier_width)
         carrier = torch.empty(shape, dtype=_CARRIER, device=values.device)
         if not carrier.is_meta:
@@ -73,7 +74,7 @@ class BoundaryCodec:
         return carrier
 
     def unpacked(self, carrier: torch.Tensor) -> torch.Tensor:
-        """`decode` without gradients and checks."""
+        """Does `decode` without gradients and checks."""
         values = torch.empty((*carrier.shape[:-1], self.width), dtype=self.dtype, device=carrier.device)
         if not values.is_meta:
             rows = carrier.contiguous().view(torch.uint8).view(-1, self.bytes_per_row)
@@ -109,10 +110,10 @@ Codecs = BoundaryCodec | Sequence[BoundaryCodec | None]
 def pack_boundaries(
     stage: nn.Module, incoming: Codecs | None = None, outgoing: Codecs | None = None
 ) -> list[RemovableHandle]:
-    """Decodes what the stage is given and encodes what it returns, by hooks, so that its parameters keep their names:
-    for the first stage `incoming` is None, for the last one `outgoing`. A sequence has a codec for each positional
-    argument or result, None where it stays as it is. To be called last, after fully_shard for example. Removing the
-    handles undoes it."""
+    """Decodes a stage's inputs and encodes its outputs, by hooks, so that its parameters keep their names. `incoming`
+    is None for the first stage, `outgoing` for the last. A sequence has a codec for each positional argument or result,
+    or None to leave it unchanged. Call it last, after fully_shard for example. Removing the returned handles undoes
+    it."""
     handles = []
     if incoming is not None:
         before = _each(incoming, BoundaryCodec.decode, "argument")
@@ -135,7 +136,7 @@ def _each(
     def changed(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(tensors) != len(of):
             raise ValueError(
-                f"{len(of)} codecs for {len(tensors)} {what}s of a stage: give one for each, None to leave it as it is"
+                f"{len(of)} codecs for {len(tensors)} {what}s of a stage: give one for each, or None to leave it unchanged"
             )
         pairs = zip(of, tensors, strict=True)
         return tuple(tensor if codec is None else change(codec, tensor) for codec, tensor in pairs)

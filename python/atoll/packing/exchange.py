@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The mean over ranks of one flat tensor, in which only packed blocks cross between islands.
+"""Computes the mean over ranks of one flat tensor, sending only packed blocks between islands.
 
-1. *Inside.* Each island adds its ranks' values in full precision, by its library. The tensor is cut into as many
+1. *Inside.* Each island adds its ranks' values in full precision, by its library. The tensor is divided into as many
    *lanes* as the smallest island has ranks, and the i-th rank of each island leads the i-th lane: it gets the sum of
    that part.
 2. *Up.* The leads of a lane, one per island, own equal parts of it. Each packs what the others own and sends it to
    them: a quarter of float32's bytes.
-3. *The owner* adds what it gets, unpacked, and its own island's sum, which was never packed, in the order of group
-   ranks in float32, divides once, and packs the result.
+3. *The owner* adds the unpacked values it receives and its own island's sum, which was never packed, in the order of
+   group ranks in float32, divides once, and packs the result.
 4. *Down.* The packed result is copied to all ranks, once into each island, and unpacked there. Unpacking is exact, so
-   that all ranks hold the same bits, on any device.
+   all ranks hold the same bits, on any device.
 
-What packing loses stays with the rank that packed: in place of values in 2 and 3, as the residual of error feedback
+The loss of packing stays with the rank that packed, in steps 2 and 3, as the residual of error feedback
 (Seide et al., "1-bit stochastic gradient descent and its application to data-parallel distributed training of speech
 DNNs", 2014; Karimireddy et al., "Error feedback fixes SignSGD and other gradient compression schemes", 2019). It is
-added to the next values. So the sum over ranks of all values so far is that of the results, times the ranks, and the
-residuals, up to float32's rounding.
+added to the next values. So the sum over ranks of all values so far equals the sum of the results, times the number of
+ranks, plus the residuals, up to float32's rounding.
 
-With K islands the leads of a lane send 2 (K-1)/K bytes per element and 1/32 more over the bridge, and bfloat16 takes
-twice 2 (K-1)/K: 33/64 of its bytes."""
+With K islands the leads of a lane send 2 (K-1)/K bytes per element, plus 1/32, over the bridge. bfloat16 takes twice
+2 (K-1)/K, so this is 33/64 of its bytes."""
 
 from typing import Any
 
@@ -31,12 +31,12 @@ from atoll.packing.blocks import BLOCK, pack, packed_bytes, unpack
 
 
 class Exchange:
-    """Has backends of its own, so that its collectives may run beside others, on a thread of their own; those of all
-    ranks in the same order."""
+    """Computes means on its own backends, so that its collectives may run concurrently with others, on a separate
+    thread. All ranks must call it in the same order."""
 
     def __init__(self, group: dist.ProcessGroup, format: str, compress_inside: bool, number: int) -> None:
-        """Collective over the group, whose backend must be atoll (else ValueError). `compress_inside`: each rank is
-        taken as an island of its own. `number`: another one for each exchange of a group, the same on all ranks."""
+        """Collective over the group, whose backend must be atoll (raises ValueError otherwise). `compress_inside`: each
+        rank counts as a separate island. `number`: unique for each exchange of a group, the same on all ranks."""
         self.rank, self.size = group.rank(), group.size()
         self._format = format
         islands = [ranks for _, ranks in backend_of(group).islands()]
@@ -53,7 +53,7 @@ class Exchange:
         self._memory: dict[tuple[str, torch.dtype], torch.Tensor] = {}
 
     def time_split(self) -> dict[str, float]:
-        """As atoll.time_split, of all that it does."""
+        """Returns the same as atoll.time_split, for this exchange."""
         splits = [backend.time_split() for backend in (self._all, self._inside) if backend is not None]
         return {name: sum(split[name] for split in splits) for name in splits[0]}
 
@@ -63,16 +63,16 @@ class Exchange:
         return self.islands > 1
 
     def led(self, count: int) -> range | None:
-        """Which of `count` elements this rank leads, and so has the residual of; it may reach beyond them. None where
-        it leads none."""
+        """Returns which of `count` elements this rank leads and therefore keeps the residual of; the range may extend
+        beyond them. None if it leads none."""
         if self._lane is None or not self.is_lossy:
             return None
         wide = self._part(count) * self.islands
         return range(self._lane * wide, (self._lane + 1) * wide)
 
     def mean(self, values: torch.Tensor, residual: torch.Tensor | None) -> None:
-        """Makes the flat values their mean over ranks. `residual` (float32, as many as `led`) is added first, and gets
-        what is lost; without it that is forgotten. Collective."""
+        """Replaces the flat values by their mean over ranks. `residual` (float32, as long as `led`) is added first, and
+        receives the loss; without it the loss is dropped. Collective."""
         if not values.numel():
             return
         if not self.is_lossy:
@@ -90,14 +90,14 @@ class Exchange:
         self._spread(own, values, part)
 
     def close(self) -> None:
-        """Ends its backends. On all ranks."""
+        """Ends the backends. All ranks must call it."""
         self._memory.clear()
         for backend in (self._inside, self._all):
             if backend is not None:
                 backend.shutdown()
 
     def _part(self, count: int) -> int:
-        """Elements of an owner: whole blocks, as many for all."""
+        """Returns the number of elements per owner: whole blocks, equally many for all."""
         return BLOCK * -(-count // (BLOCK * len(self._lanes) * self.islands))
 
     def _add_inside(self, values: torch.Tensor, wide: int) -> None:
@@ -114,11 +114,11 @@ class Exchange:
             work.wait()
 
     def _send(self, sent: torch.Tensor, received: torch.Tensor, splits: list[int]) -> None:
-        """So many bytes to and from each rank."""
+        """Exchanges `splits` bytes with each rank."""
         self._all.alltoall_base(received, sent, splits, splits, AllToAllOptions()).wait()
 
     def _result(self, values: torch.Tensor, residual: torch.Tensor | None, part: int) -> torch.Tensor:
-        """This owner's part of the mean, packed."""
+        """Returns this owner's part of the mean, packed."""
         assert self._lane is not None
         keep = residual is not None
         held = residual
@@ -162,7 +162,7 @@ class Exchange:
         unpack(self._format, rows, values, part)
 
     def _take(self, name: str, count: int, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Memory that is made once, for the longest."""
+        """Returns memory that is allocated once, for the largest request."""
         held = self._memory.get((name, dtype))
         if held is None or held.numel() < count:
             held = self._memory[name, dtype] = like.new_empty(count, dtype=dtype)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of DistributedDataParallel that cross between islands as packed blocks, with error feedback."""
+"""Sends gradients of DistributedDataParallel between islands as packed blocks, with error feedback."""
 
 import logging
 from collections.abc import Sequence
@@ -31,21 +31,21 @@ class _Span:
 @dataclass
 class _Bucket:
     parameters: tuple[int, ...]
-    """By id."""
+    """Parameters by id."""
     spans: list[_Span]
     led: range | None
     residual: torch.Tensor | None
 
 
 class CompressedGradients:
-    """What `compress_gradients` has done to a model. Its residuals belong into checkpoints, each rank's own."""
+    """The handle of `compress_gradients` on a model. Checkpoints must include the residuals of every rank."""
 
     def __init__(self, names: dict[int, str], sizes: dict[str, int], exchange: Exchange, error_feedback: bool) -> None:
         self._names, self._sizes = names, sizes
         self._exchange = exchange
         self._feeds_back = error_feedback
         self._buckets: dict[int, _Bucket] = {}
-        # Residuals that are in no bucket yet, by parameter: where they begin in it, and values.
+        # Residuals that are not in a bucket yet, by parameter: the start in it, and the values.
         self._pieces: dict[str, list[tuple[int, torch.Tensor]]] = {}
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="atoll-packing")
         self._pending: list[Future[None]] = []  # of this backward pass
@@ -53,16 +53,17 @@ class CompressedGradients:
         self._stream: torch.Stream | None = None
 
     def time_split(self) -> dict[str, float]:
-        """As atoll.time_split, of these gradients alone: `bytes_bridge` is what has crossed to other islands."""
+        """Returns the same as atoll.time_split for these gradients: `bytes_bridge` counts bytes sent to other
+        islands."""
         return self._exchange.time_split()
 
     @property
     def is_lossy(self) -> bool:
-        """False where all ranks are one island: then gradients are exact."""
+        """False if all ranks are one island: then gradients are exact."""
         return self._exchange.is_lossy
 
     def state_dict(self) -> dict[str, Any]:
-        """This rank's residuals, as parts of the mean gradient. Between backward passes."""
+        """Returns this rank's residuals, as parts of the mean gradient. Call it between backward passes."""
         self._wait()
         self._dissolve()
         pieces = [
@@ -73,8 +74,8 @@ class CompressedGradients:
         return {"version": 1, "pieces": pieces}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes residuals of any rank's state_dict in place of its own; where ranks are others than before, hand each
-        state to some rank. Raises ValueError for parameters that the model has not."""
+        """Replaces this rank's residuals by those of any rank's state_dict. If the ranks have changed, load each state
+        on some rank. Raises ValueError for parameters that the model does not have."""
         pieces: dict[str, list[tuple[int, torch.Tensor]]] = {}
         for piece in state["pieces"]:
             name, begin, values = piece["name"], int(piece["begin"]), piece["values"]
@@ -88,13 +89,13 @@ class CompressedGradients:
         self._pieces = pieces
 
     def reset(self) -> None:
-        """Forgets residuals, as for gradients that were scaled otherwise."""
+        """Drops the residuals, for example after a change of gradient scaling."""
         self._wait()
         self._buckets.clear()
         self._pieces.clear()
 
     def close(self) -> None:
-        """Ends its connections, after the last backward pass. On all ranks."""
+        """Ends its connections, after the last backward pass. All ranks must call it."""
         try:
             self._wait()
         finally:
@@ -102,11 +103,11 @@ class CompressedGradients:
             self._exchange.close()
 
     def hook(self, _state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-        """The communication hook: the mean over ranks, computed while the backward pass goes on. One thread takes the
+        """The communication hook: computes the mean over ranks while the backward pass continues. One thread takes the
         buckets in order, so that collectives are called in the same order on all ranks."""
         buffer = bucket.buffer()
         if not buffer.is_floating_point():
-            raise TypeError(f"gradients are {buffer.dtype}: only floating-point ones can be compressed")
+            raise TypeError(f"gradients are {buffer.dtype}: only floating-point gradients can be compressed")
         held = self._held(bucket.index(), bucket.parameters(), buffer)
         on_device = buffer.device.type != "cpu"
         done: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device] if on_device else None)
@@ -124,7 +125,7 @@ class CompressedGradients:
         self, buffer: torch.Tensor, residual: torch.Tensor | None, ready: torch.Event | None,
         done: torch.futures.Future[torch.Tensor],
     ) -> None:  # fmt: skip
-        """On the worker's thread. The first error is every later call's too."""
+        """Runs on the worker's thread. The first error is also that of every later call."""
         try:
             if self._error is not None:
                 raise self._error
@@ -145,13 +146,14 @@ class CompressedGradients:
         return self._stream
 
     def _wait(self) -> None:
-        """At the end of a backward pass, where DDP is about to wait: an error keeps its type here."""
+        """Waits at the end of a backward pass, before DDP does, so that an error keeps its type."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()
 
     def _held(self, index: int, parameters: Sequence[torch.Tensor], buffer: torch.Tensor) -> _Bucket:
-        """DDP may form its buckets anew, after the first step for example: residuals go along with parameters."""
+        """Returns the bucket. DDP may rebuild its buckets, after the first step for example; residuals move with their
+        parameters."""
         identities = tuple(map(id, parameters))
         held = self._buckets.get(index)
         if held is not None and held.parameters == identities:
@@ -174,13 +176,14 @@ class CompressedGradients:
         return held
 
     def _settle(self, device: torch.device) -> None:
-        """Buckets of this pass that are under way change their residuals no more."""
+        """Waits until buckets in progress no longer change their residuals."""
         wait(self._pending)
         if self._stream is not None:
             torch.accelerator.current_stream(device).wait_stream(self._stream)
 
     def _give(self, held: _Bucket, buffer: torch.Tensor, begin: int, values: torch.Tensor) -> None:
-        """Adds residuals where this rank has residuals, and elsewhere to the gradient, which another rank leads now."""
+        """Adds residuals to this rank's residuals where it has them, and elsewhere to the gradient, which another rank
+        now leads."""
         end = begin + values.numel()
         values = values.to(buffer.device)
         low, high = (begin, begin) if held.led is None else _common(held.led, begin, end)
@@ -191,7 +194,7 @@ class CompressedGradients:
                 buffer[first:last].add_(values[first - begin : last - begin])
 
     def _dissolve(self) -> None:
-        """Residuals leave their buckets."""
+        """Moves residuals out of their buckets."""
         for held in self._buckets.values():
             if held.led is None or held.residual is None:
                 continue
@@ -204,12 +207,12 @@ class CompressedGradients:
 
 
 def _elements(parameter: torch.Tensor) -> int:
-    """In DDP's buckets, where a complex number is two."""
+    """Returns the number of elements in DDP's buckets, where a complex number counts as two."""
     return parameter.numel() * (2 if parameter.is_complex() else 1)
 
 
 def _common(led: range, begin: int, end: int) -> tuple[int, int]:
-    """What is in both; nothing as `begin`, `begin`."""
+    """Returns the intersection of both ranges; (`begin`, `begin`) if it is empty."""
     low, high = max(led.start, begin), min(led.stop, end)
     return (low, high) if low < high else (begin, begin)
 
@@ -217,20 +220,19 @@ def _common(led: range, begin: int, end: int) -> tuple[int, int]:
 def compress_gradients(
     model: DistributedDataParallel, format: str = "int8", *, error_feedback: bool = True, compress_inside: bool = False
 ) -> CompressedGradients:
-    """From now on the model's gradients cross between islands as blocks of 8-bit numbers: 0.516 of bfloat16's bytes, at
-    a loss that the next step makes good. Inside an island they are added in full precision. All ranks get the same
-    bits.
+    """Sends the model's gradients between islands as blocks of 8-bit numbers from now on: 0.516 of bfloat16's bytes,
+    with a loss that the next step compensates. Inside an island they are added in full precision. All ranks get the
+    same bits.
 
-    `format`: int8, fp8_e4m3 or fp8_e5m2. Without `error_feedback` no residual is kept (4 bytes per element, over the
-    ranks of an island), and what is lost is lost. `compress_inside`: also between ranks of an island, as where it spans
-    several hosts.
+    `format`: int8, fp8_e4m3 or fp8_e5m2. Without `error_feedback` no residuals are kept (4 bytes per element, divided
+    among the ranks of an island), and losses are not compensated. `compress_inside`: compresses between the ranks of an
+    island too, for example if it spans several hosts.
 
-    Collective over the model's group, before the first backward pass; with atoll.DataLoader before or after it is made.
-    The group's backend must be atoll. Raises ValueError where ranks ask for different things, and RuntimeError where
-    the model has a communication hook already. Where all ranks are one island gradients stay exact, and a warning says
-    so."""
+    Collective over the model's group, before the first backward pass; before or after an atoll.DataLoader is made. The
+    group's backend must be atoll. Raises ValueError if the ranks' arguments differ, and RuntimeError if the model
+    already has a communication hook. If all ranks are one island, gradients stay exact, with a warning."""
     if not isinstance(model, DistributedDataParallel):
-        raise TypeError(f"compress_gradients: got a {type(model).__name__}: give DistributedDataParallel(net)")
+        raise TypeError(f"compress_gradients: got a {type(model).__name__}: pass DistributedDataParallel(net)")
     wanted = {"format": format, "error_feedback": bool(error_feedback), "compress_inside": bool(compress_inside)}
     number = _agree(wanted, model.process_group)
     check_format(format)
@@ -256,13 +258,14 @@ _made: dict[str, int] = {}  # exchanges by name of their group
 
 
 def _agree(wanted: dict[str, object], group: dist.ProcessGroup) -> int:
-    """The number of the next exchange of the group. Raises ValueError on all ranks alike."""
+    """Returns the number of the next exchange of the group. Raises ValueError on all ranks if their arguments
+    differ."""
     said: list[Any] = [None] * group.size()
     dist.all_gather_object(said, (wanted, _made.get(group.group_name, 0)), group=group)
     for rank, (other, _) in enumerate(said):
         if other != said[0][0]:
             raise ValueError(
-                f"compress_gradients: rank 0 asks for {said[0][0]}, rank {rank} for {other}: ask for the same"
+                f"compress_gradients: rank 0 requests {said[0][0]}, but rank {rank} {other}: pass the same arguments"
             )
     number: int = 1 + max(made for _, made in said)
     _made[group.group_name] = number

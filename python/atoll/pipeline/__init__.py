@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model over unlike devices as a pipeline: stock models are cut into stages, by measured time, and trained on the
-schedules of torch.distributed.pipelining.
+"""Trains a model over unlike devices as a pipeline: stock models are divided into stages by measured time, and trained
+with the schedules of torch.distributed.pipelining.
 
     pipe = atoll.pipeline.Pipeline(lambda: LlamaForCausalLM(config), example, micro_batches=8)
     optimizer = torch.optim.AdamW(pipe.parameters())

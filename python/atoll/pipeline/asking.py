@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the planner of layers is asked, from what all ranks measured, and its answer as a plan (docs/plan-layers.md)."""
+"""Makes the request to the planner of layers from all ranks' measurements, and a plan from its answer
+(docs/plan-layers.md)."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from atoll.pipeline.plan import Pipe, Plan, Stage
 from atoll.planning.chunks import named_pipelines
 
 ALIKE = 0.05
-"""Devices of one name and island whose times differ by less are of one class."""
+"""Devices of the same name and island whose times differ by less are one class."""
 
 
 TIMES = ("forward", "backward", "accumulate")
@@ -23,21 +24,21 @@ TIMES = ("forward", "backward", "accumulate")
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank tells of itself."""
+    """One rank's measurements."""
 
     device: str
     island: int
-    memory_bytes: int  # 0: no limit is known
+    memory_bytes: int  # 0: the limit is unknown
     costs: list[list[Cost]]
 
     def seconds(self) -> float:
-        """Of all items at the smallest measured number of samples."""
+        """The seconds of all items at the smallest measured number of samples."""
         return sum(item[0].forward + item[0].backward for item in self.costs if item)
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of two ranks, one direction."""
+    """The link between two ranks, in one direction."""
 
     a: int
     b: int
@@ -47,28 +48,28 @@ class Link:
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user says of the step."""
+    """The user's requirements for the step."""
 
     batch: int
     schedule: str
     replicas: int | Sequence[int]
-    """Several to choose from only where `micro_batches` is open."""
+    """Several choices only if `micro_batches` is open."""
     micro_batches: int | None = None
-    """Of each pipeline on average."""
+    """Per pipeline, on average."""
     recompute: str = "auto"
     margin: float = 0.1
     optimiser_states: float = 2
-    """Numbers that the optimizer keeps for each parameter."""
+    """The number of values that the optimizer keeps per parameter."""
     chunks: int = 1
-    """Stages on each rank, of an interleaved schedule."""
+    """Stages on each rank, for an interleaved schedule."""
 
 
 def request_of(
     whole: nn.Module, parts: Parts, output_bytes: Sequence[int], ranks: Sequence[Measured], links: Sequence[Link],
     wish: Wish,
 ) -> dict[str, Any]:  # fmt: skip
-    """`output_bytes`: by item but the last, what it passes on of one sample. Raises ValueError where a device does not
-    hold some item."""
+    """Returns the planner's request. `output_bytes`: the output bytes per sample of each item except the last. Raises
+    ValueError if a device cannot hold some item."""
     classes = classes_of(ranks)
     return {
         "items": _items(whole, parts, output_bytes, ranks, classes, wish),
@@ -80,7 +81,7 @@ def request_of(
 
 
 def classes_of(ranks: Sequence[Measured]) -> dict[str, list[int]]:
-    """Ranks by class: of one island, equally named, equally large and equally fast."""
+    """Returns the ranks by class: of one island, with the same name, the same memory and the same speed."""
     alike: dict[tuple[int, str, int], list[int]] = {}
     for rank, own in enumerate(ranks):
         alike.setdefault((own.island, own.device, own.memory_bytes), []).append(rank)
@@ -118,25 +119,26 @@ def _items(
 
 
 def asked_names(parts: Parts) -> list[str]:
-    """By item, its first module, as other runtimes know it; the item's own name where it has none or shares it."""
+    """Returns by item the name of its first module, as used by other runtimes; the item's own name if it has none or
+    shares it."""
     first = [item.modules[0] if item.modules else item.name for item in parts.items]
     return [name if first.count(name) == 1 else item.name for name, item in zip(first, parts.items, strict=True)]
 
 
 def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name: str) -> list[list[float]]:
-    """The mean of a class, at the numbers of samples that all of it holds."""
+    """Returns the mean times of a class, at the numbers of samples that fit on all its ranks."""
     by_rank = [{cost.samples: cost for cost in ranks[rank].costs[number]} for rank in members]
     sizes = sorted(set.intersection(*(set(costs) for costs in by_rank)))
     if not sizes:
         raise ValueError(
-            f"the memory of rank {members[0]} ({ranks[members[0]].device}) does not hold item {name!r} with one "
-            "micro-batch: give more micro_batches, so that each has fewer samples, or leave the rank out"
+            f"the memory of rank {members[0]} ({ranks[members[0]].device}) cannot hold item {name!r} with one "
+            "micro-batch: use more micro_batches, so that each has fewer samples, or leave the rank out"
         )
     return [[size, *(fmean(getattr(costs[size], part) for costs in by_rank) for part in TIMES)] for size in sizes]
 
 
 def _kept(ranks: Sequence[Measured], number: int) -> int:
-    """Bytes that the item keeps of a sample: the same on all devices, but for what their kernels save."""
+    """Returns the bytes that the item keeps per sample: the same on all devices, except for what their kernels save."""
     return max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
 
 
@@ -173,7 +175,8 @@ def _device(name: str, members: Sequence[int], ranks: Sequence[Measured]) -> dic
 
 
 def _links(classes: dict[str, list[int]], links: Sequence[Link]) -> list[dict[str, Any]]:
-    """The slowest measured pair of each two classes. A pair of classes without one is left to the planner's default."""
+    """Returns the slowest measured pair of every two classes. Pairs of classes without a measurement get the planner's
+    default."""
     class_of = {rank: name for name, members in classes.items() for rank in members}
     slowest: dict[tuple[str, str], Link] = {}
     for link in links:
@@ -200,7 +203,7 @@ def _step(wish: Wish) -> dict[str, Any]:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """The planner's answer. Raises ValueError where no plan fits, with what would."""
+    """Returns the planner's answer. Raises ValueError if no plan fits, and names the nearest that would."""
     from atoll import _C
 
     answer: dict[str, Any] = json.loads(_C.plan_layers(json.dumps(request)))
@@ -211,7 +214,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
-    """As the stages are built. Raises ValueError for an answer that leaves open what they hold. `name`: of the answer,
+    """Converts an answer to a plan. Raises ValueError if the answer does not assign all items. `name`: of the answer,
     for the error."""
     pipes = []
     for pipeline in named_pipelines(answer, name):

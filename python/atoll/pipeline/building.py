@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user gives to a plan that all ranks agree on."""
+"""Turns the user's arguments into a plan that all ranks agree on."""
 
 import copy
 import json
@@ -41,7 +41,7 @@ SAME_ARGUMENTS = "Give all ranks the same arguments, the same model and the same
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the user gave to Pipeline."""
+    """The user's arguments of Pipeline."""
 
     model: nn.Module | Callable[[], nn.Module]
     example: Example
@@ -61,22 +61,23 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Known:
-    """What one rank knows of the model before there is a plan."""
+    """One rank's knowledge of the model before there is a plan."""
 
     whole: nn.Module
-    """Without data."""
+    """The model without data."""
     source: nn.Module | None
-    """With data, where the user gave it so."""
+    """The model with data, if the user passed one."""
     parts: Parts
     between: list[torch.Tensor]
-    """What each item gives, without data."""
+    """The output of each item, without data."""
     kind: Kind
     plan: Plan | None
-    """None: it is to be made of measurements."""
+    """None: to be made from measurements."""
 
 
 def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[str, Any]]:
-    """This rank's part, and what must be the same on all ranks. Raises ValueError or TypeError for what cannot work."""
+    """Returns this rank's knowledge, and what must be equal on all ranks. Raises ValueError or TypeError for invalid
+    arguments."""
     kind = schedule_of(wanted.schedule)
     _check_types(wanted.autocast, device)
     whole, source = without_data(wanted.model)
@@ -112,11 +113,11 @@ def _check_types(autocast: torch.dtype | None, device: torch.device) -> None:
         return
     if autocast is torch.float16:
         raise ValueError(
-            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not do: give "
+            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not support: use "
             "torch.bfloat16"
         )
     if not torch.amp.is_autocast_available(device.type):
-        raise ValueError(f"autocast={autocast}: PyTorch has no autocast for {device.type}; leave it out")
+        raise ValueError(f"autocast={autocast}: PyTorch has no autocast for {device.type}; remove it")
 
 
 def _counts(wanted: Wanted) -> int | list[int] | None:
@@ -124,7 +125,7 @@ def _counts(wanted: Wanted) -> int | list[int] | None:
 
 
 def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | None:
-    """None: measure."""
+    """Returns the user's plan; None: measure."""
     plan = wanted.plan
     name = "the planner's answer"
     if isinstance(plan, Path) or (isinstance(plan, str) and plan.endswith(".json")):
@@ -132,8 +133,8 @@ def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | 
         plan = json.loads(Path(plan).read_text())
     if isinstance(plan, dict):
         if "pipelines" not in plan and "pipes" not in plan:
-            reason = plan.get("reason", "it is no plan")
-            raise ValueError(f"{name} has no pipelines: {reason}; ask for a plan that fits, and give that")
+            reason = plan.get("reason", "it is not a plan")
+            raise ValueError(f"{name} has no pipelines: {reason}; request a plan that fits, and pass that")
         plan = plan_of(plan, name) if "pipelines" in plan else Plan.from_json(plan)
     if isinstance(plan, Plan):
         _check_repeated(wanted, plan)
@@ -144,73 +145,75 @@ def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | 
     if plan == "equal":
         plan = equal_counts(parts, len(lines[0]) * (kind.chunks or wanted.settings.chunks))
     if isinstance(plan, str):
-        raise ValueError(f'plan {plan!r}: give "auto", "equal", blocks of each stage such as [15, 17], or a plan')
+        raise ValueError(f'plan {plan!r}: pass "auto", "equal", blocks of each stage such as [15, 17], or a plan')
     return from_counts(plan, parts, lines, kind, _each(wanted), wanted.recompute or False)
 
 
 def _check_repeated(wanted: Wanted, plan: Plan) -> None:
-    """Raises ValueError where arguments say otherwise than the plan."""
-    way_out = "leave it out, or give numbers of blocks or plan='auto'"
+    """Raises ValueError if arguments contradict the plan."""
+    way_out = "remove it, or pass numbers of blocks or plan='auto'"
     counts, pipes = _counts(wanted), len(plan.pipes)
     is_so = sum(plan.shares) == counts * pipes if isinstance(counts, int) else counts in (None, plan.shares)
     if not is_so:
-        raise ValueError(f"micro_batches={counts}, and the plan has {plan.shares} of its pipelines: {way_out}")
-    if wanted.replicas not in (1, AUTO, pipes):  # 1 where it is not given
-        raise ValueError(f"replicas={wanted.replicas}, and the plan has {pipes} pipelines: {way_out}")
+        raise ValueError(f"micro_batches={counts}, but the plan has {plan.shares} for its pipelines: {way_out}")
+    if wanted.replicas not in (1, AUTO, pipes):  # 1 is the default
+        raise ValueError(f"replicas={wanted.replicas}, but the plan has {pipes} pipelines: {way_out}")
     if wanted.recompute is None:
         return
     for pipe in plan.pipes:
         has = [stage.recompute for stage in pipe.stages]
         wishes = [wanted.recompute] * len(has) if isinstance(wanted.recompute, bool) else list(wanted.recompute)
         if has != wishes:
-            raise ValueError(f"recompute={wanted.recompute}, and the plan has {has} for its stages: {way_out}")
+            raise ValueError(f"recompute={wanted.recompute}, but the plan has {has} for its stages: {way_out}")
 
 
 def _check_passed(plan: Plan, parts: Parts, between: Sequence[torch.Tensor], kind: Kind) -> None:
-    """Raises ValueError where a stage takes what has no gradient, and the schedule begins with that to find others."""
+    """Raises ValueError if the schedule needs gradients of a stage's inputs, but a stage's input has none."""
     if not kind.splits_backward:
         return
     for end in (stage.last for pipe in plan.pipes for stage in pipe.stages[:-1]):
         if not between[end - 1].is_floating_point():
             raise ValueError(
-                f"schedule {kind.name!r} finds gradients of parameters by way of those of a stage's inputs, and item "
+                f"schedule {kind.name!r} computes gradients of parameters from those of a stage's inputs, but item "
                 f"{parts.names[end - 1]!r}, the last of a stage, gives {between[end - 1].dtype}, which has none: cut "
-                "elsewhere, or give schedule '1f1b', 'gpipe' or 'interleaved'"
+                "elsewhere, or use schedule '1f1b', 'gpipe' or 'interleaved'"
             )
 
 
 def _replicas(wanted: Wanted) -> int:
-    """Raises ValueError where it is left open, or no number."""
+    """Returns the number of replicas. Raises ValueError if it is open or invalid."""
     if wanted.replicas == AUTO:
-        raise ValueError("replicas='auto' is what plan='auto' finds: give how many pipelines work side by side")
+        raise ValueError("replicas='auto' needs plan='auto': pass the number of pipelines")
     if not isinstance(wanted.replicas, int):
-        raise ValueError(f"replicas={wanted.replicas!r}: give a number of pipelines, or 'auto' with plan='auto'")
+        raise ValueError(f"replicas={wanted.replicas!r}: pass a number of pipelines, or 'auto' with plan='auto'")
     return wanted.replicas
 
 
 def _each(wanted: Wanted) -> list[int]:
-    """The micro-batches of each pipeline."""
+    """Returns the micro-batches of each pipeline."""
     replicas = _replicas(wanted)
     if wanted.micro_batches is None:
-        raise ValueError("micro_batches is not given, and only plan='auto' finds it: give how many a step has")
+        raise ValueError("micro_batches is missing, and only plan='auto' finds it: pass the number per step")
     if isinstance(wanted.micro_batches, int):
         return [wanted.micro_batches] * replicas
     if len(wanted.micro_batches) != replicas:
         raise ValueError(
-            f"micro_batches has {len(wanted.micro_batches)} numbers for {replicas} pipelines: give one for "
+            f"micro_batches has {len(wanted.micro_batches)} numbers for {replicas} pipelines: pass one for "
             "each, or one for all"
         )
     return list(wanted.micro_batches)
 
 
 def _wish(wanted: Wanted, ranks: int) -> Wish:
-    """What the planner is to keep to. Raises ValueError for what it does not know."""
+    """Returns the requirements for the planner. Raises ValueError for those that it does not support."""
     if wanted.schedule == "zbv":
-        raise ValueError("plan='auto' does not know the schedule 'zbv': give numbers of blocks, or 'zero-bubble'")
+        raise ValueError(
+            "plan='auto' does not support the schedule 'zbv': pass numbers of blocks, or use 'zero-bubble'"
+        )
     if not isinstance(wanted.recompute, bool | None):
-        raise ValueError("recompute for each stage belongs to a plan of your own: give True, False or None with 'auto'")
+        raise ValueError("recompute for each stage needs a plan of your own: with 'auto' pass True, False or None")
     if not isinstance(wanted.micro_batches, int | None):
-        raise ValueError("micro_batches of each pipeline is what plan='auto' finds: give one number, the mean, or none")
+        raise ValueError("plan='auto' finds the micro_batches of each pipeline: pass one number, the mean, or none")
     batch, count = len(wanted.example.inputs), wanted.micro_batches
     if count is not None and count < 1:
         raise ValueError(f"micro_batches={count}: give at least 1")
@@ -218,23 +221,23 @@ def _wish(wanted: Wanted, ranks: int) -> Wish:
     if wanted.replicas == AUTO:
         if count is not None:
             raise ValueError(
-                f"micro_batches={count} is of each pipeline, and replicas='auto' leaves open how many there are: leave "
-                "micro_batches out (Settings(sizes=...) says which sizes to choose from), or give replicas"
+                f"micro_batches={count} is per pipeline, but replicas='auto' leaves their number open: remove "
+                "micro_batches (Settings(sizes=...) sets the sizes to choose from), or pass replicas"
             )
-        # Those that make pipelines of equally many ranks, which a loader needs.
+        # Numbers that give pipelines of equally many ranks, which a loader needs.
         replicas, samples = [each for each in range(1, ranks + 1) if ranks % each == 0], batch
     else:
         replicas = _replicas(wanted)
         if replicas < 1 or batch % (replicas * (count or 1)):
             raise ValueError(
-                f"the example has {batch} samples, which are not {replicas} pipelines' {count or 1} micro-batches of "
-                "one size: with plan='auto' give the inputs of a whole step of all pipelines"
+                f"the example has {batch} samples, which cannot be divided into {count or 1} micro-batches of one size "
+                f"for each of {replicas} pipelines: with plan='auto' pass the inputs of a whole step of all pipelines"
             )
         samples = batch // replicas
     if not _sizes_of(samples, count, wanted.settings):
         raise ValueError(
             f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {samples} samples of a "
-            "pipeline: give some that do"
+            "pipeline: pass sizes that do"
         )
     again = {None: "auto", True: "always", False: "never"}[wanted.recompute]
     if wanted.schedule == "zero-bubble":
@@ -244,12 +247,11 @@ def _wish(wanted: Wanted, ranks: int) -> Wish:
 
 
 Found = tuple[Plan, dict[str, Any] | None]
-"""A plan, and what all ranks measured for it as a request of `atoll plan layers`; None where nothing was."""
+"""A plan, and all ranks' measurements for it as a request of `atoll plan layers`; None if nothing was measured."""
 
 
 def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Found:
-    """Measures devices and links and asks the planner. Collective. Raises ValueError on all ranks where nothing
-    fits."""
+    """Measures devices and links and calls the planner. Collective. Raises ValueError on all ranks if nothing fits."""
     wish = _wish(wanted, exchange.ranks)
     sizes = _sizes(wanted, wish, known.kind, exchange.ranks)
     asked = _ask_everyone(wanted, known, device, exchange, sizes)
@@ -265,8 +267,8 @@ def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exch
 
 
 def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exchange) -> Found | None:
-    """The user's plan; None where it is to be made of measurements. Collective. Where Settings give some rank's memory,
-    each item is measured, and ValueError is raised on all ranks for a plan that does not fit."""
+    """Returns the user's plan; None if it is to be made from measurements. Collective. If Settings set some rank's
+    memory, each item is measured, and ValueError is raised on all ranks for a plan that does not fit."""
     plan = known.plan
     limits = exchange.facts(wanted.settings.memory_bytes or 0)
     if plan is None:
@@ -292,8 +294,8 @@ def _ask_everyone(
     wanted: Wanted, known: Known, device: torch.device, exchange: Exchange, sizes: Sequence[int],
     limits: Sequence[int] | None = None,
 ) -> Callable[[Wish], dict[str, Any]]:  # fmt: skip
-    """Measures micro-batches of these sizes and links, and returns what makes the planner's request of a wish.
-    Collective. `limits`: the memory of each rank, instead of what it may use."""
+    """Measures micro-batches of these sizes and the links, and returns a function that makes the planner's request from
+    a wish. Collective. `limits`: the memory of each rank, instead of what it may use."""
     hosts = exchange.facts(socket.gethostname())
     measuring = Measuring(
         copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast),
@@ -302,13 +304,13 @@ def _ask_everyone(
     name = measuring.fingerprint(sizes, hosts.count(hosts[exchange.rank]))
     earlier = measuring.earlier(name) if wanted.settings.reuse else None
     if not all(have == [1.0] for have in exchange.numbers([0.0 if earlier is None else 1.0])):
-        earlier = None  # ranks share buses and power, so they measure at once or not at all
+        earlier = None  # ranks share buses and power, so all of them measure, or none
 
     def own() -> tuple[Measured, dict[str, Any]]:
         costs = measuring.costs(name, sizes) if earlier is None else earlier
         return _of_this_rank(wanted, device, exchange, costs), {}
 
-    with same_random_numbers(device):  # dropout draws some, where there is no earlier profile
+    with same_random_numbers(device):  # without an earlier profile dropout draws some
         measured = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
         everyone = [
             Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
@@ -332,7 +334,7 @@ def _of_this_rank(wanted: Wanted, device: torch.device, exchange: Exchange, cost
 
 
 def _sizes(wanted: Wanted, wish: Wish, kind: Kind, ranks: int) -> list[int]:
-    """Those that the schedule can have where pipelines are equally long; all where it can have none of them."""
+    """Returns the sizes that the schedule supports for equally long pipelines; all sizes if it supports none."""
     counts = [wish.replicas] if isinstance(wish.replicas, int) else wish.replicas
     sizes = _sizes_of(wish.batch // counts[0], wish.micro_batches, wanted.settings)
 
@@ -344,7 +346,7 @@ def _sizes(wanted: Wanted, wish: Wish, kind: Kind, ranks: int) -> list[int]:
 
 
 def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> list[int]:
-    """Samples of a micro-batch to measure, where a pipeline has so many in a step."""
+    """Returns the micro-batch sizes to measure for a pipeline with `samples` samples per step."""
     if micro_batches is not None:
         return [samples // micro_batches]
     return [size for size in settings.sizes or SIZES if samples % size == 0]
@@ -353,13 +355,13 @@ def _sizes_of(samples: int, micro_batches: int | None, settings: Settings) -> li
 def _under_load(
     known: Known, exchange: Exchange, measuring: Measuring, everyone: Sequence[Measured], links: list[Link]
 ) -> list[Link]:
-    """The same links while both ends compute a block. Collective."""
+    """Returns the links as measured while both ends compute a block. Collective."""
     number = known.parts.blocks[0] if known.parts.blocks else 0
     held = [own.costs[number] for own in everyone]
     if not links or not all(held) or number + 1 >= len(known.parts.items):
         return links
     if not known.between[number].is_floating_point():
-        return links  # and no gradient comes back
+        return links  # without a gradient
     samples = max(costs[0].samples for costs in held)
 
     def own() -> tuple[Callable[[], torch.Tensor], dict[str, Any]]:
@@ -372,7 +374,8 @@ def _under_load(
 
 
 def _measured_links(exchange: Exchange, ratio: float) -> list[Link]:
-    """Of each pair that was measured, its slower direction; of bytes between islands `ratio` is sent. Collective."""
+    """Returns the slower direction of each measured pair. Between islands only the share `ratio` of bytes is sent.
+    Collective."""
     from atoll.doctor.links import measure
 
     if exchange.ranks == 1:
@@ -387,10 +390,10 @@ def _measured_links(exchange: Exchange, ratio: float) -> list[Link]:
 
 
 def default_group() -> dist.ProcessGroup:
-    """Raises RuntimeError where there is none."""
+    """Returns the default group. Raises RuntimeError if there is none."""
     if not dist.is_initialized():
         raise RuntimeError(
-            'a pipeline needs its ranks: call torch.distributed.init_process_group("atoll") before '
+            'a pipeline needs a process group: call torch.distributed.init_process_group("atoll") before '
             "atoll.pipeline.Pipeline, and start the program with atoll run or torchrun"
         )
     return dist.distributed_c10d._get_default_group()

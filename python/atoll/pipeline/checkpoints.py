@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States by the whole model's names, in torch.distributed.checkpoint's format: each rank writes what it holds and reads
-what it needs, so another plan, another number of ranks or one process can load them."""
+"""Saves and loads states by the whole model's names, in torch.distributed.checkpoint's format: each rank writes what it
+holds and reads what it needs, so another plan, another number of ranks or one process can load them."""
 
 import json
 from collections.abc import Mapping
@@ -14,14 +14,14 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 MODEL, OPTIMIZER, GROUP, EXTRA = "model.", "optimizer.", "group.", "extra"
 OWN = ("params", "param_names")
-"""Of a group of parameters, what belongs to this rank alone."""
+"""The options of a parameter group that belong to this rank only."""
 
 
 def save(
     folder: Path, model: Mapping[str, torch.Tensor], optimizer: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> None:
-    """Collective over the default group. What several ranks hold is written once. `extra`: the same on all ranks, what
-    JSON can say."""
+    """Saves the states. Collective over the default group. What several ranks hold is written once. `extra`: JSON
+    values, equal on all ranks."""
     state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
     state |= optimizer
     state[EXTRA] = json.dumps(extra)
@@ -29,7 +29,7 @@ def save(
 
 
 def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
-    """Raises ValueError where the checkpoint is of another model."""
+    """Raises ValueError if the checkpoint belongs to another model."""
     known = _known(folder)
     missing = [name for name in model if MODEL + name not in known]
     if missing:
@@ -39,21 +39,22 @@ def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
         if not isinstance(saved, TensorStorageMetadata) or saved.size != tensor.shape:
             size = list(saved.size) if isinstance(saved, TensorStorageMetadata) else type(saved).__name__
             raise ValueError(
-                f"{folder} has {name!r} as {size}, the model as {list(tensor.shape)}: it is of another model"
+                f"{folder} has {name!r} as {size}, but the model as {list(tensor.shape)}: it is of another model"
             )
 
 
 def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
-    """Into these tensors, which must have passed check_model on all ranks. Collective over the default group."""
+    """Loads the model into these tensors, which must have passed check_model on all ranks. Collective over the default
+    group."""
     checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> None:
-    """Its state for the parameters in `names`, and how each of their groups is set. Collective over the default group.
-    Raises ValueError where the checkpoint was saved without an optimizer."""
+    """Loads the optimizer's state for the parameters in `names`, and the options of their groups. Collective over the
+    default group. Raises ValueError if the checkpoint was saved without an optimizer."""
     known = _known(folder)
-    if not any(key.startswith((OPTIMIZER, GROUP)) for key in known):  # plain SGD has groups alone
-        raise ValueError(f"{folder} was saved without an optimizer: load it without one, and begin that anew")
+    if not any(key.startswith((OPTIMIZER, GROUP)) for key in known):  # plain SGD has only groups
+        raise ValueError(f"{folder} was saved without an optimizer: load it without one, and start the optimizer again")
     wanted: dict[str, Any] = {}
     for name in names.values():
         for key, saved in known.items():
@@ -78,7 +79,7 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mappin
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> dict[str, Any]:
-    """By the names of the parameters."""
+    """Returns the state by the names of the parameters."""
     found: dict[str, Any] = {}
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -89,7 +90,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Paramete
 
 
 def load_extra(folder: Path) -> dict[str, Any]:
-    """What else was saved. Collective over the default group."""
+    """Returns the extra values that were saved. Collective over the default group."""
     found: dict[str, Any] = {EXTRA: ""}
     checkpoint.load(found, checkpoint_id=folder)
     extra: dict[str, Any] = json.loads(found[EXTRA])

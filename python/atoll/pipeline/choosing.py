@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which of the planner's plans is built."""
+"""Chooses the plan to build among the planner's plans."""
 
 import json
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from atoll.planning.chunks import names_chunks
 
 
 def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
-    """Of the planner's fastest plans, if each stage waits for its transfers and if none does, the one whose step is
-    shorter as simulated: the planner's formula cannot know when a schedule hides a transfer. Raises ValueError where
-    nothing fits, with what would."""
+    """Returns the faster plan in simulation among the planner's fastest plans with exposed and with overlapped
+    transfers, because the planner's formula cannot know when a schedule hides a transfer. Raises ValueError if nothing
+    fits, and names what would."""
     plan = _fastest(request, kind)
     try:
         other = _fastest({**request, "transfers": "overlapped"}, kind)
-    except ValueError:  # shares that the schedule cannot have
+    except ValueError:  # shares that the schedule does not support
         return plan
     has_chunks = any(len(pipe.stages) > len(pipe.ranks) for pipe in (*plan.pipes, *other.pipes))
-    if other.pipes == plan.pipes or has_chunks:  # chunks are not priced by hand
+    if other.pipes == plan.pipes or has_chunks:  # plans with chunks cannot be priced
         return plan
-    note = "of this plan and the one that the formula finds faster, this one's step is shorter as simulated"
+    note = "in simulation this plan's step is shorter than that of the plan which the formula finds faster"
     answer = _priced(request, other.answer, other.answer["pipelines"], note)
     if not answer["feasible"] or simulated_seconds(request, answer) >= simulated_seconds(request, plan.answer):
         return plan
@@ -41,7 +41,7 @@ def simulated_seconds(request: dict[str, Any], answer: dict[str, Any]) -> float:
 def _priced(
     request: dict[str, Any], answer: dict[str, Any], pipelines: Sequence[dict[str, Any]], note: str
 ) -> dict[str, Any]:
-    """The answer with other `pipelines` than the planner's own."""
+    """Returns the planner's answer for given `pipelines` instead of its own."""
     from atoll import _C
 
     asked = {**request, "plan": {"micro_batch": answer["micro_batch"], "pipelines": pipelines}}
@@ -56,16 +56,16 @@ def _priced(
 
 
 def with_possible_shares(plan: Plan, kind: Kind, request: dict[str, Any]) -> Plan:
-    """The planner's plan; where the schedule cannot have its micro-batches, with the nearest that it can, as many in
-    all, and priced anew. `request`: what the planner was asked. Raises ValueError where there are none, or they do not
-    fit the devices' memory."""
+    """Returns the planner's plan. If the schedule does not support its micro-batches, returns it with the nearest
+    supported ones, equally many in total, with a new price. `request`: the planner's request. Raises ValueError if
+    there are none, or they do not fit the devices' memory."""
     if all(kind.is_possible(pipe.micro_batches, len(pipe.ranks), len(pipe.stages)) for pipe in plan.pipes):
         return plan
     stages = [len(pipe.stages) for pipe in plan.pipes]
     shares = nearest_shares(plan, kind)
     way_out = (
-        f"give micro_batches={max(stages)} or a multiple of it, with as many samples, fewer replicas, or "
-        "schedule='gpipe', which can have any number"
+        f"use micro_batches={max(stages)} or a multiple of it, with as many samples, fewer replicas, or "
+        "schedule='gpipe', which supports any number"
     )
     if shares is None:
         raise ValueError(
@@ -75,20 +75,20 @@ def with_possible_shares(plan: Plan, kind: Kind, request: dict[str, Any]) -> Pla
     pipelines = [
         {**pipeline, "micro_batches": share} for pipeline, share in zip(plan.answer["pipelines"], shares, strict=True)
     ]
-    note = f"micro-batches by pipeline are {shares}, not {plan.shares}, which {kind.name} cannot have"
+    note = f"micro-batches by pipeline are {shares}, not {plan.shares}, which {kind.name} does not support"
     changed = _priced(request, plan.answer, pipelines, note)
     if not changed["feasible"]:
         raise ValueError(
-            f"of the planner's {plan.shares} micro-batches schedule {kind.name!r} can have {shares}, for which the "
-            f"devices' memory does not suffice: {way_out}"
+            f"schedule {kind.name!r} supports {shares} instead of the planner's {plan.shares} micro-batches, but these "
+            f"exceed the devices' memory: {way_out}"
         )
     return plan_of(changed)
 
 
 def _fastest(request: dict[str, Any], kind: Kind) -> Plan:
-    """The planner's plan as the schedule can have it. Where the request leaves the number of pipelines open, the
-    fastest of those whose micro-batches the schedule can have. Where an interleaved schedule's chunks are more than
-    the items or the memories allow, fewer. Raises ValueError where nothing fits, with what would."""
+    """Returns the fastest plan that the schedule supports. If the request leaves the number of pipelines open, it is
+    the fastest of those whose micro-batches the schedule supports. If an interleaved schedule has more chunks than
+    items or memories allow, fewer are used. Raises ValueError if nothing fits, and names what would."""
     counts = [request["replicas"]] if isinstance(request["replicas"], int) else list(request["replicas"])
     best: Plan | None = None
     problems: list[ValueError] = []
@@ -99,7 +99,7 @@ def _fastest(request: dict[str, Any], kind: Kind) -> Plan:
             while not names_chunks(answer):
                 asked["chunks"] = answer["chunks"] - 1
                 answer = ask(asked)
-        except ValueError as error:  # fewer numbers of pipelines do not fit either
+        except ValueError as error:  # smaller numbers of pipelines do not fit either
             problems.append(error)
             break
         if best is not None and answer["seconds"] >= best.answer["seconds"]:
@@ -113,7 +113,7 @@ def _fastest(request: dict[str, Any], kind: Kind) -> Plan:
             continue
         if best is None or plan.answer["seconds"] < best.answer["seconds"]:
             best = plan
-        if plan is found:  # the fastest of all that are left
+        if plan is found:  # the fastest of all that remain
             break
     if best is None:
         raise problems[0]

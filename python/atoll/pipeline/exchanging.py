@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs two ranks to exchange a boundary while both of them compute, beyond what its bytes take."""
+"""Measures the cost of exchanging a boundary while both ranks compute, beyond the time of its bytes."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -20,9 +20,9 @@ Work = Callable[[], torch.Tensor]
 
 
 def under_load(exchange: Exchange, ranks: Sequence[Measured], links: Sequence[Link], work: Work) -> list[Link]:
-    """The links with their latencies while both ends compute, measured of one pair of each two classes. On an idle link
-    a rank waits for its message; in a pipeline the message waits for a rank that issues operators, and the device of
-    that rank has nothing to do until it goes on. Collective."""
+    """Returns the links with their latencies while both ends compute, measured for one pair of every two classes. On an
+    idle link a rank waits for its message. In a pipeline the message waits for a rank that is issuing operators, and
+    that rank's device is idle until it continues. Collective."""
     known = {(link.a, link.b): link for link in links}
     classes = list(classes_of(ranks).values())
     place = {rank: number for number, members in enumerate(classes) for rank in members}
@@ -44,14 +44,14 @@ def under_load(exchange: Exchange, ranks: Sequence[Measured], links: Sequence[Li
 
 
 def _pairs(classes: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """The first ranks of each two classes, and the first two of each."""
+    """Returns the first ranks of every two classes, and the first two of each class."""
     apart = [(min(a[0], b[0]), max(a[0], b[0])) for number, a in enumerate(classes) for b in classes[number + 1 :]]
     return sorted([*apart, *((members[0], members[1]) for members in classes if len(members) > 1)])
 
 
 def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> float:
-    """Seconds by which a round of computing takes longer with an exchange both ways behind it than without, less what
-    the link's rate takes."""
+    """Returns the extra seconds of a round of computing with an exchange in both directions after it, minus the time at
+    the link's rate."""
     sent = work().detach().clone()
     received = torch.empty_like(sent)
     size = sent.numel() * sent.element_size()
@@ -63,7 +63,7 @@ def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> floa
             done.wait()
 
     def burst(rounds: int, talks: bool) -> float:
-        talk()  # so that both begin together
+        talk()  # so that both start together
         _synchronize(exchange.device)
         begin = time.perf_counter()
         for _ in range(rounds):
@@ -74,7 +74,7 @@ def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> floa
         return (time.perf_counter() - begin) / rounds
 
     once = burst(1, True)
-    # Both ends must do as many rounds: as many as the one that is faster would.
+    # Both ends must do the same number of rounds: that of the faster one.
     count = torch.tensor([float(max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(_SECONDS / once))))])
     theirs = torch.empty_like(count)
     for done in dist.batch_isend_irecv([

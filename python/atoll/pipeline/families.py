@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of the library transformers that are separated without the user's help. Between stages only the hidden states
-are sent; each stage computes positions, rotary embeddings and masks by the library's own functions, as the whole model
-does."""
+"""The models of the transformers library that are divided into items automatically. Only the hidden states are sent
+between stages; each stage computes positions, rotary embeddings and masks by the library's own functions, as the whole
+model does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,8 +15,8 @@ GIVEN = frozenset({"attention_mask", "position_ids"})
 
 
 def parts_of(whole: nn.Module, items: Sequence[str] | Parts | None) -> Parts:
-    """Of a known model, or as the user says: names of modules that are called one after the other, or Parts. Raises
-    ValueError for a model that nobody here knows."""
+    """Returns the parts of a known model, or those that the user gives: names of modules that are called one after the
+    other, or Parts. Raises ValueError for an unknown model."""
     if isinstance(items, Parts):
         return items
     if items is not None:
@@ -25,8 +25,8 @@ def parts_of(whole: nn.Module, items: Sequence[str] | Parts | None) -> Parts:
         if kind.__name__ in FAMILIES and kind.__module__.startswith("transformers."):
             return FAMILIES[kind.__name__](whole)
     raise ValueError(
-        f"{type(whole).__name__} has no blocks that atoll.pipeline knows how to separate (it knows "
-        f"{', '.join(sorted(FAMILIES))}): give items=[...], the names of modules that are called one after the other, "
+        f"{type(whole).__name__} is not a model that atoll.pipeline can divide by itself (it knows "
+        f"{', '.join(sorted(FAMILIES))}): pass items=[...], the names of modules that are called one after the other, "
         "or atoll.pipeline.Parts"
     )
 
@@ -39,7 +39,7 @@ def _positions(hidden: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _hidden_like(table: str) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
-    """As wide as the rows of an embedding's table."""
+    """Returns a function that makes hidden states as wide as the rows of an embedding's table."""
 
     def hidden(whole: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
         weight = whole.get_parameter(table)
@@ -49,7 +49,7 @@ def _hidden_like(table: str) -> Callable[[nn.Module, torch.Tensor], torch.Tensor
 
 
 def _rotary(whole: nn.Module) -> Parts:
-    """LLaMA and Qwen2: `model` with embed_tokens, layers, norm and rotary_emb; then lm_head."""
+    """Returns the parts of LLaMA and Qwen2: `model` with embed_tokens, layers, norm and rotary_emb; then lm_head."""
 
     def context(whole: nn.Module, hidden: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
         base: Any = whole.get_submodule("model")
@@ -85,7 +85,7 @@ def _rotary(whole: nn.Module) -> Parts:
 
 
 def _masks(base: Any, hidden: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor) -> dict[str, Any]:
-    """By the kind of a layer's attention."""
+    """Returns the masks by the kind of a layer's attention."""
     from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
     known = {"config": base.config, "inputs_embeds": hidden, "attention_mask": mask, "past_key_values": None,
@@ -97,7 +97,7 @@ def _masks(base: Any, hidden: torch.Tensor, mask: torch.Tensor | None, positions
 
 
 def _gpt2(whole: nn.Module) -> Parts:
-    """GPT-2: `transformer` with wte, wpe, drop, h and ln_f; then lm_head."""
+    """Returns the parts of GPT-2: `transformer` with wte, wpe, drop, h and ln_f; then lm_head."""
 
     def embed(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
         base: Any = whole.get_submodule("transformer")
@@ -135,4 +135,4 @@ FAMILIES: dict[str, Callable[[nn.Module], Parts]] = {
     "LlamaForCausalLM": _rotary,
     "Qwen2ForCausalLM": _rotary,
 }
-"""By the name of a transformers class, also for classes derived from it."""
+"""By the name of a transformers class; also used for derived classes."""

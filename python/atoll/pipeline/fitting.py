@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a plan of the user's fits the memories that Settings give."""
+"""Checks that the user's plan fits the memory set in Settings."""
 
 import json
 from collections.abc import Sequence
@@ -15,8 +15,9 @@ Request = dict[str, Any]
 
 
 def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
-    """Raises ValueError for a plan that does not fit the memories of `request`, which asks the planner the same of the
-    plan's devices: with the stage that lacks most, its bytes, the limit, and the nearest plan that fits."""
+    """Raises ValueError for a plan that does not fit the memories in `request`, the planner's request for the plan's
+    devices. The error names the stage that exceeds its limit most, its bytes, the limit, and the nearest plan that
+    fits."""
     several = any(len(pipe.stages) > len(pipe.ranks) for pipe in plan.pipes)
     lacks, answer = _of_ranks(plan, kind, request) if several else _of_stages(plan, request)
     if not lacks:
@@ -25,15 +26,15 @@ def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
     named = " and ".join(f"stage {number} ({_held(stage, parts)})" for number, stage in worst.stages)
     plural = "" if len(worst.stages) > 1 else "s"
     raise ValueError(
-        f"the plan does not fit the memory that is given: {named} need{plural} {worst.needed:.0f} bytes on rank "
-        f"{worst.rank}, where Settings(memory_bytes=..., margin={request['margin']:g}) leave {worst.limit:.0f}; "
+        f"the plan does not fit the given memory: {named} need{plural} {worst.needed:.0f} bytes on rank "
+        f"{worst.rank}, but Settings(memory_bytes=..., margin={request['margin']:g}) leave {worst.limit:.0f}; "
         f"{_way_out(answer, parts, kind)}"
     )
 
 
 @dataclass(frozen=True)
 class Lack:
-    """A rank whose stages, here with their numbers in the pipeline, need more than its limit."""
+    """A rank whose stages need more than its limit; stages with their numbers in the pipeline."""
 
     rank: int
     stages: list[tuple[int, Stage]]
@@ -42,7 +43,7 @@ class Lack:
 
 
 def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]]:
-    """As the planner prices it."""
+    """Returns the lacks of a plan with one stage per rank, as priced by the planner."""
     from atoll import _C
 
     classes = _classes(request)
@@ -63,7 +64,8 @@ def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]
 
 
 def _of_ranks(plan: Plan, kind: Kind, request: Request) -> tuple[list[Lack], dict[str, Any]]:
-    """With several stages on a rank, of which the planner knows nothing: what they keep is spread evenly over them."""
+    """Returns the lacks of a plan with several stages on a rank, which the planner does not support: what they keep is
+    spread evenly over them."""
     from atoll import _C
 
     classes = _classes(request)
@@ -83,7 +85,8 @@ def _classes(request: Request) -> dict[int, dict[str, Any]]:
 
 
 def _in_flight(pipe: Pipe, kind: Kind, position: int) -> float:
-    """Micro-batches whose activations all stages of the rank hold at once, as the planner counts them."""
+    """Returns the number of micro-batches whose activations all stages of the rank hold at once, as the planner counts
+    them."""
     positions, stages = len(pipe.ranks), len(pipe.stages)
     if kind.splits_backward:
         return min(positions, pipe.micro_batches)
@@ -93,7 +96,7 @@ def _in_flight(pipe: Pipe, kind: Kind, position: int) -> float:
 
 
 def _bytes(stages: Sequence[Stage], in_flight: float, request: Request) -> float:
-    """Of all stages of a rank."""
+    """Returns the bytes of all stages of a rank."""
     samples = request["micro_batch"]
     needed, again, names = 0.0, 0.0, []
     for stage in stages:
@@ -114,13 +117,13 @@ def _state(of: dict[str, Any]) -> float:
 
 
 def _way_out(answer: dict[str, Any], parts: Parts, kind: Kind) -> str:
-    """The nearest plan that fits, and how to have it."""
-    if answer["feasible"]:  # the planner's own, where the user's could not be priced
+    """Describes the nearest plan that fits, and how to use it."""
+    if answer["feasible"]:  # the planner's own plan, if the user's could not be priced
         schedule = " and schedule='zero-bubble'" if kind.is_v else ""
-        return f"nearest that fits, with one stage on each rank{schedule}: {_shown(answer, parts)}; give that plan"
+        return f"nearest that fits, with one stage on each rank{schedule}: {_shown(answer, parts)}; pass that plan"
     for change in answer["nearest"]:
         if change["change"] == "stages":
-            return f"nearest that fits: {_shown(change, parts)}; give that, or plan='auto'"
+            return f"nearest that fits: {_shown(change, parts)}; pass that, or plan='auto'"
     nearest = [f"{change['text']} ({_shown(change, parts)})" for change in answer["nearest"]]
     return f"no plan of these ranks and micro-batches does; nearest with {'; or with '.join(nearest) or 'nothing'}"
 

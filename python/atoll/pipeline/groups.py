@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Process groups of a plan: each pipeline, each part of the batch, and the ranks that hold copies of a parameter."""
+"""The process groups of a plan: each pipeline, each part of the batch, and the ranks that hold copies of a
+parameter."""
 
 import torch.distributed as dist
 from torch import nn
@@ -10,8 +11,8 @@ from atoll.pipeline.plan import Plan
 
 
 def holders_of(whole: nn.Module, parts: Parts, plan: Plan) -> dict[str, tuple[int, ...]]:
-    """For each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or several
-    where stages share it."""
+    """Returns for each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or
+    several if stages share it."""
     first_name = {name: names[0] for names in ties_of(whole) for name in names}
     ranks: dict[str, set[int]] = {}
     for number, item in enumerate(parts.items):
@@ -24,7 +25,7 @@ def holders_of(whole: nn.Module, parts: Parts, plan: Plan) -> dict[str, tuple[in
 
 
 class Groups:
-    """Of one rank. Making them is collective over the default group."""
+    """The groups of one rank. Making them is collective over the default group."""
 
     def __init__(self, plan: Plan, holders: dict[str, tuple[int, ...]], rank: int) -> None:
         place = plan.place(rank)
@@ -32,15 +33,15 @@ class Groups:
         self.pipeline = pipelines[place]
         """The ranks of this rank's pipeline, in its order."""
         self.copies = {ranks: group_in_order(ranks) for ranks in sorted(set(holders.values())) if len(ranks) > 1}
-        """The ranks that hold copies of the same parameters, by themselves. Of groups without this rank nothing may be
-        asked."""
+        """The groups of ranks that hold copies of the same parameters, by these ranks. Groups without this rank must
+        not be used."""
         self.ends = group_in_order([pipe.stages[-1].rank for pipe in plan.pipes]) if len(plan.pipes) > 1 else None
-        """The ranks that compute the loss; None where there is one."""
+        """The ranks that compute the loss; None if there is only one."""
         self.share = self._shares(plan, rank, place)
-        """One rank of each pipeline, in their order, this rank among them."""
+        """One rank of each pipeline, in their order, including this rank."""
 
     def _shares(self, plan: Plan, rank: int, place: int) -> dist.ProcessGroup:
-        """Ranks at the same position; those behind the end of a shorter pipeline are together with its last one."""
+        """Groups ranks at the same position; positions beyond the end of a shorter pipeline use its last rank."""
         found = None
         taken: dict[tuple[int, ...], dist.ProcessGroup] = {}
         for position in range(max(len(pipe.ranks) for pipe in plan.pipes)):

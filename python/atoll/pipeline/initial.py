@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parameters that a rank begins with: drawn for each module by its name, so that they do not depend on who holds
-it, or copied from a model that is there."""
+"""The initial parameters of a rank: drawn for each module by its name, so that they do not depend on which rank holds
+it, or copied from an existing model."""
 
 import contextlib
 import copy
@@ -19,9 +19,9 @@ Draw = Callable[[nn.Module], object]
 @torch.no_grad()
 def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Module:
     """Gives the parameters of a whole model the values that `atoll.pipeline.Pipeline(..., seed=seed)` gives them,
-    however it is cut. Each module is drawn by its own rule (transformers' `_init_weights`, `reset_parameters`, or
-    `draw`) from random numbers of its name and the seed; those of the program go on as they were. Returns the
-    model."""
+    however it is divided. Each module is drawn by its own rule (transformers' `_init_weights`, `reset_parameters`, or
+    `draw`) from random numbers that depend on its name and the seed; the program's random state is unchanged. Returns
+    the model."""
     _draw(model, model, "", seed, draw)
     for names in ties_of(model):
         _copy_tied(model, model, names, seed, draw)
@@ -29,13 +29,13 @@ def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Modu
 
 
 def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module | None]:
-    """The model on the meta device, which takes no memory; and the model itself, where one was given that has data."""
+    """Returns the model on the meta device, which takes no memory, and the given model itself if it has data."""
     is_given = isinstance(model, nn.Module)
     if not isinstance(model, nn.Module):
         with torch.device("meta"):
             made = model()
         if not isinstance(made, nn.Module):
-            raise TypeError(f"model() returned a {type(made).__name__}: give a function that returns a torch.nn.Module")
+            raise TypeError(f"model() returned a {type(made).__name__}: pass a function that returns a torch.nn.Module")
         model = made
     on_meta = {tensor.is_meta for tensor in model.parameters()}
     if not on_meta:
@@ -43,25 +43,25 @@ def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module,
     if on_meta == {True}:
         return copy.deepcopy(model) if is_given else model, None
     if True in on_meta:
-        raise ValueError("some parameters of the model are on the meta device and some are not: make all of them alike")
+        raise ValueError("some parameters of the model are on the meta device and others are not: use one kind for all")
     data: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
     known: dict[int, Any] = {id(tensor): _empty_like(tensor, torch.device("meta")) for tensor in data}
     return copy.deepcopy(model, known), model
 
 
 def check_rules(whole: nn.Module, modules: Iterable[str]) -> None:
-    """`modules`: of all items. Raises ValueError where a module that holds several of them has a rule of its own: no
-    rank has all that it gives values to, so they would not be those of `initialise`."""
+    """Raises ValueError if a module that holds several of `modules`, those of all items, has its own rule: no rank has
+    all the parameters that it initialises, so values would differ from those of `initialise`."""
     if hasattr(whole, "_init_weights"):
-        return  # which comes before reset_parameters, and is for one module
+        return  # it takes precedence over reset_parameters, and works on one module
     for holder in sorted({_parent(name) for name in modules}):
         while True:
             module = whole.get_submodule(holder)
             if hasattr(module, "reset_parameters"):
                 raise ValueError(
                     f"{holder or 'the model'} ({type(module).__name__}) has reset_parameters() and is divided between "
-                    "ranks, of which none has all that it initialises: give initial=, a function of a module, give a "
-                    "model that has its values, or make one item of it"
+                    "ranks, none of which has all parameters that it initialises: pass initial=, a function of a "
+                    "module, pass a model that has its values, or make it one item"
                 )
             if not holder:
                 break
@@ -72,8 +72,8 @@ def fill(
     whole: nn.Module, modules: Iterable[str], source: nn.Module | None, seed: int, draw: Draw | None,
     device: torch.device,
 ) -> None:  # fmt: skip
-    """Gives these modules of a model without data what they begin with, on `device`: the values that `source` has, or
-    drawn ones. What several of them share stays shared."""
+    """Gives these modules of a model without data their initial values on `device`: those of `source`, or drawn ones.
+    What several of them share stays shared."""
     names = list(modules)
     ties = ties_of(whole)
     drawn_like = {first: copy.deepcopy(whole.get_submodule(_parent(first))) for first, *_ in ties}
@@ -108,9 +108,9 @@ def _materialise(module: nn.Module, known: dict[int, Any]) -> None:
 
 @torch.no_grad()
 def _move(whole: nn.Module, names: list[str], device: torch.device) -> None:
-    """As Module.to, for several modules that share parameters."""
+    """Does Module.to for several modules that share parameters."""
     known: dict[int, Any] = {}
-    kept = []  # while ids are compared
+    kept = []  # alive while ids are compared
     for module in (inner for name in names for inner in whole.get_submodule(name).modules()):
         for tensors in (module._parameters, module._buffers):
             for key, tensor in tensors.items():
@@ -138,15 +138,15 @@ def _copy(whole: nn.Module, names: list[str], source: nn.Module) -> None:
 
 @torch.no_grad()
 def _draw(whole: nn.Module, top: nn.Module, prefix: str, seed: int, draw: Draw | None) -> None:
-    """Children before the modules that hold them, as their own rules expect it."""
+    """Draws children before the modules that hold them, as their own rules expect."""
     for name, module in reversed(list(top.named_modules(prefix=prefix))):
         of_all: Draw | None = draw or getattr(whole, "_init_weights", None)
         own: Callable[[], object] | None = getattr(module, "reset_parameters", None)
         if of_all is None and own is None:
             if any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values())):
                 raise ValueError(
-                    f"nothing says how {name or 'the model'} ({type(module).__name__}) is initialised: give it "
-                    "reset_parameters(), give initial=, a function of a module, or give a model that has its values"
+                    f"{name or 'the model'} ({type(module).__name__}) has no rule to initialise it: add "
+                    "reset_parameters(), pass initial=, a function of a module, or pass a model that has its values"
                 )
             continue
         with _numbers_of(seed, name):
@@ -161,8 +161,8 @@ def _copy_tied(
     whole: nn.Module, origin: nn.Module, tied: tuple[str, ...], seed: int, draw: Draw | None,
     names: list[str] | None = None,
 ) -> None:  # fmt: skip
-    """A parameter with several names begins with what its first name says, also where that module is elsewhere.
-    `origin`: a model that has it, or a copy without data of the module that does."""
+    """Gives a parameter with several names the value of its first name, even if that module is on another rank.
+    `origin`: a model that has it, or a copy of its module without data."""
     first = tied[0]
     parent, key = _parent(first), first.rpartition(".")[2]
     module = copy.deepcopy(whole.get_submodule(parent) if origin is whole else origin)
@@ -176,7 +176,7 @@ def _copy_tied(
 
 @contextlib.contextmanager
 def _numbers_of(seed: int, name: str) -> Iterator[None]:
-    """Random numbers of the CPU that depend on these two alone."""
+    """Inside the context, random numbers of the CPU depend only on `seed` and `name`."""
     generator = torch.default_generator
     before = generator.get_state()
     digest = hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=7).digest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model as a list of items, between any two of which it may be cut."""
+"""A model as a list of items, between any two of which it may be divided."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ KINDS = ("embedding", "block", "norm", "head", "other")
 
 
 class Call:
-    """One forward pass of a stage: what the step was given besides the inputs, and what items share."""
+    """One forward pass of a stage: the step's arguments besides the inputs, and what items share."""
 
     def __init__(self, parts: "Parts", whole: nn.Module, given: Mapping[str, Any]) -> None:
         self.given = given
@@ -21,7 +21,7 @@ class Call:
         self._is_known = False
 
     def context(self, hidden: torch.Tensor) -> Any:
-        """Masks, positions and the like, from what passes between stages; computed once."""
+        """Returns masks, positions and the like, computed once from the hidden states."""
         if not self._is_known:
             self._context, self._is_known = self._parts.context(self._whole, hidden, self.given), True
         return self._context
@@ -32,20 +32,21 @@ Run = Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]
 
 @dataclass(frozen=True)
 class Item:
-    """One piece of a model. It takes one tensor, and gives the one that the next item takes."""
+    """One item of a model. It takes one tensor, and returns the input of the next item."""
 
     name: str
-    """Shown, and how plans name it; unique in a model."""
+    """The name that is shown and used in plans; unique in a model."""
     modules: tuple[str, ...]
-    """Those of its parameters, by their names in the whole model."""
+    """The modules with its parameters, by their names in the whole model."""
     run: Run
-    """Of the model (in which the other items' modules are missing), a value and the pass: the item's output."""
+    """Computes the item's output from the model (in which the other items' modules are missing), a value and the
+    pass."""
     kind: str = "block"
-    """embedding, block, norm, head or other. Blocks are what plans count and what may be computed twice."""
+    """embedding, block, norm, head or other. Plans count blocks, and only blocks can be recomputed."""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise ValueError(f"item {self.name!r}: kind {self.kind!r} is none of {', '.join(KINDS)}")
+            raise ValueError(f"item {self.name!r}: unknown kind {self.kind!r}: choose from {', '.join(KINDS)}")
 
 
 def _no_context(whole: nn.Module, hidden: torch.Tensor, given: Mapping[str, Any]) -> None:
@@ -54,17 +55,17 @@ def _no_context(whole: nn.Module, hidden: torch.Tensor, given: Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """A model that is separated into items."""
+    """A model that is divided into items."""
 
     items: tuple[Item, ...]
     everywhere: tuple[str, ...] = ()
-    """Modules without parameters that each stage has: rotary embeddings, say."""
+    """Modules without parameters that every stage has, such as rotary embeddings."""
     context: Callable[[nn.Module, torch.Tensor, Mapping[str, Any]], Any] = _no_context
-    """Of the model, what passes between stages and what the step was given: what Call.context returns."""
+    """Computes the result of Call.context from the model, the hidden states and the step's arguments."""
     given: frozenset[str] = frozenset()
-    """What `step` may be given besides inputs and labels, by name: tensors with a row for each sample."""
+    """The names of further arguments of `step`: tensors with a row for each sample."""
     hidden: Callable[[nn.Module, torch.Tensor], torch.Tensor] | None = None
-    """Of the model and the inputs, both without data, something of the shape and type that passes between stages.
+    """Returns, from the model and the inputs, both without data, a tensor with the shape and type of the hidden states.
     Without it the items are run on the meta device to find out."""
 
     @property
@@ -73,20 +74,21 @@ class Parts:
 
     @property
     def blocks(self) -> list[int]:
-        """The numbers of the items that are blocks."""
+        """Returns the numbers of the items that are blocks."""
         return [number for number, item in enumerate(self.items) if item.kind == "block"]
 
     def modules(self, numbers: Iterable[int]) -> list[str]:
-        """Names of the modules of these items, each once, in order."""
+        """Returns the names of the modules of these items, each once, in order."""
         return list(dict.fromkeys(name for number in numbers for name in self.items[number].modules))
 
 
 def in_turn(whole: nn.Module, names: Sequence[str]) -> Parts:
-    """Modules that are called one after the other. Raises ValueError for one that the model does not have."""
+    """Returns the parts of a model whose modules are called one after the other. Raises ValueError for a missing
+    module."""
     known = dict(whole.named_modules())
     for name in names:
         if name not in known:
-            raise ValueError(f"items: the model has no module {name!r}: give names as named_modules() has them")
+            raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
     items, seen = [], dict.fromkeys(names, 0)
     for name in names:
         shown = name if not seen[name] else f"{name} again {seen[name]}"
@@ -96,7 +98,7 @@ def in_turn(whole: nn.Module, names: Sequence[str]) -> Parts:
 
 
 def calls(name: str) -> Run:
-    """How an item runs that is one module of one tensor."""
+    """Returns the run function of an item that is one module of one tensor."""
 
     def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
         output: torch.Tensor = whole.get_submodule(name)(value)
@@ -106,27 +108,27 @@ def calls(name: str) -> Run:
 
 
 def check_parts(whole: nn.Module, parts: Parts) -> None:
-    """Raises ValueError where the items are not the whole model, each parameter in one of them or shared."""
+    """Raises ValueError unless the items are the whole model, with each parameter in one item or shared."""
     if not parts.items:
-        raise ValueError("items: the list is empty; a model is cut between its items, so give at least one")
+        raise ValueError("items: the list is empty; a model is divided between its items, so pass at least one")
     if len(set(parts.names)) != len(parts.items):
         raise ValueError(f"items: two have the same name: {parts.names}")
     known = dict(whole.named_modules())
     covered: set[str] = set()
     for name in [*parts.modules(range(len(parts.items))), *parts.everywhere]:
         if not name or name not in known:
-            raise ValueError(f"items: the model has no module {name!r}: give names as named_modules() has them")
+            raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
         covered.update(f"{name}.{inner}" for inner, _ in _named_tensors(known[name]))
     left = [name for name, _ in _named_tensors(whole) if name not in covered]
     if left:
         raise ValueError(
-            f"items: {len(left)} parameters and buffers belong to none, the first is {left[0]!r}: no stage would have "
+            f"items: {len(left)} parameters and buffers are in no item, the first is {left[0]!r}: no stage would have "
             "them; name their modules in an item"
         )
     for name in parts.everywhere:
         if any(True for _ in known[name].parameters()):
             raise ValueError(
-                f"items: {name!r} is to be on every stage and has parameters, of which there must be one copy: name it "
+                f"items: {name!r} is on every stage but has parameters, of which there must be only one copy: name it "
                 "in an item"
             )
 
@@ -137,8 +139,8 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def ties_of(whole: nn.Module) -> list[tuple[str, ...]]:
-    """The names of each parameter that has several. Raises ValueError for parameters that are views of each other: on
-    two ranks they would be two."""
+    """Returns the names of each parameter that has several. Raises ValueError for parameters that are views of each
+    other, because on two ranks they would be separate."""
     by_parameter: dict[int, list[str]] = {}
     by_storage: dict[int, tuple[int, str]] = {}
     for name, parameter in whole.named_parameters(remove_duplicate=False):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Losses as sums over elements, which may be cut into micro-batches and pipelines without changing."""
+"""Losses as sums over elements, which can be divided into micro-batches and pipelines without changing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +11,15 @@ IGNORED = -100
 
 
 def next_token_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The loss of transformers' language models, as a sum: each token is predicted from those before it. In float32 at
-    least."""
+    """Returns the loss of transformers' language models as a sum: each token is predicted from earlier ones. Computed
+    in float32 or wider."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     scores = logits[:, :-1].reshape(-1, logits.shape[-1])
     return functional.cross_entropy(scores, labels[:, 1:].reshape(-1), ignore_index=IGNORED, reduction="sum")
 
 
 def next_tokens(labels: torch.Tensor) -> torch.Tensor:
-    """Of how many tokens that is the sum."""
+    """Returns the number of tokens in that sum."""
     return (labels[:, 1:] != IGNORED).sum()
 
 
@@ -29,16 +29,17 @@ def samples(labels: torch.Tensor) -> int:
 
 @dataclass(frozen=True)
 class Loss:
-    """The step's loss is the sum over its elements divided by their number, over all micro-batches and pipelines."""
+    """A loss. A step's loss is the sum over its elements divided by their number, over all micro-batches and
+    pipelines."""
 
     total: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = next_token_sum
-    """Of the model's output and the labels of a micro-batch: the sum over its elements."""
+    """Returns the sum over the elements of a micro-batch, from the model's output and the labels."""
     elements: Callable[[torch.Tensor], torch.Tensor | int] = next_tokens
-    """Of labels: how many elements they have."""
+    """Returns the number of elements of labels."""
 
 
 def loss_of(given: Loss | Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None) -> Loss:
-    """A bare function is a sum over samples; none is the language model's loss."""
+    """Returns the loss. A plain function is a sum over samples; None is the language model's loss."""
     if given is None:
         return Loss()
     return given if isinstance(given, Loss) else Loss(given, samples)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each item of a model costs on this rank's device: seconds forward and backward, and bytes. Items that are alike
-are measured once. Only the item that is measured takes memory."""
+"""Measures the cost of each item of a model on this rank's device: seconds forward and backward, and bytes. Equal items
+are measured once. Only the measured item takes memory."""
 
 import copy
 import hashlib
@@ -28,44 +28,44 @@ Moment = Any  # an event on a device, or seconds on the host's clock
 
 @dataclass
 class Cost:
-    """Of one item at one number of samples, all of them together."""
+    """The cost of one item for a number of samples, all together."""
 
     samples: int
     forward: float
     backward: float
-    """With gradients of parameters that are new."""
+    """The backward pass with new gradients of parameters."""
     accumulate: float
-    """How much longer where they are added to those of earlier micro-batches."""
+    """The extra time if they are added to those of earlier micro-batches."""
     kept_bytes: int
-    """From forward to backward, without parameters."""
+    """Bytes kept from forward to backward, without parameters."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """What a step gets."""
+    """The arguments of a step."""
 
     inputs: torch.Tensor
     labels: torch.Tensor | None
 
     def samples(self, count: int) -> "Example":
-        """So many rows, again from the first one where there are fewer."""
+        """Returns `count` rows, wrapping around if there are fewer."""
         rows = torch.arange(count) % self.inputs.shape[0]
         return Example(self.inputs[rows], None if self.labels is None else self.labels[rows])
 
 
 class Measuring:
-    """One model on one device."""
+    """Measures one model on one device."""
 
     def __init__(
         self, whole: nn.Module, parts: Parts, example: Example, loss: Loss, computing: Computing, device: torch.device,
         seed: int, draw: Draw | None, source: nn.Module | None = None,
     ) -> None:  # fmt: skip
-        """`whole` has no data; it is left so. `source`: the model with its data, where it has any."""
+        """`whole` has no data, and stays so. `source`: the model with its data, if any."""
         self._whole, self._parts, self._example, self._loss, self._source = whole, parts, example, loss, source
         self._computing, self._device, self._seed, self._draw = computing, device, seed, draw
 
     def earlier(self, name: str) -> list[list[Cost]] | None:
-        """What an earlier run measured under this fingerprint; None where none did."""
+        """Returns the measurements of an earlier run with this fingerprint, if any."""
         text = saved.read(name)
         try:
             return None if text is None else [[Cost(**cost) for cost in item] for item in text["items"]]
@@ -73,8 +73,8 @@ class Measuring:
             return None
 
     def costs(self, name: str, sizes: Sequence[int]) -> list[list[Cost]]:
-        """By item, at each of `sizes` samples that memory holds, growing. Kept under this fingerprint for the next
-        run."""
+        """Returns the costs by item at each of `sizes` samples that fit in memory, ascending, and saves them under this
+        fingerprint for the next run."""
         by_kind: dict[str, list[Cost]] = {}
         found = []
         for number, kind in enumerate(self.kinds()):
@@ -85,7 +85,7 @@ class Measuring:
         return found
 
     def kinds(self) -> list[str]:
-        """By item, a text that is equal where items are alike: their modules, parameters, and what they take."""
+        """Returns by item a text that is equal for equal items: their modules, parameters, and inputs."""
         given = [self._example.inputs, *passes(self._whole, self._parts, self._example.inputs)]
         found = []
         for item, value in zip(self._parts.items, given, strict=True):
@@ -101,7 +101,7 @@ class Measuring:
         return found
 
     def fingerprint(self, sizes: Sequence[int], ranks_here: int) -> str:
-        """Equal where a measurement can be used again."""
+        """Returns a text that is equal if a measurement can be reused."""
         facts = {
             "version": VERSION, **saved.surroundings(self._device, ranks_here), "sizes": list(sizes),
             "kinds": self.kinds(), "autocast": str(self._computing.autocast),
@@ -126,7 +126,7 @@ class Measuring:
         return found
 
     def work(self, number: int, samples: int) -> Callable[[], torch.Tensor]:
-        """What issues the item's forward and backward pass, as often as it is called, and returns the output."""
+        """Returns a function that issues the item's forward and backward pass and returns the output."""
         whole, example = copy.deepcopy(self._whole), self._example.samples(samples)
         names = list(dict.fromkeys([*self._parts.items[number].modules, *self._parts.everywhere]))
         fill(whole, names, self._source, self._seed, self._draw, self._device)
@@ -152,7 +152,7 @@ class Measuring:
         self, run: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, parameters: Sequence[nn.Parameter],
         are_new: bool,
     ) -> tuple[float, float]:  # fmt: skip
-        """Forward and backward. `are_new`: whether parameters have no gradients yet."""
+        """Returns the seconds forward and backward. `are_new`: whether parameters have no gradients yet."""
         moments = []
         for step in range(WARM_UP + STEPS):
             if are_new:
@@ -169,7 +169,7 @@ class Measuring:
         for parameter in parameters:
             parameter.grad = None
         if self._device.type != "cpu":
-            moments[-1][-1].synchronize()  # the device has passed all of them then
+            moments[-1][-1].synchronize()  # then the device has passed all of them
         forward = statistics.median(seconds_between(begin, between) for begin, between, _ in moments)
         backward = statistics.median(seconds_between(between, end) for _, between, end in moments)
         return forward, backward
@@ -188,7 +188,7 @@ class Measuring:
         return run
 
     def _value(self, number: int, example: Example) -> torch.Tensor:
-        """What the item gets: the inputs, or something of the shape that the item before it gives."""
+        """Returns the item's input: the inputs, or a tensor with the shape of the previous item's output."""
         if number == 0:
             return example.inputs.to(self._device)
         like = passes(self._whole, self._parts, example.inputs)[number - 1]
@@ -200,7 +200,7 @@ class Measuring:
 
 
 def now(device: torch.device) -> Moment:
-    """By the clock of the device, which is not waited for."""
+    """Returns a moment on the device's clock, without waiting for the device."""
     if device.type == "cpu":
         return time.perf_counter()
     event = torch.Event(device, enable_timing=True)
@@ -213,7 +213,7 @@ def seconds_between(begin: Moment, end: Moment) -> float:
 
 
 def _attention_of(whole: nn.Module, item: Item) -> str:
-    """The kind of attention of a layer, where its model has several."""
+    """Returns a layer's kind of attention if its model has several kinds."""
     kinds = getattr(getattr(whole, "config", None), "layer_types", None)
     place = item.modules[0].rpartition(".")[2]
     return str(kinds[int(place)]) if kinds and item.kind == "block" and place.isdigit() else ""
@@ -222,7 +222,7 @@ def _attention_of(whole: nn.Module, item: Item) -> str:
 def _kept_bytes(
     run: Callable[[torch.Tensor], torch.Tensor], value: torch.Tensor, parameters: Sequence[nn.Parameter]
 ) -> int:
-    """What a forward pass saves for its backward pass, each memory once."""
+    """Returns the bytes that a forward pass saves for its backward pass, counting each memory once."""
     own = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     kept: dict[int, int] = {}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What of a pipeline crosses between islands as packed blocks."""
+"""The data of a pipeline that is sent between islands as packed blocks."""
 
 import logging
 from collections.abc import Sequence
@@ -17,13 +17,13 @@ _log = logging.getLogger("atoll.packing")
 
 @dataclass(frozen=True)
 class Packing:
-    """Formats of blocks, or None for what stays exact."""
+    """Block formats, or None for what stays exact."""
 
     boundaries: str | None = None
     gradients: str | None = None
 
     def check(self, islands: Sequence[Sequence[int]], rank: int) -> None:
-        """Raises ValueError for formats that there are not, and where nobody knows of islands."""
+        """Raises ValueError for unknown formats, and for backends without islands."""
         for name in ("boundaries", "gradients"):
             format = getattr(self, name)
             if format is None:
@@ -31,17 +31,17 @@ class Packing:
             check_format(format)
             if not islands:
                 raise ValueError(
-                    f"{name}={format!r} packs what crosses between islands, and only the backend atoll knows islands: "
-                    'begin with torch.distributed.init_process_group("atoll"), or leave it out'
+                    f"{name}={format!r} packs data between islands, and only the backend atoll has islands: "
+                    'start with torch.distributed.init_process_group("atoll"), or remove it'
                 )
             if len(islands) == 1 and rank == 0:
                 _log.warning(
                     f"atoll.pipeline.Pipeline: all ranks are one island, so {name}={format!r} packs nothing; "
-                    "ATOLL_ISLAND says which island a rank is in"
+                    "ATOLL_ISLAND sets the island of a rank"
                 )
 
     def link_ratio(self, between: Sequence[torch.Tensor], replicas: int) -> float:
-        """Of the bytes that links between islands carry, for the planner; 1 where some of it stays exact."""
+        """Returns the share of bytes that links between islands carry, for the planner; 1 if some data stays exact."""
         if self.boundaries is None or (replicas > 1 and self.gradients is None):
             return 1.0
         rows = [(each.shape[-1], each.element_size()) for each in between if _can_be_packed(each)]
@@ -50,8 +50,8 @@ class Packing:
     def codecs(
         self, pipe: Pipe, parts: Parts, between: Sequence[torch.Tensor], islands: Sequence[Sequence[int]]
     ) -> list[BoundaryCodec | None]:
-        """For each stage of a pipeline, what packs its input. Raises TypeError where a stage passes on what cannot be
-        packed. `between`: what each item gives, without data."""
+        """Returns for each stage of a pipeline the codec of its input. Raises TypeError if a stage's output cannot be
+        packed. `between`: the output of each item, without data."""
         found: list[BoundaryCodec | None] = [None]
         for before, behind in zip(pipe.stages, pipe.stages[1:], strict=False):
             if self.boundaries is None or any(before.rank in ranks and behind.rank in ranks for ranks in islands):
@@ -61,8 +61,9 @@ class Packing:
             if not _can_be_packed(value):
                 raise TypeError(
                     f"boundaries={self.boundaries!r}: item {parts.names[before.last - 1]!r}, the last of a stage, "
-                    f"gives {value.dtype} of shape (samples, {', '.join(map(str, value.shape[1:]))}), and packed are "
-                    "floating-point tensors of two or more dimensions: cut elsewhere, or leave boundaries out"
+                    f"gives {value.dtype} of shape (samples, {', '.join(map(str, value.shape[1:]))}), but only "
+                    "floating-point tensors of at least two dimensions can be packed: cut elsewhere, or remove "
+                    "boundaries"
                 )
             found.append(BoundaryCodec(self.boundaries, value.shape[-1], value.dtype))
         return found

@@ -36,40 +36,40 @@ from atoll.weighting.weights import know as know_weights
 
 
 class Pipeline:
-    """A model whose layers are divided among the ranks of the default group. Every rank makes it with equal arguments
-    and calls its methods alike.
+    """A model whose layers are divided among the ranks of the default group. All ranks must construct it with equal
+    arguments and make the same calls.
 
-    model: a function that returns the model, which is called where tensors have no data, so that no rank needs memory
-        for all of it; parameters are drawn from `seed` and their modules' names (`atoll.pipeline.initialise` gives a
-        whole model the same). Or a model with data, of which each rank keeps what it holds.
-    example: inputs of a step of all pipelines, or inputs and labels. Their shape counts, and with plan="auto" they are
-        what is measured.
-    micro_batches: into how many parts of one size each pipeline divides its batch, or a number for each pipeline. With
-        plan="auto" the mean, and None leaves it to the planner. A Plan or a planner's answer says it itself, and so it
-        says recompute: what is given besides must be the same.
-    plan: "auto" measures the devices and finds the fastest division that fits their memory; "equal" divides the
-        blocks evenly; [15, 17] says how many blocks each stage has, or how many items with what is around the blocks; a
-        Plan, or a planner's answer as a dictionary or a JSON file.
+    model: a function that returns the model. It is called with tensors that have no data, so that no rank needs memory
+        for the whole model; parameters are drawn from `seed` and their modules' names (`atoll.pipeline.initialise`
+        gives a whole model the same values). Or a model with data, of which each rank keeps its part.
+    example: the inputs of a step of all pipelines, or inputs and labels. Their shape matters, and plan="auto" measures
+        with them.
+    micro_batches: the number of equal parts into which each pipeline divides its batch, or a number for each pipeline.
+        With plan="auto" it is the mean, and None leaves it to the planner. A Plan or a planner's answer includes it,
+        and recompute too: values that are also passed must agree.
+    plan: "auto" measures the devices and finds the fastest division that fits their memory; "equal" divides the blocks
+        evenly; [15, 17] gives the number of blocks of each stage, or of items if those around the blocks are included;
+        a Plan, or a planner's answer as a dictionary or a JSON file.
     schedule: "1f1b", "gpipe", "interleaved", "zero-bubble" or "zbv" of torch.distributed.pipelining.
-    replicas: how many pipelines work side by side. Rank r of them belongs to pipeline r modulo `replicas`, or as
-        plan="auto" finds. "auto" lets it choose how many too, of those that divide the ranks, with micro_batches left
-        out. Each pipeline is given its own part of a batch, as `loader` does it.
-    loss: of output and labels the sum over the samples of a micro-batch, or atoll.pipeline.Loss where elements are
-        other than samples. Without it that of a language model: the next token's, labels of -100 left out.
-    items: how the model is separated, where it is none that is known: names of modules that are called one after the
-        other, or atoll.pipeline.Parts.
-    autocast: torch.bfloat16 computes in it where PyTorch says it can; parameters and gradients keep their type.
-    recompute: whether blocks are computed again for their gradients instead of keeping what they need, for all stages
-        or for each. None: as the planner finds, or not.
-    boundaries: "int8", "fp8_e4m3" or "fp8_e5m2" sends what crosses from a stage of one island to one of another as
-        packed blocks, activations and their gradients (docs/fewer-bytes.md): a quarter of float32's bytes, at a loss.
+    replicas: the number of parallel pipelines. Rank r belongs to pipeline r modulo `replicas`, or as plan="auto" finds.
+        "auto" lets the planner choose the number too, among those that divide the ranks; omit micro_batches then. Each
+        pipeline gets its own part of a batch, as from `loader`.
+    loss: returns from output and labels the sum over the samples of a micro-batch; or an atoll.pipeline.Loss if
+        elements are not samples. Default: the loss of a language model on the next token, ignoring labels of -100.
+    items: how to divide a model that is not known: names of modules that are called one after the other, or
+        atoll.pipeline.Parts.
+    autocast: torch.bfloat16 computes in it where PyTorch supports it; parameters and gradients keep their type.
+    recompute: whether blocks are recomputed for their gradients instead of keeping activations, for all stages or for
+        each. None: as the planner finds, or not.
+    boundaries: "int8", "fp8_e4m3" or "fp8_e5m2" sends activations and their gradients between stages of different
+        islands as packed blocks (docs/fewer-bytes.md): a quarter of float32's bytes, with a loss.
     gradients: the same for gradients of parameters that ranks of several islands hold, with error feedback, which
-        checkpoints leave out.
-    initial: of a module, gives its own parameters (recurse=False) their first values, where the model's own way is not
-        wanted.
+        checkpoints do not include.
+    initial: a function that gives a module's own parameters (recurse=False) their initial values, instead of the
+        model's own rule.
 
-    Raises ValueError or TypeError on every rank when arguments of any of them are wrong, do not fit the model or each
-    other, or differ between ranks, and when nothing fits the devices' memory."""
+    Raises ValueError or TypeError on every rank if arguments of any rank are invalid, do not fit the model or each
+    other, or differ between ranks, and if nothing fits the devices' memory."""
 
     def __init__(
         self, model: nn.Module | Callable[[], nn.Module], example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], *,
@@ -97,15 +97,16 @@ class Pipeline:
         wanted, known = self._exchange.agree("atoll.pipeline.Pipeline", asked, SAME_ARGUMENTS)
         found = given_plan(wanted, known, self.device, self._exchange)
         self.plan: Plan
-        """Who holds what; `plan.answer` is what the planner said."""
+        """The assignment of items to ranks; `plan.answer` is the planner's answer."""
         self.profile: dict[str, Any] | None
-        """What all ranks measured, as a request of `atoll plan layers`; None where the plan was given unmeasured."""
+        """All ranks' measurements, as a request of `atoll plan layers`; None if the plan was given without
+        measuring."""
         self.plan, self.profile = found or find_plan(wanted, known, self.device, self._exchange)
         if found is None and self.rank == 0:
             warn_of_one_kind(self.plan.answer)
         self._clock = StepClock(self.device)
         self.place = self.plan.place(self.rank)
-        """The number of this rank's pipeline, and so of its part of the batch."""
+        """The number of this rank's pipeline, and of its part of the batch."""
         self._pipe = self.plan.pipes[self.place]
         self._parts, self._kind, self._loss = known.parts, known.kind, wanted.loss
         self._build(wanted, known)
@@ -115,7 +116,7 @@ class Pipeline:
         holders = holders_of(whole, parts, self.plan)
         self._groups = Groups(self.plan, holders, self.rank)
         self._ties = ties_of(whole)
-        skeleton = copy.deepcopy(whole)  # which stays without data
+        skeleton = copy.deepcopy(whole)  # stays without data
         mine = {number: stage for number, stage in enumerate(self._pipe.stages) if stage.rank == self.rank}
         modules = parts.modules(number for stage in mine.values() for number in stage.numbers)
         held = list(dict.fromkeys([*modules, *parts.everywhere]))
@@ -141,13 +142,13 @@ class Pipeline:
         self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
                               lambda inputs: passes(skeleton, parts, inputs), codecs[:-1])  # fmt: skip
         self._named = self._first_names(modules)
-        first = self.plan.pipes[0]  # for all pipelines: with other cuts or devices a sum has other last bits
+        first = self.plan.pipes[0]  # for all pipelines, because other cuts or devices change the last bits of a sum
         self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], first)]
         self._reducer = Reducer(self._named, holders, self._groups.copies, wanted.packing.gradients)
         know_weights(whole, PipelineWeights(self._groups.share))
 
     def _first_names(self, modules: Sequence[str]) -> dict[str, nn.Parameter]:
-        """This rank's parameters, by their first names in the whole model."""
+        """Returns this rank's parameters by their first names in the whole model."""
         first = {name: names[0] for names in self._ties for name in names}
         found: dict[str, nn.Parameter] = {}
         for module in modules:
@@ -157,9 +158,9 @@ class Pipeline:
         return found
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
-        """The mean loss over all elements of the step, of all pipelines, on every rank; parameters have its gradient
-        afterwards, whatever they had before. All ranks of a pipeline are given the same: its part of the batch, with
-        `attention_mask` and `position_ids` where the model takes them."""
+        """Returns on every rank the mean loss over all elements of the step in all pipelines, and replaces the
+        gradients of parameters by those of that loss. All ranks of a pipeline must pass the same part of the batch,
+        with `attention_mask` and `position_ids` if the model takes them."""
         begin = now(self.device)
         for parameter in self._named.values():
             parameter.grad = None
@@ -169,7 +170,7 @@ class Pipeline:
         return loss
 
     def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
-        """The same loss without gradients. Dropout goes by `train` and `eval`."""
+        """Returns the same loss without gradients. Dropout depends on `train` and `eval`."""
         return self._run(inputs, labels, given, self._runner.evaluate)
 
     def _run(
@@ -197,21 +198,21 @@ class Pipeline:
     def _check(self, inputs: torch.Tensor, labels: torch.Tensor, given: Mapping[str, torch.Tensor]) -> None:
         self._runner.check_batch(len(inputs))
         if len(labels) != len(inputs):
-            raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels: give labels for each sample")
+            raise ValueError(f"{len(inputs)} inputs and {len(labels)} labels: pass labels for each sample")
         for name, value in given.items():
             if name not in self._parts.given:
                 known = ", ".join(sorted(self._parts.given)) or "nothing"
-                raise ValueError(f"step cannot be given {name!r}: besides inputs and labels this model takes {known}")
+                raise ValueError(f"step: unknown argument {name!r}: besides inputs and labels this model takes {known}")
             if value is not None and len(value) not in (1, len(inputs)):
-                raise ValueError(f"{name} has {len(value)} rows for {len(inputs)} samples: give a row for each, or one")
+                raise ValueError(f"{name} has {len(value)} rows for {len(inputs)} samples: pass a row for each, or one")
 
     @property
     def _is_teller(self) -> bool:
-        """Whether this rank tells all others how many elements the step has."""
+        """Whether this rank sends the number of elements of the step to all others."""
         return self.rank == self.plan.pipes[0].stages[-1].rank
 
     def _elements(self, labels: torch.Tensor) -> torch.Tensor:
-        """Of the step of all pipelines; known where the loss is computed."""
+        """Returns the number of elements in the step of all pipelines, known on ranks that compute the loss."""
         total = torch.as_tensor(self._loss.elements(labels), dtype=torch.float64, device=self.device).clone()
         if self._runner.has_last and self._groups.ends is not None:
             total = total.reshape(1)
@@ -221,21 +222,21 @@ class Pipeline:
 
     @torch.no_grad()
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
-        """As torch.nn.utils.clip_grad_norm_ for the whole model: the norm of all gradients of the step, on every rank,
-        before they were made smaller to have at most `max_norm`."""
+        """Does torch.nn.utils.clip_grad_norm_ for the whole model: scales the gradients to a norm of at most
+        `max_norm`, and returns on every rank the norm of all gradients before."""
         if not norm_type > 0:
-            raise ValueError(f"norm_type={norm_type}: give a number above 0, or infinity")
+            raise ValueError(f"norm_type={norm_type}: must be a number above 0, or infinity")
         norm = total_norm(self._counted, norm_type, self._exchange.group, self.device)
-        # The variant that PyTorch would choose differs between device types in the last bits.
+        # The variant that PyTorch would choose varies in the last bits between device types.
         nn.utils.clip_grads_with_norm_(self._named.values(), max_norm, norm, foreach=False)
         return norm
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Those that this rank holds; for optimizers."""
+        """Yields the parameters that this rank holds, for optimizers."""
         return iter(self._named.values())
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """By the names that they have in the whole model; of several names of one, the first."""
+        """Yields this rank's parameters with their names in the whole model; the first name if there are several."""
         return iter(self._named.items())
 
     def train(self, mode: bool = True) -> "Pipeline":
@@ -246,7 +247,7 @@ class Pipeline:
         return self.train(False)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """What this rank holds of the whole model's state_dict, with all names of what has several."""
+        """Returns this rank's part of the whole model's state_dict, with all names of shared tensors."""
         state: dict[str, torch.Tensor] = dict(self.model.state_dict())
         for names in self._ties:
             if names[0] in self._named:
@@ -254,8 +255,8 @@ class Pipeline:
         return state
 
     def save(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None, **extra: Any) -> None:
-        """Writes the whole model's state, and the optimizer's, in torch.distributed.checkpoint's format. `extra` is
-        what JSON can say and all ranks have alike: a loader's state, the step. Collective."""
+        """Writes the state of the whole model and of the optimizer in torch.distributed.checkpoint's format. `extra`
+        are JSON values that are equal on all ranks, such as a loader's state or the step. Collective."""
 
         def own() -> tuple[dict[str, Any], dict[str, Any]]:
             state = {} if optimizer is None else checkpoints.optimizer_state(optimizer, self._names())
@@ -265,8 +266,8 @@ class Pipeline:
         checkpoints.save(Path(folder), self.state_dict(), of_optimizer, extra)
 
     def load(self, folder: str | Path, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
-        """Reads what `save` wrote, with whatever plan and number of ranks; the extra that was saved. Collective. Raises
-        ValueError for a checkpoint of another model, or without the optimizer that is asked for."""
+        """Loads what `save` wrote, with any plan and number of ranks, and returns the saved extra. Collective. Raises
+        ValueError for a checkpoint of another model, or without the requested optimizer."""
         state = self.state_dict()
 
         def checked() -> tuple[None, dict[str, Any]]:
@@ -283,18 +284,16 @@ class Pipeline:
         return {parameter: name for name, parameter in self._named.items()}
 
     def loader(self, dataset: Any, global_batch: int, **options: Any) -> DataLoader:
-        """An atoll.DataLoader that gives each pipeline its part of `global_batch` samples, all of its ranks the same.
-        `options` are the loader's. The last step of an epoch is left out where it is smaller, because micro-batches
-        have one size. Collective. Raises ValueError for pipelines of unlike numbers of ranks."""
+        """Returns an atoll.DataLoader that gives each pipeline its part of `global_batch` samples, the same on all its
+        ranks. `options` are the loader's. A smaller last step of an epoch is dropped, because micro-batches have one
+        size. Collective. Raises ValueError if pipelines have different numbers of ranks."""
 
         def checked() -> tuple[None, dict[str, Any]]:
             check_batch(global_batch, self.plan.shares)
             check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
             for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
                 if name in options:
-                    raise ValueError(
-                        f"{name} cannot be given: the plan says which samples a pipeline gets; leave it out"
-                    )
+                    raise ValueError(f"{name} cannot be given: the plan assigns the samples of a pipeline; remove it")
             return None, {"global_batch": global_batch, "options": sorted(options)}
 
         self._exchange.agree("atoll.pipeline.Pipeline.loader", checked, SAME_ARGUMENTS)
@@ -303,23 +302,23 @@ class Pipeline:
         return DataLoader(dataset, global_batch, model=self.model, policy="fixed", shares=self.plan.shares, **options)
 
     def save_profile(self, path: str | Path) -> None:
-        """Writes what all ranks measured of items, devices and links, on rank 0; other ranks do nothing. `atoll plan
+        """Writes all ranks' measurements of items, devices and links, on rank 0; other ranks do nothing. `atoll plan
         layers PATH` plans from it, `--plan` prices a plan made by hand, and `atoll simulate PATH --layers` simulates
-        either. Raises ValueError where the plan was given and nothing was measured."""
+        either. Raises ValueError if the plan was given and nothing was measured."""
         if self.profile is None:
             raise ValueError(
-                "save_profile has nothing to write: the plan was given, and nothing was measured for it; make the "
-                "pipeline with plan='auto', or give the plan a memory to be held to (Settings.memory_bytes)"
+                "save_profile has nothing to write: the plan was given without measuring; make the pipeline with "
+                "plan='auto', or set a memory limit (Settings.memory_bytes)"
             )
         if self.rank == 0:
             Path(path).write_text(json.dumps(self.profile, indent=1) + "\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Ends the connections of packed gradients, after the last step. On all ranks."""
+        """Ends the connections of packed gradients, after the last step. All ranks must call it."""
         self._reducer.close()
 
     def __str__(self) -> str:
-        """The stages, what the planner predicts of a step and its bound, and what the last steps took."""
+        """The stages, the predicted time of a step and its bound, and the measured time of the last steps."""
         return "\n".join([self.plan.table(self._parts), *verdict(self.plan.answer, self._clock.seconds())])
 
 
@@ -328,12 +327,12 @@ def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_langu
         return Example(example, example if is_language else None)
     if not isinstance(example, Sequence) or [isinstance(each, torch.Tensor) for each in example] != [True, True]:
         raise TypeError(
-            f"example is a {type(example).__name__}: give a tensor, the inputs of a step, or two: inputs and labels"
+            f"example is a {type(example).__name__}: pass a tensor, the inputs of a step, or two: inputs and labels"
         )
     inputs, labels = example
     return Example(inputs, labels)
 
 
 def _owner(holders: Sequence[int], pipe: Pipe) -> int:
-    """Of a pipeline's ranks that hold a parameter, the one that counts it."""
+    """Returns the one of a pipeline's ranks with a parameter that counts it."""
     return min(rank for rank in holders if rank in pipe.ranks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds which items: what a planner found, or what a user says."""
+"""The assignment of items to ranks, found by the planner or given by the user."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,7 +14,7 @@ class Stage:
     """A range of items on one rank."""
 
     first: int
-    last: int  # half open
+    last: int  # exclusive
     rank: int
     recompute: bool = False
 
@@ -25,14 +25,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Pipe:
-    """One of the pipelines that work side by side, each with its part of the batch."""
+    """One of several parallel pipelines, each with its part of the batch."""
 
     stages: tuple[Stage, ...]
     micro_batches: int
 
     @property
     def ranks(self) -> list[int]:
-        """In the order in which the pipeline first meets them."""
+        """The ranks in the order of their first stages."""
         return list(dict.fromkeys(stage.rank for stage in self.stages))
 
 
@@ -42,7 +42,7 @@ class Plan:
 
     pipes: tuple[Pipe, ...]
     answer: dict[str, Any] = field(default_factory=dict, compare=False)
-    """What the planner said (docs/plan-layers.md); empty for a plan of the user's."""
+    """The planner's answer (docs/plan-layers.md); empty for the user's own plan."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -56,18 +56,18 @@ class Plan:
 
     @property
     def shares(self) -> list[int]:
-        """Micro-batches of each pipeline, which is how the batch is divided."""
+        """The micro-batches of each pipeline, by which the batch is divided."""
         return [pipe.micro_batches for pipe in self.pipes]
 
     def place(self, rank: int) -> int:
-        """The number of this rank's pipeline. Raises ValueError for a rank that has no stage."""
+        """Returns the number of this rank's pipeline. Raises ValueError for a rank without a stage."""
         for number, pipe in enumerate(self.pipes):
             if rank in pipe.ranks:
                 return number
         raise ValueError(f"rank {rank} has no stage in the plan: start the job without it")
 
     def table(self, parts: Parts) -> str:
-        """A line for each stage."""
+        """Returns a line for each stage."""
         lines = []
         for number, pipe in enumerate(self.pipes):
             for index, stage in enumerate(pipe.stages):
@@ -82,13 +82,13 @@ def from_counts(
     counts: Sequence[int], parts: Parts, ranks: Sequence[Sequence[int]], kind: Kind, micro_batches: Sequence[int],
     recompute: bool | Sequence[bool],
 ) -> Plan:  # fmt: skip
-    """The same stages in each pipeline: `counts` are blocks, where they add up to those (what comes before the first
-    block is with the first stage, what comes after the last one with the last), or items. Raises ValueError where they
-    add up to neither."""
+    """Returns a plan with the same stages in each pipeline. `counts` are blocks if they add up to the number of blocks
+    (items before the first block are in the first stage, items after the last block in the last), or items. Raises
+    ValueError if they add up to neither."""
     counts = [int(count) for count in counts]
     again = [recompute] * len(counts) if isinstance(recompute, bool) else list(recompute)
     if len(again) != len(counts):
-        raise ValueError(f"recompute has {len(again)} values for {len(counts)} stages: give one for each, or one")
+        raise ValueError(f"recompute has {len(again)} values for {len(counts)} stages: pass one for each, or one")
     ends = _ends(counts, parts)
     pipes = []
     for line, share in zip(ranks, micro_batches, strict=True):
@@ -103,10 +103,10 @@ def from_counts(
 
 
 def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
-    """Behind which item each stage ends."""
+    """Returns the end of each stage, exclusive."""
     items, blocks = len(parts.items), parts.blocks
     if not counts or min(counts) < 0:
-        raise ValueError(f"plan {list(counts)}: give numbers of blocks of at least 0, one for each stage")
+        raise ValueError(f"plan {list(counts)}: pass numbers of blocks of at least 0, one for each stage")
     ends, total = [], 0
     for count in counts:
         total += count
@@ -116,21 +116,21 @@ def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
         ends[-1] = items
     elif total != items:
         raise ValueError(
-            f"plan {list(counts)} has {total}: the model has {len(blocks)} blocks ({items} items with what is around "
-            f"them), so give numbers that add up to {len(blocks)} or to {items}; nearest: {_nearest(counts, parts)}"
+            f"plan {list(counts)} adds up to {total}, but the model has {len(blocks)} blocks ({items} items with those "
+            f"around them): pass numbers that add up to {len(blocks)} or to {items}; nearest: {_nearest(counts, parts)}"
         )
     empty = [stage for stage, (first, last) in enumerate(zip([0, *ends], ends, strict=False)) if first >= last]
     if empty:
         raise ValueError(
-            f"plan {list(counts)}: stage {empty[0]} is empty, and a stage holds at least one item; leave it and its "
-            f"rank out, or give it some; nearest: {_nearest(counts, parts)}"
+            f"plan {list(counts)}: stage {empty[0]} is empty, but a stage holds at least one item; remove it and its "
+            f"rank, or give it some; nearest: {_nearest(counts, parts)}"
         )
     return ends
 
 
 def _nearest(counts: Sequence[int], parts: Parts) -> list[int]:
-    """Numbers of the model's blocks (of its items, where those are fewer than stages) in the proportion of `counts`,
-    none 0."""
+    """Returns numbers of the model's blocks (or items, if there are fewer blocks than stages) in proportion to
+    `counts`, none of them 0."""
     wanted = len(parts.blocks) if len(parts.blocks) >= len(counts) else len(parts.items)
     near = [max(1, count) for count in counts]
     while sum(near) != wanted and (sum(near) < wanted or max(near) > 1):
@@ -145,30 +145,30 @@ def _nearest(counts: Sequence[int], parts: Parts) -> list[int]:
 
 
 def equal_counts(parts: Parts, stages: int) -> list[int]:
-    """Blocks of each stage, as many as the others or one more."""
+    """Returns the blocks of each stage, which differ by at most one."""
     whole, rest = divmod(len(parts.blocks), stages)
     return [whole + (stage < rest) for stage in range(stages)]
 
 
 def ranks_in_lines(ranks: int, replicas: int) -> list[list[int]]:
-    """By pipeline the ranks of its stages: neighbours hold the same stage, so that what replicas exchange stays near.
-    Raises ValueError where ranks are missing."""
+    """Returns by pipeline the ranks of its stages. Neighbours hold the same stage, so that replicas exchange data with
+    near ranks. Raises ValueError if ranks are missing."""
     if replicas < 1 or ranks % replicas:
         fitting = [count for count in range(1, ranks + 1) if ranks % count == 0]
         nearest = min(fitting, key=lambda count: abs(count - replicas))
         raise ValueError(
-            f"replicas={replicas} pipelines of equally many ranks cannot be made of {ranks} ranks: start "
-            f"{max(1, replicas) * (ranks // max(1, replicas) + 1)} ranks, or give replicas={nearest}"
+            f"replicas={replicas} pipelines of equally many ranks cannot be made from {ranks} ranks: start "
+            f"{max(1, replicas) * (ranks // max(1, replicas) + 1)} ranks, or use replicas={nearest}"
         )
     return [list(range(first, ranks, replicas)) for first in range(replicas)]
 
 
 def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
-    """Raises ValueError for a plan that is not for this model, schedule or job."""
+    """Raises ValueError for a plan that does not fit this model, schedule or job."""
     held = [rank for pipe in plan.pipes for rank in pipe.ranks]
     if missing := sorted(set(held) - set(range(ranks))):
         raise ValueError(
-            f"the plan needs rank {missing[0]}, and the job has ranks 0 to {ranks - 1}: start {max(held) + 1} ranks, "
+            f"the plan needs rank {missing[0]}, but the job has ranks 0 to {ranks - 1}: start {max(held) + 1} ranks, "
             f"or make a plan for these; {_nearest_for(plan, parts, kind, ranks)}"
         )
     if twice := sorted({rank for rank in held if held.count(rank) > 1}):
@@ -182,9 +182,9 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
 
 
 def _nearest_for(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> str:
-    """What to give instead where ranks are missing: equally many blocks for those that are there, in as many of the
-    plan's pipelines as divide them, and a number of micro-batches that the schedule can have. For fewer ranks, where
-    the model has not so many items."""
+    """Describes a plan to use if ranks are missing: equally many blocks for the present ranks, in as many of the plan's
+    pipelines as divide them, and a number of micro-batches that the schedule supports; for fewer ranks if the model
+    does not have enough items."""
     most = max((len(pipe.stages) // max(1, len(pipe.ranks)) for pipe in plan.pipes), default=1)
     for used in range(ranks, 0, -1):
         replicas = max(count for count in range(1, len(plan.pipes) + 1) if used % count == 0)
@@ -206,10 +206,10 @@ def _nearest_for(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> str:
 def _check_pipe(pipe: Pipe, parts: Parts, kind: Kind) -> None:
     ends = [0, *(stage.last for stage in pipe.stages)]
     if not pipe.stages or any(stage.first != end for stage, end in zip(pipe.stages, ends, strict=False)):
-        raise ValueError("the plan's stages do not follow each other: each begins with the item behind the one before")
+        raise ValueError("the plan's stages are not contiguous: each must start with the item after the previous stage")
     if any(stage.first >= stage.last for stage in pipe.stages) or ends[-1] != len(parts.items):
         raise ValueError(
-            f"the plan is for {ends[-1]} items, in stages of at least one; the model has {len(parts.items)}: make a "
+            f"the plan is for {ends[-1]} items, in stages of at least one, but the model has {len(parts.items)}: make a "
             "plan for this model"
         )
     positions = pipe.ranks
@@ -217,13 +217,13 @@ def _check_pipe(pipe: Pipe, parts: Parts, kind: Kind) -> None:
     wanted = [positions[place] for place in kind.ranks_of_stages(len(positions), len(pipe.stages))]
     if [stage.rank for stage in pipe.stages] != wanted:
         raise ValueError(
-            f"schedule {kind.name!r} has its stages on ranks {wanted}, the plan on "
-            f"{[stage.rank for stage in pipe.stages]}: give the plan of this schedule"
+            f"schedule {kind.name!r} has its stages on ranks {wanted}, but the plan on "
+            f"{[stage.rank for stage in pipe.stages]}: pass a plan for this schedule"
         )
     if kind.splits_backward and any(stage.recompute for stage in pipe.stages):
         raise ValueError(
-            f"schedule {kind.name!r} computes gradients of parameters later, and PyTorch would compute a block again "
-            "for each of them: give recompute=False, or schedule '1f1b', 'gpipe' or 'interleaved'"
+            f"schedule {kind.name!r} computes gradients of parameters later, and PyTorch would recompute a block for "
+            "each of them: use recompute=False, or schedule '1f1b', 'gpipe' or 'interleaved'"
         )
 
 
@@ -241,9 +241,9 @@ def _check_shares(plan: Plan, kind: Kind) -> None:
 
 
 def nearest_shares(plan: Plan, kind: Kind) -> list[int] | None:
-    """Micro-batches of each pipeline that the schedule can have, near the plan's and as many in all; None where none
-    are found."""
-    for whole_rounds in (False, True):  # those of whole rounds can always be moved from one pipeline to another
+    """Returns micro-batches of each pipeline that the schedule supports, near the plan's and with the same total; None
+    if none are found."""
+    for whole_rounds in (False, True):  # whole rounds can always be moved from one pipeline to another
         found = _moved_shares(plan, kind, whole_rounds)
         if found is not None:
             return found
@@ -251,7 +251,7 @@ def nearest_shares(plan: Plan, kind: Kind) -> list[int] | None:
 
 
 def _moved_shares(plan: Plan, kind: Kind, whole_rounds: bool) -> list[int] | None:
-    """Each share is made a possible one, and then the smallest moves give the sum again."""
+    """Makes each share a supported one, and then restores the sum by the smallest moves."""
     total = sum(plan.shares)
 
     def is_able(number: int, count: int) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients of parameters that several ranks hold, and the norm of all gradients."""
+"""Reduces gradients of parameters that several ranks hold, and computes the norm of all gradients."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,13 +19,14 @@ _Pending = tuple[Any, torch.Tensor, list[nn.Parameter], list[torch.Tensor]]
 
 class Reducer:
     """Adds up gradients over the ranks that hold copies of a parameter: those of other pipelines, and stages that share
-    it. Each gets the same bits. With a format they cross between islands as packed blocks, with error feedback."""
+    it. All get the same bits. With a format, gradients are sent between islands as packed blocks, with error
+    feedback."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]],
         groups: Mapping[tuple[int, ...], dist.ProcessGroup], format: str | None = None,
     ) -> None:  # fmt: skip
-        """`parameters`: of this rank, by their first names in the whole model. Collective over the groups."""
+        """Collective over the groups. `parameters`: those of this rank, by their first names in the whole model."""
         self._copies: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
         self._packed: list[_Packed] = []
         for ranks, group in groups.items():
@@ -38,14 +39,14 @@ class Reducer:
                 self._copies.append((group, [parameters[name] for name in held]))
 
     def close(self) -> None:
-        """Ends the connections of packed gradients. On all ranks."""
+        """Ends the connections of packed gradients. All ranks must call it."""
         for packed in self._packed:
             packed.exchange.close()
 
     @torch.no_grad()
     def reduce(self) -> None:
-        """Collective, after the last backward pass of a step. Where only some ranks used a parameter, others count as
-        zeros; what nobody used has no gradient."""
+        """Reduces the gradients after the last backward pass of a step. Collective. If only some ranks used a
+        parameter, the others count as zeros; a parameter that no rank used has no gradient."""
         pending = self._begin()
         for packed in self._packed:
             packed.reduce()
@@ -70,7 +71,7 @@ class Reducer:
 
 
 class _Packed:
-    """Gradients of one group's parameters as packed blocks. What is not sent yet is added to the next step's."""
+    """Sends gradients of one group's parameters as packed blocks. The loss is added to the next step's gradients."""
 
     def __init__(self, group: dist.ProcessGroup, format: str, parameters: Sequence[nn.Parameter]) -> None:
         self._group, self._buckets = group, _buckets(parameters)
@@ -103,7 +104,7 @@ def _gradients(bucket: Sequence[nn.Parameter]) -> list[torch.Tensor]:
 
 
 def _used(bucket: Sequence[nn.Parameter], like: torch.Tensor) -> torch.Tensor:
-    """Of each parameter, whether this rank used it."""
+    """Returns for each parameter whether this rank used it."""
     used = like.new_ones(len(bucket))
     for place, parameter in enumerate(bucket):
         if parameter.grad is None:
@@ -114,7 +115,7 @@ def _used(bucket: Sequence[nn.Parameter], like: torch.Tensor) -> torch.Tensor:
 def _take(
     bucket: Sequence[nn.Parameter], gradients: Sequence[torch.Tensor], values: torch.Tensor, used: torch.Tensor
 ) -> None:
-    """Parameters that somebody used get views of `values`: copying each back would take a pass over all of them."""
+    """Gives used parameters views of `values` as gradients, because copying back would take a pass over all of them."""
     parts = torch.split(values, [gradient.numel() for gradient in gradients])
     for place, (parameter, gradient, part) in enumerate(zip(bucket, gradients, parts, strict=True)):
         if parameter.grad is not None or used[place] > 0:
@@ -122,7 +123,7 @@ def _take(
 
 
 def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
-    """Of one type and about BUCKET_BYTES each."""
+    """Returns buckets of parameters of one type, of about BUCKET_BYTES each."""
     buckets: list[list[nn.Parameter]] = []
     room: dict[torch.dtype, tuple[int, list[nn.Parameter]]] = {}
     for parameter in parameters:
@@ -140,8 +141,8 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def total_norm(
     parameters: Sequence[nn.Parameter], norm_type: float, group: dist.ProcessGroup, device: torch.device
 ) -> torch.Tensor:
-    """Of the gradients of the group's ranks, of which each gives its own `parameters`, with the same bits on all.
-    Collective."""
+    """Returns the norm of the gradients of all the group's ranks, each with its own `parameters`, with the same bits on
+    all. Collective."""
     norms = [
         torch.linalg.vector_norm(parameter.grad, norm_type).to(torch.float64)
         for parameter in parameters

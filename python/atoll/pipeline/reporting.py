@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a pipeline says of its plan: what was predicted, measured and bound, and what simpler plans would take."""
+"""Reports a pipeline's plan: the predicted and measured time, the bound, and the time of simpler plans."""
 
 import logging
 from collections import deque
@@ -16,23 +16,23 @@ _KEPT = 20  # steps
 
 
 class StepClock:
-    """The seconds of the last steps on this rank."""
+    """Measures the seconds of the last steps on this rank."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._steps: deque[tuple[Moment, Moment]] = deque(maxlen=_KEPT)
 
     def add(self, begin: Moment) -> None:
-        """A step that began then has ended."""
+        """Adds a step that started at `begin` and has ended."""
         self._steps.append((begin, now(self._device)))
 
     def seconds(self) -> list[float]:
-        """Of the steps that have ended on the device too."""
+        """Returns the seconds of the steps that have ended on the device as well."""
         return [seconds_between(begin, end) for begin, end in self._steps if isinstance(end, float) or end.query()]
 
 
 def verdict(answer: dict[str, Any], measured: list[float]) -> Iterator[str]:
-    """Lines: what the planner predicts of a step, its bound, what was measured, and devices of one kind alone."""
+    """Yields lines with the predicted time of a step, its bound, the measured time, and that of devices of one kind."""
     from atoll.planning.layers_table import verdict as lines_of
     from atoll.planning.table import seconds_text
 
@@ -44,7 +44,7 @@ def verdict(answer: dict[str, Any], measured: list[float]) -> Iterator[str]:
 
 
 def warn_of_one_kind(answer: dict[str, Any]) -> None:
-    """Where devices of one kind alone are faster than the plan of all."""
+    """Warns if devices of one kind alone are faster than the plan for all."""
     alone = answer.get("homogeneous")
     if not alone or not alone["wins"]:
         return
@@ -56,6 +56,6 @@ def warn_of_one_kind(answer: dict[str, Any]) -> None:
     _log.warning(
         f"atoll.pipeline.Pipeline: {named} alone ({alone['kind']}) would take {seconds_text(alone['seconds'])} for a "
         f"step, {gain:.1f} % less than the {seconds_text(answer['seconds'])} of the fastest plan for all ranks. A rank "
-        f"without a stage cannot be in a job, so this one goes on with all: start one of {named} alone, with "
-        f"replicas={len(alone['pipelines'])}, to have the faster one"
+        f"without a stage cannot be in a job, so this job uses all ranks: for the faster plan start a job with "
+        f"{named} only, with replicas={len(alone['pipelines'])}"
     )

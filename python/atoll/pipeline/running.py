@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stages and schedules of torch.distributed.pipelining for the shapes that come, made once for each."""
+"""Runs stages and schedules of torch.distributed.pipelining, which are made once for each shape of batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Given = Mapping[str, torch.Tensor]
 
 SHAPES = 16
-"""Schedules that are kept, each with memory for what it receives."""
+"""The number of kept schedules, each with memory for what it receives."""
 
 
 class _Stage(PipelineStage):
-    """PyTorch 2.11 compares what a stage gives with `output_args`. Of the last one nothing is sent, so that its are not
-    known ahead."""
+    """Skips a check of the last stage: PyTorch 2.11 compares a stage's outputs with `output_args`, which are unknown
+    for the last stage, because it sends nothing."""
 
     def _validate_fwd_outputs(self, outputs: tuple[torch.Tensor, ...]) -> None:
         if not self.is_last:
@@ -32,14 +32,15 @@ class _Stage(PipelineStage):
 
 
 class Runner:
-    """This rank's stages of one pipeline, in whatever shapes batches have; those of the last SHAPES are kept."""
+    """Runs this rank's stages of one pipeline for batches of any shape; schedules for the last SHAPES shapes are
+    kept."""
 
     def __init__(
         self, modules: Mapping[int, StageModule], pipe: Pipe, kind: Kind, group: dist.ProcessGroup,
         device: torch.device, passes: Passes, codecs: Sequence[BoundaryCodec | None],
     ) -> None:  # fmt: skip
-        """`modules`: by the stage's number. `passes`: of inputs without data, what each item gives (stage.passes).
-        `codecs`: of each stage, what packs its input."""
+        """`modules`: by the stage's number. `passes`: returns the outputs of items for inputs without data
+        (stage.passes). `codecs`: the codec of each stage's input."""
         self._modules, self._pipe, self._kind, self._group = dict(sorted(modules.items())), pipe, kind, group
         self._device, self._passes, self._codecs = device, passes, codecs
         self._made: dict[tuple[Any, ...], Any] = {}
@@ -54,7 +55,8 @@ class Runner:
         return len(self._pipe.stages) - 1 in self._modules
 
     def check_batch(self, samples: int) -> None:
-        """Raises ValueError for a batch that has no equal micro-batches, with the nearest that has."""
+        """Raises ValueError for a batch that cannot be divided into equal micro-batches, and names the nearest that
+        can."""
         count = self._pipe.micro_batches
         if samples and samples % count == 0:
             return
@@ -64,7 +66,7 @@ class Runner:
         nearest = min(dividing, key=lambda each: abs(each - count), default=None)
         other = "" if nearest is None else f", or make the pipeline with micro_batches={nearest}"
         raise ValueError(
-            f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size: give {near} "
+            f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size: use {near} "
             f"samples{other}"
         )
 
@@ -76,11 +78,11 @@ class Runner:
         return True
 
     def train(self, inputs: torch.Tensor, labels: torch.Tensor, given: Given, loss: LossOf) -> torch.Tensor:
-        """Forward and backward passes of this pipeline's batch; the sum of its micro-batches' losses, 0 where the last
-        stage is elsewhere. Gradients are added to those that parameters have."""
+        """Runs the forward and backward passes of this pipeline's batch, and returns the sum of the micro-batches'
+        losses; 0 if the last stage is on another rank. Adds gradients to those of the parameters."""
         key = (tuple(inputs.shape), inputs.dtype)
         schedule = self._made.pop(key, None) or self._schedule(inputs)
-        self._made[key] = schedule  # as the newest
+        self._made[key] = schedule  # now the newest
         if len(self._made) > SHAPES:
             del self._made[next(iter(self._made))]
         arguments = (inputs,) if self.has_first else ()
@@ -93,7 +95,7 @@ class Runner:
 
     @torch.no_grad()
     def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, given: Given, loss: LossOf) -> torch.Tensor:
-        """The same without gradients. All micro-batches pass one stage of a rank before its next one."""
+        """The same without gradients. All micro-batches pass one stage of a rank before the next."""
         count = self._pipe.micro_batches
         rows = {name: value.chunk(count) for name, value in given.items()}
         values, targets = list(inputs.chunk(count)), labels.chunk(count)
@@ -109,7 +111,7 @@ class Runner:
                 value = module(values[place], **{name: parts[place] for name, parts in rows.items()})
                 if module.is_last:
                     losses.append(loss(value, targets[place]))
-                    continue  # outputs are large, and nobody needs them any more
+                    continue  # outputs are large, and no longer needed
                 if behind is not None:
                     sent.append((dist.isend(value, group=self._group, group_dst=behind), value))
                 values[place] = value
@@ -118,7 +120,7 @@ class Runner:
         return self._sum(losses)
 
     def _neighbour(self, number: int) -> int | None:
-        """The position of the rank with this stage; None where there is none, or it is this rank."""
+        """Returns the position of the rank with this stage; None if there is none, or it is this rank."""
         if number in self._modules or not 0 <= number < len(self._pipe.stages):
             return None
         return self._pipe.ranks.index(self._pipe.stages[number].rank)
@@ -133,13 +135,13 @@ class Runner:
         return torch.stack([each.detach() for each in losses]).to(torch.float64).sum()
 
     def _micro(self, inputs: torch.Tensor) -> torch.Tensor:
-        """The shape of a micro-batch."""
+        """Returns a tensor with the shape of a micro-batch."""
         samples = inputs.shape[0] // self._pipe.micro_batches
         return torch.empty(samples, *inputs.shape[1:], dtype=inputs.dtype, device="meta")
 
     def _received(self, micro: torch.Tensor) -> list[torch.Tensor]:
-        """What each stage but the first takes for inputs of this shape, without data. Raises ValueError on all ranks of
-        the pipeline where some of it is not as wide as in the example, and packed."""
+        """Returns the input of each stage except the first for inputs of this shape, without data. Raises ValueError on
+        all ranks of the pipeline if a packed one is not as wide as in the example."""
         between = self._passes(micro)
         found = []
         for stage, codec in zip(self._pipe.stages[1:], self._codecs[1:], strict=True):
@@ -148,7 +150,7 @@ class Runner:
         return found
 
     def _schedule(self, inputs: torch.Tensor) -> Any:
-        """With shapes stated, so that PyTorch need not run the model to find them out."""
+        """Makes the schedule with explicit shapes, so that PyTorch does not run the model to infer them."""
         micro = self._micro(inputs)
         received = [_trained(each) for each in self._received(micro)]
         stages = []
@@ -156,7 +158,7 @@ class Runner:
             stages.append(_Stage(
                 module, number, len(self._pipe.stages), self._device, group=self._group,
                 input_args=micro if module.is_first else received[number - 1],
-                output_args=micro if module.is_last else received[number],  # of the last one nothing is sent
+                output_args=micro if module.is_last else received[number],  # the last stage sends nothing
             ))  # fmt: skip
         is_single = isinstance(self._kind.build, type) and issubclass(self._kind.build, PipelineScheduleSingle)
         held: Any = stages[0] if is_single else stages

@@ -15,7 +15,7 @@ from atoll.pipeline.items import Call, Item, Parts
 
 
 class Elsewhere(nn.Module):
-    """In the place of a module that other ranks hold."""
+    """Replaces a module that other ranks hold."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Elsewhere(nn.Module):
 
 
 def prune(whole: nn.Module, kept: Iterable[str]) -> None:
-    """Leaves these modules of the model; names stay those of the whole model."""
+    """Keeps only these modules of the model; names stay those of the whole model."""
     _prune(whole, "", set(kept))
 
 
@@ -46,7 +46,7 @@ class Computing:
     """How a stage computes."""
 
     recompute: bool = False
-    """Whether blocks keep their inputs alone and are computed again for their gradients."""
+    """Whether blocks keep only their inputs and are recomputed for their gradients."""
     autocast: torch.dtype | None = None
 
     def context(self, device: torch.device) -> contextlib.AbstractContextManager[Any]:
@@ -56,19 +56,19 @@ class Computing:
 
 
 class StageModule(nn.Module):
-    """What a torch.distributed.pipelining stage computes: of the model's inputs or the hidden states before it the
-    hidden states behind it or the model's output."""
+    """The module of a torch.distributed.pipelining stage. It maps the model's inputs, or the hidden states of the
+    previous stage, to the next hidden states or the model's output."""
 
     def __init__(
         self, whole: nn.Module, parts: Parts, numbers: Sequence[int], computing: Computing, device: torch.device,
         passed: torch.dtype | None, incoming: BoundaryCodec | None = None, outgoing: BoundaryCodec | None = None,
     ) -> None:  # fmt: skip
-        """`numbers`: of its items, in a row. `passed`: the type of what it sends to the next stage. `incoming` and
-        `outgoing`: how that comes packed and leaves packed."""
+        """`numbers`: of its items, which are consecutive. `passed`: the type of the tensor for the next stage.
+        `incoming` and `outgoing`: the codecs of its input and output."""
         super().__init__()
         self.numbers = list(numbers)
         self.is_first, self.is_last = self.numbers[0] == 0, self.numbers[-1] == len(parts.items) - 1
-        self._whole, self._parts = (whole,), parts  # in a tuple, so that it is no child
+        self._whole, self._parts = (whole,), parts  # in a tuple, so that it is not a child module
         self._computing, self._device, self._passed = computing, device, passed
         self._incoming, self._outgoing = incoming, outgoing
         self.held = nn.ModuleDict(
@@ -90,7 +90,7 @@ class StageModule(nn.Module):
     def _run(self, item: Item, whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
         if not (self._computing.recompute and item.kind == "block" and torch.is_grad_enabled()):
             return item.run(whole, value, call)
-        call.context(value)  # once, and not again with each block
+        call.context(value)  # once, instead of for each recomputed block
         again: torch.Tensor = checkpoint(item.run, whole, value, call, use_reentrant=False)
         return again
 
@@ -99,12 +99,12 @@ class StageModule(nn.Module):
         if self._outgoing is not None:
             value = self._outgoing.encode(value)
         if torch.is_grad_enabled() and value.is_floating_point() and not value.requires_grad:
-            value.requires_grad_()  # nothing before it is trained; the next stage sends a gradient all the same
+            value.requires_grad_()  # nothing before it is trained, but the next stage still sends a gradient
         return value
 
 
 class _Received(torch.autograd.Function):
-    """Nothing, but that the gradient lies in memory as the stage before expects to receive it."""
+    """The identity, with a gradient whose memory layout is the one that the previous stage expects to receive."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
@@ -116,8 +116,8 @@ class _Received(torch.autograd.Function):
 
 
 def passes(whole: nn.Module, parts: Parts, inputs: torch.Tensor) -> list[torch.Tensor]:
-    """What each item but the last gives for inputs of this shape, without data; `whole` has none either. Raises
-    ValueError where that is no tensor."""
+    """Returns the output of each item except the last for inputs of this shape, without data; `whole` has none either.
+    Raises ValueError if an output is not a tensor."""
     inputs = torch.empty_like(inputs, device="meta")
     count = len(parts.items) - 1
     if parts.hidden is not None:
@@ -128,8 +128,8 @@ def passes(whole: nn.Module, parts: Parts, inputs: torch.Tensor) -> list[torch.T
             value = item.run(whole, value, call)
             if not isinstance(value, torch.Tensor):
                 raise ValueError(
-                    f"item {item.name!r} gives a {type(value).__name__}: stages send one tensor; put what belongs "
-                    "together in one item"
+                    f"item {item.name!r} returns a {type(value).__name__}, but stages send one tensor: combine "
+                    "items that share more than one tensor"
                 )
             found.append(value)
     return found

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll plan`: what plans would do, before a training."""
+"""`atoll plan`: predicts the effect of plans before a training."""

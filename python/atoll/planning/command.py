@@ -10,31 +10,31 @@ import typer
 from atoll.planning import ranks as ranks_of
 
 SCHEMA = 1
-plan = typer.Typer(name="plan", help="What plans would do, before a training.", no_args_is_help=True)
+plan = typer.Typer(name="plan", help="Predict the effect of plans before a training.", no_args_is_help=True)
 
-_RANK_HELP = "A rank in short form, again for each: fast:cost=0.002+0.0005b takes 2 ms and 0.5 ms for each sample."
+_RANK_HELP = "A rank in short form; repeat for each. fast:cost=0.002+0.0005b takes 2 ms plus 0.5 ms per sample."
 
 
 @plan.command()
 def batches(
-    batch: Annotated[int, typer.Option(min=1, help="Samples of a step of all ranks together.")],
+    batch: Annotated[int, typer.Option(min=1, help="Samples per step over all ranks.")],
     rank: Annotated[list[str] | None, typer.Option(metavar="RANK", help=_RANK_HELP)] = None,
     ranks: Annotated[str, typer.Option(metavar="FILE", help="Ranks as a JSON list of objects.")] = "",
     profiles: Annotated[
-        list[str] | None, typer.Option(metavar="FILE", help="A device as it was measured, again for each rank.")
+        list[str] | None, typer.Option(metavar="FILE", help="A measured device profile; repeat for each rank.")
     ] = None,
     policy: Annotated[str, typer.Option(help="Only this policy, with its times rank by rank.")] = "",
-    form: Annotated[str, typer.Option(help="Of a balancenet policy: normalised or literal.")] = "",
-    shares: Annotated[str, typer.Option(metavar="A,B,...", help="Of the policy fixed: a share for each rank.")] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Of the policy random.")] = 0,
-    slowdown: Annotated[float, typer.Option(min=0, help="Of energy: how much longer than the optimum.")] = 0.1,
-    probe: Annotated[int, typer.Option(min=0, help="Of kaitian: batch of the scores; 0 is an equal share.")] = 0,
+    form: Annotated[str, typer.Option(help="Form of a balancenet policy: normalised or literal.")] = "",
+    shares: Annotated[str, typer.Option(metavar="A,B,...", help="Shares of the policy fixed, one per rank.")] = "",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the policy random.")] = 0,
+    slowdown: Annotated[float, typer.Option(min=0, help="For energy: allowed slowdown against the optimum.")] = 0.1,
+    probe: Annotated[int, typer.Option(min=0, help="For kaitian: batch of the scores; 0: an equal share.")] = 0,
     balancenet: Annotated[bool, typer.Option("--balancenet", help="Show what BalanceNet computes by rank.")] = False,
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
-    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with charts, complete in FILE.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a self-contained page with charts.")] = "",
 ) -> None:
-    """Compare how policies would divide a batch among ranks: predicted times, waiting, energy and the distance from the
-    shortest step that any division has.
+    """Compare how policies would divide a batch among ranks: predicted times, waiting, energy, and the distance from
+    the lower bound of any division.
 
     Ranks come from --ranks, --rank and --profiles, in this order."""
     try:
@@ -67,7 +67,7 @@ def _ranks(file: str, short: list[str], profiles: list[str]) -> list[dict[str, A
     for path in profiles:
         found.append(ranks_of.from_profile(path, len(found)))
     if not found:
-        raise ValueError(f"there are no ranks: give --rank {ranks_of.SHORT_FORM}, --ranks FILE or --profiles FILE")
+        raise ValueError(f"no ranks are given: give --rank {ranks_of.SHORT_FORM}, --ranks FILE or --profiles FILE")
     return found
 
 
@@ -75,11 +75,11 @@ def _shares(text: str) -> list[float]:
     try:
         return [float(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--shares {text!r}: give a number for each rank, with commas between") from None
+        raise ValueError(f"--shares {text!r}: give a number for each rank, separated by commas") from None
 
 
 def _answer(request: dict[str, Any], policy: str, form: str, balancenet: bool) -> dict[str, Any]:
-    """What is shown: one plan, or all of them."""
+    """Returns what is shown: one plan, or all of them."""
     from atoll import _C
 
     if form and not policy.startswith("balancenet"):

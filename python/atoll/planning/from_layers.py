@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `atoll plan layers` was asked and answered, as a plan that `atoll simulate` takes."""
+"""Converts a request and an answer of `atoll plan layers` to a plan for `atoll simulate`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -13,17 +13,18 @@ _FASTEST = 1e18  # bytes per second of a link that takes no time
 
 
 def plan_of(request: Mapping[str, Any], answer: Mapping[str, Any]) -> Document:
-    """The same stages, links and reductions. Every class of devices is an island, and every pair of classes has rails
-    of its own for each rank, as the planner's links do not share. ValueError for an answer without a plan."""
+    """Returns a plan with the same stages, links and reductions. Every class of devices is an island, and every pair of
+    classes has separate rails for each rank, because the planner's links are not shared. Raises ValueError for an
+    answer without a plan."""
     if not answer.get("feasible", True):
         raise ValueError(f"the layers' plan is not feasible: {answer.get('reason', 'it has no stages')}")
     pipelines = answer.get("pipelines")
     if not pipelines or any("forward" not in stage for pipeline in pipelines for stage in pipeline["stages"]):
-        raise ValueError("the layers' plan has no pipelines with times: take what `atoll plan layers` answers")
+        raise ValueError("the layers' plan has no pipelines with times: use an answer of `atoll plan layers`")
     pipelines = named_pipelines(answer, "the layers' plan")
     items = list(_items(request))
-    # With several stages on a rank PyTorch lets all ranks send and receive in step, which a rank that waits for its own
-    # transfers alone does not: it would wait for one that waits for it.
+    # With several stages on a rank PyTorch makes all ranks send and receive in lockstep. A rank that waits only for its
+    # own transfers does not: it could wait for a rank that waits for it.
     in_step = answer.get("chunks", 1) > 1
     exposed = request.get("transfers", "exposed") == "exposed" and not in_step
     samples = answer["micro_batch"]
@@ -92,7 +93,8 @@ def _kept(item: Mapping[str, Any], recomputes: bool) -> float:
 
 
 def _links(request: Mapping[str, Any], exposed: bool) -> Document:
-    """Rails, transports and rules for all pairs of classes that the planner's links name, by class or by island."""
+    """Returns rails, transports and rules for all pairs of classes that the planner's links name, by class or
+    island."""
     devices = request["devices"]
     listed = {frozenset(link["between"]): link for link in request.get("links", [])}
     plan: Document = {"rails": {}, "transports": {}, "links": []}
@@ -111,7 +113,7 @@ def _links(request: Mapping[str, Any], exposed: bool) -> Document:
 
 
 def _reductions(items: Sequence[Mapping[str, Any]], pipelines: Sequence[Mapping[str, Any]]) -> Iterator[Document]:
-    """One for each range of items that no pipeline divides."""
+    """Yields one reduction for each range of items that no pipeline divides."""
     if len(pipelines) < 2:
         return
     cuts = sorted({cut for pipeline in pipelines for stage in pipeline["stages"] for cut in stage["items"]})
@@ -125,12 +127,12 @@ def _reductions(items: Sequence[Mapping[str, Any]], pipelines: Sequence[Mapping[
 def _ties(
     request: Mapping[str, Any], items: Sequence[Mapping[str, Any]], pipelines: Sequence[Mapping[str, Any]]
 ) -> Iterator[Document]:
-    """In each pipeline, for weights that several of its stages share."""
+    """Yields a reduction in each pipeline for weights that several of its stages share."""
     places = {item["name"]: place for place, item in enumerate(items)}
     for tie in request.get("ties", []):
         for number, pipeline in enumerate(pipelines):
             held = sorted({_stage_with(pipeline, places[name]) for name in tie["items"]})
-            by_rank = {pipeline["stages"][stage]["rank"]: stage for stage in reversed(held)}  # with one copy each
+            by_rank = {pipeline["stages"][stage]["rank"]: stage for stage in reversed(held)}  # one copy per rank
             stages = sorted(by_rank.values())
             if len(stages) > 1:
                 yield {

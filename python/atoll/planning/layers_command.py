@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll plan layers`: which layers of a model go to which device."""
+"""`atoll plan layers`: assigns the layers of a model to devices."""
 
 import json as json_module
 from pathlib import Path
@@ -12,22 +12,24 @@ Document = dict[str, Any]
 
 def layers(
     profile: Annotated[str, typer.Argument(metavar="PROFILE", help="Items, devices and links as JSON.")],
-    batch: Annotated[int, typer.Option(min=0, help="Samples of a step; 0: what PROFILE says.")] = 0,
+    batch: Annotated[int, typer.Option(min=0, help="Samples per step; 0: the value in PROFILE.")] = 0,
     micro_batch: Annotated[str, typer.Option(metavar="A,B,...", help="Sizes of micro-batches to choose from.")] = "",
     replicas: Annotated[str, typer.Option(metavar="A,B,...", help="Numbers of pipelines to choose from.")] = "",
     schedule: Annotated[str, typer.Option(help="1f1b, gpipe, interleaved or zero-bubble.")] = "",
     transfers: Annotated[str, typer.Option(help="exposed or overlapped.")] = "",
     recompute: Annotated[str, typer.Option(help="auto, never or always.")] = "",
-    leave_out: Annotated[bool, typer.Option("--leave-out", help="Devices may stay without a stage.")] = False,
-    given: Annotated[str, typer.Option("--plan", metavar="FILE", help="Price this plan, or an answer's.")] = "",
-    runtime: Annotated[str, typer.Option("--for", help="Only for this runtime: megatron, flagscale, torchtitan.")] = "",
+    leave_out: Annotated[bool, typer.Option("--leave-out", help="Allow devices without a stage.")] = False,
+    given: Annotated[str, typer.Option("--plan", metavar="FILE", help="Price this plan, or that of an answer.")] = "",
+    runtime: Annotated[
+        str, typer.Option("--for", help="Write it for a runtime: megatron, flagscale, torchtitan.")
+    ] = "",
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write everything to FILE; - prints it alone.")] = "",
-    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with charts, complete in FILE.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a self-contained page with charts.")] = "",
 ) -> None:
-    """Divide a model's layers among unlike devices, as a pipeline: the fastest stages, what they take, and how far that
-    is from what the devices' speeds allow. Options replace what PROFILE says.
+    """Divide a model's layers among unlike devices as a pipeline: the fastest stages, their time, and the distance from
+    the bound set by the devices' speeds. Options override PROFILE.
 
-    Ends with 1 where nothing fits the devices' memories, and says what would."""
+    Exits with 1 if nothing fits the devices' memories, and names the nearest that would."""
     try:
         request = _request(profile)
         for key, text in (("schedule", schedule), ("transfers", transfers), ("recompute", recompute)):
@@ -81,7 +83,7 @@ def _integers(key: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"--{key.replace('_', '-')} {text!r}: give whole numbers with commas between") from None
+        raise ValueError(f"--{key.replace('_', '-')} {text!r}: give integers separated by commas") from None
 
 
 def _answer(request: Document, given: str) -> Document:

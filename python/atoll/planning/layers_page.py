@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan of layers as one HTML page that holds everything it needs."""
+"""A plan of layers as one self-contained HTML page."""
 
 from importlib import resources
 from typing import Any
@@ -17,7 +17,8 @@ _CONFIG = {"displaylogo": False, "responsive": True}
 
 
 def page(answer: Document) -> str:
-    """A lane for each stage of each different pipeline, with tables; where nothing fits, of the nearest plans."""
+    """Returns the page: a lane for each stage of each distinct pipeline, with tables; if nothing fits, those of the
+    nearest plans."""
     if answer.get("pipelines"):
         shown = list(different(answer["pipelines"]))
     else:
@@ -36,7 +37,7 @@ def _html(figure: go.Figure) -> str:
 
 
 def lanes(pipeline: Document) -> go.Figure:
-    """What each stage does with a micro-batch in the steady state, up to the longest stage."""
+    """Returns the activity of each stage per micro-batch in the steady state, up to the longest stage."""
     stages = pipeline["stages"]
     labels = [f"{place} {stage['device']}" for place, stage in enumerate(stages)]
     figure = go.Figure()
@@ -54,6 +55,6 @@ def lanes(pipeline: Document) -> go.Figure:
 def _part(stage: Document, period: float, name: str) -> float:
     if name == "waits":
         return max(0.0, period - float(stage["seconds"]))
-    if name == "send":  # as far as it keeps the device waiting
+    if name == "send":  # the part for which the device waits
         return max(0.0, float(stage["seconds"]) - float(stage["forward"]) - float(stage["backward"]))
     return float(stage[name])

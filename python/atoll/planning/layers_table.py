@@ -11,11 +11,11 @@ from rich.text import Text
 from atoll.planning.table import seconds_text
 
 Document = dict[str, Any]
-_WIDTH = 140  # where the output is not a terminal
+_WIDTH = 140  # if the output is not a terminal
 
 
 def show(answer: Document, console: Console | None = None) -> None:
-    """Prints the stages of each different pipeline and the verdict; where nothing fits, what would."""
+    """Prints the stages of each distinct pipeline and the verdict; if nothing fits, the nearest plans that would."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
@@ -34,7 +34,7 @@ def show(answer: Document, console: Console | None = None) -> None:
 
 
 def different(pipelines: Sequence[Document]) -> Iterator[tuple[str, Document]]:
-    """Each pipeline that has not the stages of an earlier one, titled with the numbers of all that have them."""
+    """Yields each distinct pipeline, titled with the numbers of all pipelines that have its stages."""
     members: dict[str, list[int]] = {}
     for place, pipeline in enumerate(pipelines):
         stages = [(stage["items"], stage["device"], stage["recompute"]) for stage in pipeline["stages"]]
@@ -48,7 +48,7 @@ def different(pipelines: Sequence[Document]) -> Iterator[tuple[str, Document]]:
 
 
 def verdict(answer: Document) -> list[str]:
-    """What the plan takes against its bound and against devices of one kind; or why there is none."""
+    """Returns the plan's time against its bound and against devices of one kind; or why there is no plan."""
     if not answer["feasible"]:
         return [f"Atoll: {answer.get('reason', 'the plan does not fit the memories')}"]
     samples = answer["micro_batch"] * answer["micro_batches"]
@@ -62,13 +62,13 @@ def verdict(answer: Document) -> list[str]:
     chunked = [pipeline["chunked"]["seconds"] for pipeline in answer["pipelines"] if pipeline.get("chunked")]
     if chunked:
         lines.append(
-            f"With the {answer['chunks']} chunks of each rank as they are named, an estimate too, the longest pipeline "
+            f"With the named {answer['chunks']} chunks on each rank, also an estimate, the longest pipeline "
             f"takes {seconds_text(max(chunked))}"
         )
     elif answer.get("chunks", 1) > 1:
         lines.append(
-            f"No items are named for {answer['chunks']} chunks of each rank: there are too few, or the memories have "
-            'no room; plan with fewer "chunks"'
+            f"No items are named for {answer['chunks']} chunks on each rank: there are too few, or the memories are "
+            'too small; plan with fewer "chunks"'
         )
     alone = answer.get("homogeneous")
     if alone:
@@ -82,7 +82,7 @@ def verdict(answer: Document) -> list[str]:
 
 
 def items_text(stage: Document) -> str:
-    """The first and last name of its items."""
+    """Returns the first and last name of a stage's items."""
     names = stage["names"]
     return str(names[0]) if len(names) == 1 else f"{names[0]} .. {names[-1]} ({len(names)})"
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans as one HTML page that holds everything it needs."""
+"""Plans as one self-contained HTML page."""
 
 import json
 import math
@@ -20,12 +20,12 @@ _COMPUTE, _WAITING, _BOUND = "#0072b2", "#d9d9d9", "#d62728"
 _SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down", "pentagon", "hexagon", "star",
             "bowtie")  # fmt: skip
 _MOST_POINTS = 300  # of a curve
-_FAR = 2.5  # times what the others have
+_FAR = 2.5  # times the values of the others
 _CONFIG = {"displaylogo": False, "responsive": True}
 
 
 def page(document: Document) -> str:
-    """The bars of all plans and the curves of all ranks, with the tables beneath."""
+    """Returns a page with the bars of all plans and the curves of all ranks, above the tables."""
     template = resources.files("atoll.planning").joinpath("page.html").read_text(encoding="utf-8")
     environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"seconds": seconds_text, "name_of": name_of, "cost": cost_text}
@@ -40,7 +40,7 @@ def _html(figure: go.Figure) -> str:
 
 
 def bars(document: Document) -> go.Figure:
-    """For each plan and rank, how long it computes and waits; the bound as a line."""
+    """Returns bars with the computing and waiting time for each plan and rank, and the bound as a line."""
     plans = document["plans"]
     labels = _labels(plans[0]["names"])
     places: list[list[str]] = [[], []]
@@ -67,7 +67,8 @@ def bars(document: Document) -> go.Figure:
 
 
 def curves(document: Document) -> go.Figure:
-    """Seconds by batch, a line for all ranks of the same cost, and where each plan puts each rank."""
+    """Returns the seconds by batch, one line for all ranks of the same cost, with the point of each rank in each
+    plan."""
     plans = document["plans"]
     labels = _labels(plans[0]["names"])
     costs = [json.dumps(rank["cost"], sort_keys=True) for rank in document["ranks"]]
@@ -96,12 +97,12 @@ def curves(document: Document) -> go.Figure:
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """All different."""
+    """Returns distinct labels."""
     return [f"{place} {name}".strip() for place, name in enumerate(names)]
 
 
 def _narrow(name: str) -> str:
-    """A policy's name in lines, so that names side by side stay apart."""
+    """Breaks a policy's name into lines, so that neighbouring names do not overlap."""
     return name.replace("-", "-<br>").replace(" (", "<br>(")
 
 
@@ -111,7 +112,7 @@ def _joined(names: Sequence[str], most: int = 3) -> str:
 
 
 def _range(document: Document, numbers: str) -> list[float] | None:
-    """An axis for the plans that divide the whole batch, where a literal form is far beyond them."""
+    """Returns an axis range for the plans that divide the whole batch, if a literal form is far beyond them."""
     most = max(max(plan[numbers]) for plan in document["plans"])
     whole = [max(plan[numbers]) for plan in document["plans"] if plan["total"] == document["batch"]]
     return [0, 1.1 * max(whole)] if whole and most > _FAR * max(whole) else None

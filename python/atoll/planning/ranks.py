@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks for the planner, from a file, from saved profiles or from a line each. Everything that cannot be read is a
-ValueError that names the rank and what to write instead."""
+"""Reads ranks for the planner from a file, from saved profiles or from short forms. Raises ValueError that names the
+rank and what to write instead."""
 
 import json
 import re
 from pathlib import Path
 from typing import Any
 
-Rank = dict[str, Any]  # as the planner's functions take it
+Rank = dict[str, Any]  # in the planner's format
 
 SHORT_FORM = "NAME:cost=FIXED+PER_SAMPLEb,KEY=VALUE,..."
 _NUMBER = r"[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?"
@@ -21,11 +21,11 @@ _KEYS = ("cost", "knee", "step", *_WHOLE, "watts", *_AMOUNTS, "count")
 
 
 def from_text(text: str, place: int) -> list[Rank]:
-    """One rank in short form, or `count` equal ones; the first is rank `place`.
+    """Parses one rank in short form, or `count` equal ranks; the first is rank `place`.
 
     NAME:cost=COST,...: COST is seconds by batch b, FIXED+PER_SAMPLEb or measured BATCH:SECONDS/BATCH:SECONDS/... Other
     keys: knee (samples that fill the device) or step (samples of a micro-batch, FIXED seconds for each); least, most,
-    quantum; watts=BUSY/IDLE; ops, memory, latency (what BalanceNet weighs); count."""
+    quantum; watts=BUSY/IDLE; ops, memory, latency (BalanceNet's metrics); count."""
     head, has_value, _ = text.partition("=")
     name, has_name, _ = head.rpartition(":")
     if not has_value or not has_name or not name:
@@ -40,7 +40,7 @@ class _Short:
         for part in text.split(","):
             key, equals, value = part.partition("=")
             if key not in _KEYS or not equals:
-                raise self._wrong(f"{part!r} is not known", f"choose from {', '.join(_KEYS)}, each with =VALUE")
+                raise self._wrong(f"unknown key {part!r}", f"choose from {', '.join(_KEYS)}, each with =VALUE")
             if key in self._values:
                 raise self._wrong(f"{key} comes twice", "give it once")
             self._values[key] = value
@@ -71,7 +71,9 @@ class _Short:
         shapes = [key for key in ("knee", "step") if key in self._values]
         points = [_POINT.fullmatch(part) for part in text.split("/")]
         if len(shapes) > (0 if all(points) else 1):
-            raise self._wrong(f"too much for this cost: {', '.join(shapes)}", "give at most one, and none with points")
+            raise self._wrong(
+                f"incompatible with this cost: {', '.join(shapes)}", "give at most one, and none with points"
+            )
         if all(points):
             return {"shape": "table", "points": [[float(match[1]), float(match[2])] for match in points if match]}
         if (match := _AFFINE.fullmatch(text)) is None:
@@ -86,7 +88,7 @@ class _Short:
 
     def _whole(self, key: str) -> int:
         if not self._values[key].isdecimal():
-            raise self._wrong(f"{key} {self._values[key]!r}", "give a whole number")
+            raise self._wrong(f"{key} {self._values[key]!r}", "give an integer")
         return int(self._values[key])
 
     def _number(self, key: str) -> float:
@@ -99,15 +101,15 @@ class _Short:
 
 
 def from_file(path: str) -> list[Rank]:
-    """A JSON list of the planner's own rank objects."""
+    """Reads a JSON list of rank objects in the planner's format."""
     value = _json_of(path)
     if not isinstance(value, list) or not value:
-        raise ValueError(f"{path} holds no list of ranks: give a JSON list with an object for each rank")
+        raise ValueError(f"{path} does not hold a list of ranks: give a JSON list with an object for each rank")
     return value
 
 
 def from_profile(path: str, place: int) -> Rank:
-    """A device as it was measured, as the loader would plan it."""
+    """Reads a measured device profile, as the loader would plan it."""
     from atoll.loading.facts import RankFacts
 
     value = _json_of(path)
@@ -116,8 +118,8 @@ def from_profile(path: str, place: int) -> Rank:
         return RankFacts(device, profile=value).as_planned(least=1, quantum=1)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
-            f"rank {place}: {path} holds no profile of a device ({error}): give a file from the folder profiles of "
-            "Atoll's cache"
+            f"rank {place}: {path} does not hold a device profile ({error}): give a file from the folder profiles "
+            "in Atoll's cache"
         ) from None
 
 

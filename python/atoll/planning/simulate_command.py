@@ -10,21 +10,23 @@ import typer
 
 SCHEMA = 1
 _MOST_DRAWN = 64  # ranks
-_PLAN_HELP = "A plan as JSON; docs/simulate.md has its keys. Or a request of `atoll plan layers`, with --layers."
-_LINKS_HELP = "Of the plan's named links those that count; again to compare several, or all."
+_PLAN_HELP = "A plan as JSON (see docs/simulate.md), or a request of `atoll plan layers`, with --layers."
+_LINKS_HELP = "The named links of the plan to use; repeat to compare several, or: all."
 
 
 def simulate(
     plan: Annotated[str, typer.Argument(metavar="PLAN", help=_PLAN_HELP)],
     links: Annotated[list[str] | None, typer.Option(metavar="NAME", help=_LINKS_HELP)] = None,
-    schedule: Annotated[str, typer.Option(metavar="NAME", help="Instead of the plan's: GPipe, 1F1B, ZB1P, ...")] = "",
-    steps: Annotated[int, typer.Option(min=0, help="How many in a row; 0: as the plan has it.")] = 0,
-    layers: Annotated[str, typer.Option(metavar="FILE", help="What `atoll plan layers` answered to PLAN.")] = "",
+    schedule: Annotated[
+        str, typer.Option(metavar="NAME", help="Schedule instead of the plan's: GPipe, 1F1B, ZB1P, ...")
+    ] = "",
+    steps: Annotated[int, typer.Option(min=0, help="Number of steps; 0: the plan's value.")] = 0,
+    layers: Annotated[str, typer.Option(metavar="FILE", help="The answer of `atoll plan layers` to PLAN.")] = "",
     trace: Annotated[str, typer.Option(metavar="FILE", help="Also write a Chrome trace, for Perfetto.")] = "",
     json: Annotated[str, typer.Option(metavar="FILE", help="Also write the answer to FILE; - prints it alone.")] = "",
-    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a page with a picture, complete in FILE.")] = "",
+    html: Annotated[str, typer.Option(metavar="FILE", help="Also write a self-contained page with a picture.")] = "",
 ) -> None:
-    """Simulate a step of a training: who computes, sends and waits when, how long it takes, and what it consists of."""
+    """Simulate a training step: when ranks compute, send and wait, how long it takes, and what it consists of."""
     try:
         request = _request(plan, layers)
         if schedule:
@@ -33,7 +35,7 @@ def simulate(
             request["steps"] = steps
         names = _names(request, links or [])
         if len(names) > 1 and (trace or html):
-            raise ValueError("--trace and --html are of one simulation: give one --links")
+            raise ValueError("--trace and --html show a single simulation: give one --links")
         answers = {name: answer_of(request, name) for name in names}
         if trace:
             from atoll import _C
@@ -47,7 +49,8 @@ def simulate(
 
 
 def answer_of(request: Mapping[str, Any], links: str | None, *, timeline: bool = False) -> dict[str, Any]:
-    """What the simulation answers, with the links of that name; None stands for those that the plan uses."""
+    """Returns the answer of the simulation, with the links of that name; None stands for the links that the plan
+    uses."""
     from atoll import _C
 
     text = json_module.dumps({**_with_links(request, links), "timeline": timeline})
@@ -73,12 +76,12 @@ def _request(path: str, layers: str) -> dict[str, Any]:
     value = _read(path)
     if "items" not in value:
         if layers:
-            raise ValueError(f"--layers {layers}: {path} is a plan already and not a request of `atoll plan layers`")
+            raise ValueError(f"--layers {layers}: {path} is already a plan, not a request of `atoll plan layers`")
         return value
     from atoll.planning.from_layers import plan_of
 
     if not layers and "plan" not in value:
-        raise ValueError(f"{path} is a request of `atoll plan layers`: give with --layers what that answered")
+        raise ValueError(f"{path} is a request of `atoll plan layers`: give the answer with --layers")
     return plan_of(value, _read(layers) if layers else value["plan"])
 
 
@@ -90,7 +93,7 @@ def _read(path: str) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}") from None
     if not isinstance(value, dict):
-        raise ValueError(f"{path} has a {type(value).__name__} instead of an object with keys")
+        raise ValueError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
 
 

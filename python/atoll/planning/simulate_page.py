@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated step as one HTML page that holds everything it needs."""
+"""A simulated step as one self-contained HTML page."""
 
 from typing import Any
 
@@ -12,17 +12,18 @@ _COLOURS = {
     "forward": "#56b4e9", "backward": "#0072b2", "backward (input)": "#0072b2", "backward (weight)": "#009e73",
     "optimiser": "#7f7f7f", "transfer": "#e69f00",
 }  # fmt: skip
-_THIN = 0.25  # of a transfer's bar, below what its rank computes
+_THIN = 0.25  # height of a transfer's bar, below its rank's bar
 
 
 def page(answer: Answer, *, most_ranks: int) -> str:
-    """A bar for everything that the first ranks compute, and thin ones for what they send; hover for what it is."""
+    """Returns a page with a bar for each computation of the first ranks and a thin bar for each transfer; hovering
+    shows the details."""
     figure = timeline(answer, most_ranks)
     return str(figure.to_html(include_plotlyjs=True, config={"displaylogo": False, "responsive": True}))
 
 
 def timeline(answer: Answer, most_ranks: int) -> go.Figure:
-    """The picture of an answer with its timeline."""
+    """Returns the picture of an answer's timeline."""
     ranks = answer["ranks"][:most_ranks]
     figure = go.Figure()
     for what, colour in _COLOURS.items():

@@ -11,13 +11,13 @@ from rich.text import Text
 from atoll.planning.table import seconds_text
 
 Answer = dict[str, Any]
-_WIDTH = 120  # where the output is not a terminal
-_MOST_RANKS = 32  # beyond, ranks with the same work share a line
+_WIDTH = 120  # if the output is not a terminal
+_MOST_RANKS = 32  # with more, ranks with the same work share a line
 _TIMES = ("computes", "optimises", "transfers", "reduces", "idle")
 
 
 def show(answer: Answer, console: Console | None = None) -> None:
-    """Prints ranks, the path and the rails of one simulation, and what it comes to."""
+    """Prints ranks, the critical path, the rails and the verdict of one simulation."""
     console = _console(console)
     for title, table in (("Ranks", _ranks(answer)), ("The step consists of", _path(answer)), ("Rails", _rails(answer))):
         if table.row_count:
@@ -42,7 +42,7 @@ def compare(answers: Mapping[str, Answer], console: Console | None = None) -> No
 
 
 def verdict(answer: Answer) -> str:
-    """How long a step takes, and how far that is from the bound."""
+    """Returns the time of a step and its distance from the bound."""
     step, bound = answer["step_seconds"], answer["bound"]
     return (
         f"Atoll: a step takes {seconds_text(step)}; the same actions take at least {seconds_text(bound)}"
@@ -51,9 +51,9 @@ def verdict(answer: Answer) -> str:
 
 
 def lacking(answer: Answer) -> list[str]:
-    """Ranks whose memory is too small."""
+    """Returns lines about ranks whose memory is too small."""
     return [
-        f"rank {place} ({rank['name']}) needs {_giga(rank['peak_bytes'])} GB and has {_giga(rank['memory_bytes'])}"
+        f"rank {place} ({rank['name']}) needs {_giga(rank['peak_bytes'])} GB but has {_giga(rank['memory_bytes'])}"
         for place, rank in enumerate(answer["ranks"])
         if not rank.get("fits", True)
     ]
@@ -93,7 +93,7 @@ def _stages_of(answer: Answer) -> dict[int, str]:
 
 
 def _ranks(answer: Answer) -> Table:
-    """A line for each rank, or for all that have the same stages on the same class of one island, with their means."""
+    """Returns a line for each rank, or the means of all ranks with the same stages on the same class of one island."""
     stages = _stages_of(answer)
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, rank in enumerate(answer["ranks"]):

@@ -9,12 +9,12 @@ from rich.table import Table
 from rich.text import Text
 
 Document = dict[str, Any]
-_WIDTH = 120  # where the output is not a terminal
+_WIDTH = 120  # if the output is not a terminal
 _BALANCENET = {"eq5": "BalanceNet, equation 5", "alg1": "BalanceNet, Algorithm 1"}
 
 
 def show(document: Document, *, by_rank: bool, balancenet: bool, console: Console | None = None) -> None:
-    """Prints the ranks, the plans and, where asked for, each plan by rank and BalanceNet's figures."""
+    """Prints the ranks, the plans and, if requested, each plan by rank and BalanceNet's figures."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.width = max(console.width, _WIDTH)
@@ -32,12 +32,12 @@ def show(document: Document, *, by_rank: bool, balancenet: bool, console: Consol
 
 
 def name_of(plan: Document) -> str:
-    """With the form, where that is not the normalised one."""
+    """Returns the name of a plan, with its form if that is not the normalised one."""
     return f"{plan['policy']} (literal)" if plan.get("form") == "literal" else str(plan["policy"])
 
 
 def verdict(document: Document) -> str:
-    """How the first plan, which is the equal one among all, compares with the bound."""
+    """Compares the first plan, which is the equal one if all are shown, with the bound."""
     plan = document["plans"][0]
     bound = f"Atoll: {document['batch']} samples take at least {seconds_text(plan['bound'])}"
     if plan["total"] != document["batch"]:
@@ -47,7 +47,7 @@ def verdict(document: Document) -> str:
 
 
 def advice(document: Document) -> list[str]:
-    """Which ranks cost more than they bring; nothing where all together are as fast, but for a hundredth."""
+    """Returns which ranks slow the job down; nothing if all ranks together are as fast, to within one percent."""
     membership = document["membership"]
     if membership["all_step"] is not None and membership["best_step"] > 0.99 * membership["all_step"]:
         return []
@@ -62,7 +62,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def cost_text(cost: Document) -> str:
-    """Seconds by batch b, as the short form of ranks has it."""
+    """Returns the seconds by batch b, in the short form of ranks."""
     factor = f"{cost['factor']:.4g} x " if "factor" in cost else ""
     fixed = cost.get("fixed") or cost.get("per_launch") or 0
     affine = (f"{fixed:.4g}+" if fixed else "") + f"{cost.get('per_sample', 0):.4g}b"
@@ -118,7 +118,7 @@ def _plans(plans: Sequence[Document]) -> Table:
 
 
 def _notes(plans: Sequence[Document]) -> dict[str, list[str]]:
-    """Each note with the plans that have it."""
+    """Returns each note with the plans that have it."""
     found: dict[str, list[str]] = {}
     for plan in plans:
         for note in plan["notes"]:
@@ -136,7 +136,8 @@ def _by_rank(plan: Document) -> Table:
 
 
 def _metrics(ranks: Sequence[Document]) -> Table:
-    """The paper's names; Query is the share of the batch that a rank asks for, Value the batch that it gets."""
+    """Returns the metrics by the paper's names; Query is the share of the batch that a rank requests, Value the batch
+    that it gets."""
     table = _table("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value", left=("name",))
     for place, rank in enumerate(ranks):
         lists = (" ".join(f"{value:.3g}" for value in rank[key]) for key in ("NL", "NCW"))

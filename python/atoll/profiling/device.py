@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long the user's model takes on this device, by batch; all ranks at once, because they share buses and power."""
+"""Measures the user's model on this device by batch, on all ranks at once, because they share buses and power."""
 
 import gc
 import statistics
@@ -22,33 +22,33 @@ WARM_UP, STEPS = 2, 5
 
 @dataclass
 class Measured:
-    """One batch size."""
+    """The measurements of one batch size."""
 
     batch: int
     seconds: float  # forward and backward, the median of some steps
-    peak_bytes: int = 0  # 0 where the device does not say
-    joules: float = 0.0  # of one step; 0 where nothing measures it
+    peak_bytes: int = 0  # 0 if the device does not report it
+    joules: float = 0.0  # of one step; 0 without a meter
 
 
 @dataclass
 class DeviceProfile:
-    """What the planner must know of one rank."""
+    """The measurements of one rank for the planner."""
 
     device: str
-    sizes: list[Measured] = field(default_factory=list)  # growing batches
+    sizes: list[Measured] = field(default_factory=list)  # by ascending batch
     operations: float = 0.0  # floating-point operations per second at the largest size
     memory_used: int = 0
     latency: float = 0.0  # seconds of the smallest collective
-    cap: int = 0  # samples that fit; 0: not known
-    too_large: int = 0  # the smallest batch that was tried and did not fit; 0: all fitted
-    busy_watts: float = 0.0  # 0: nothing measured it
-    idle_watts: float = 0.0  # likewise
+    cap: int = 0  # samples that fit; 0: unknown
+    too_large: int = 0  # the smallest tried batch that did not fit; 0: all did
+    busy_watts: float = 0.0  # 0: not measured
+    idle_watts: float = 0.0  # 0: not measured
 
     def points(self) -> list[tuple[float, float]]:
         return [(float(at.batch), at.seconds) for at in self.sizes]
 
     def watts(self) -> tuple[float, float] | None:
-        """While it computes and while it waits; None where nothing measured them."""
+        """The watts while computing and while waiting; None if not measured."""
         if not self.busy_watts or not self.idle_watts:
             return None
         return max(self.busy_watts, self.idle_watts), self.idle_watts
@@ -62,7 +62,7 @@ class DeviceProfile:
 
 
 def sizes_to_try(global_batch: int, ranks: int, cap: int | None) -> list[int]:
-    """Three or four batches around an equal share, none above the cap; below it where that is less."""
+    """Returns three or four batches around an equal share, or below the cap if that is smaller."""
     share = max(1, global_batch // ranks)
     limit = min(global_batch, cap or global_batch)
     wanted = [share // 4, share // 2, share, share * 2]
@@ -72,12 +72,13 @@ def sizes_to_try(global_batch: int, ranks: int, cap: int | None) -> list[int]:
 
 
 class _Trials:
-    """The batches to measure: the planned ones in turn; after one that did not fit, others between it and what does."""
+    """The batches to measure: the planned ones in turn; after one that does not fit, others between it and those that
+    do."""
 
     def __init__(self, planned: list[int]) -> None:
         self._planned = planned
-        self.largest = 0  # that fitted
-        self.too_large = 0  # the smallest that did not
+        self.largest = 0  # the largest that fits
+        self.too_large = 0  # the smallest that does not
 
     def next(self, place: int) -> int:
         if not self.too_large:
@@ -97,10 +98,10 @@ def profile_device(
     model: nn.Module, make_batch: Callable[[int], Any], sizes: list[int], *, forward: Forward, device: torch.device,
     together: Callable[[], object] = lambda: None, meter: EnergyMeter | None = None, accumulates: bool = False,
 ) -> DeviceProfile:  # fmt: skip
-    """Measures each of `sizes`, or smaller ones where memory does not hold them; the profile has no sizes where it
-    does not hold one sample. `make_batch(size)` gives collated samples; `together()` is called before each size, for
-    all ranks to begin at once: all must give equally many sizes. `accumulates`: gradients stay from step to step. The
-    model is left as it was."""
+    """Measures each of `sizes`, or smaller ones if they do not fit in memory; the profile has no sizes if a single
+    sample does not fit. `make_batch(size)` returns collated samples. `together()` is called before each size, so that
+    all ranks start at once; all must pass equally many sizes. `accumulates`: gradients are kept from step to step. The
+    model is left unchanged."""
     bare = unwrapped(model)
     profile = DeviceProfile(device=_device_name(device))
     trials = _Trials(sizes)
@@ -122,7 +123,7 @@ def profile_device(
             if computes_alone(bare):
                 trials.note(size, fits(partial(measure, size), device))
             else:
-                measure(size)  # the others would wait for a step that was given up
+                measure(size)  # otherwise the other ranks would wait for a step that was given up
                 trials.note(size, True)
             place += 1
         profile.sizes.sort(key=lambda at: at.batch)
@@ -164,20 +165,20 @@ def one_step(model: nn.Module, batch: Any, forward: Forward, accumulates: bool =
 def watch(
     trace: Trace, model: nn.Module, make_batch: Callable[[], Any], forward: Forward, device: torch.device
 ) -> None:  # fmt: skip
-    """A step that shows what the model writes besides its gradients. Where memory does not hold it, the next one will
-    not either."""
+    """Runs a step to record what the model writes besides its gradients. If it does not fit in memory, the next one
+    will not either."""
 
     def step() -> None:
         with trace.watched():
             one_step(model, to_device(make_batch(), device), forward)
-        synchronize(device)  # which is done with the step's memory then
+        synchronize(device)  # so that the step's memory is free
 
     if computes_alone(model):
         fits(step, device)
     elif trace.is_watched:
         step()
     drop_gradients(model)
-    gc.collect()  # cycles may hold the device's memory
+    gc.collect()  # reference cycles may hold the device's memory
 
 
 def drop_gradients(model: nn.Module) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One forward and backward pass as the training would make it."""
+"""One forward and backward pass, as in the training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +13,8 @@ Forward = Callable[[nn.Module, Any], torch.Tensor]
 
 
 def default_forward(model: nn.Module, batch: Any) -> torch.Tensor:
-    """A scalar whose gradient reaches every parameter that the output depends on. Of a batch that is a list or tuple
-    the first element is the input, a dictionary is given as keywords (as transformers' models take it)."""
+    """Returns a scalar whose gradient reaches every parameter that the output depends on. If the batch is a list or
+    tuple, its first element is the input; a dictionary is passed as keywords (as for transformers' models)."""
     if isinstance(batch, dict):
         output = model(**batch)
     else:
@@ -29,7 +29,7 @@ def _summed(output: Any) -> torch.Tensor:
     parts = [value for value in values if isinstance(value, torch.Tensor) and value.requires_grad]
     if not parts:
         raise ValueError(
-            "no output of the model has a gradient: give Settings(forward=...), a function of model and batch that "
+            "no output of the model has a gradient: pass Settings(forward=...), a function of model and batch that "
             "returns the loss"
         )
     return torch.stack([_summed(part) for part in parts]).sum()
@@ -46,10 +46,10 @@ def to_device(batch: Any, device: torch.device) -> Any:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """Without DistributedDataParallel: its ranks would wait for each other."""
+    """Returns the module inside DistributedDataParallel, whose ranks would wait for each other."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def computes_alone(model: nn.Module) -> bool:
-    """Whether a forward and backward pass inside `without_trace` needs no other rank."""
+    """Returns whether a forward and backward pass inside `without_trace` works without other ranks."""
     return not any(isinstance(module, FSDPModule | nn.SyncBatchNorm) for module in model.modules())

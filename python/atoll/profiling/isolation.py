@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model runs as in the training, and nothing is left of it afterwards."""
+"""Runs a model as in the training, and undoes all effects afterwards."""
 
 import contextlib
 import random
@@ -19,14 +19,14 @@ from atoll.weighting.batch_norm import SyncBatchNorm
 from atoll.weighting.replicas import checksum
 
 CHANGED = (
-    "measuring changed parameters of the model, which its forward or backward pass must write now and then: give "
+    "measuring changed parameters of the model, which its forward or backward pass seems to write at times: pass "
     "atoll.Settings(measure=False)"
 )
 
 
 @contextlib.contextmanager
 def same_random_numbers(*devices: torch.device) -> Iterator[None]:
-    """What is drawn inside from the generators of PyTorch, numpy and Python does not change what comes afterwards."""
+    """Random draws inside from the generators of PyTorch, numpy and Python do not affect later draws."""
     others = {device.type: [each for each in devices if each.type == device.type] for device in devices}
     others.pop("cpu", None)
     python, arrays = random.getstate(), numpy.random.get_state()
@@ -42,7 +42,7 @@ def same_random_numbers(*devices: torch.device) -> Iterator[None]:
 
 
 class Trace:
-    """What is put back after a model has run."""
+    """The state to restore after a model has run."""
 
     def __init__(self) -> None:
         self._writes = _Writes()
@@ -50,13 +50,13 @@ class Trace:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Passes inside are slow, and memory that they write is put back at the end, though others write it later. So
-        they are to come before those that are timed, which must not write anything else that stays."""
+        """Records writes of the passes inside, which are slow; memory that they write is restored at the end, even if
+        it is written again later. Run them before timed passes, which must not write other lasting memory."""
         with uncompiled(), self._writes if self.is_watched else contextlib.nullcontext():
             yield
 
     def held_bytes(self, device: torch.device) -> int:
-        """Of the device's memory, besides what the training would take."""
+        """Returns the bytes of the device's memory held here, besides those of the training."""
         return sum(kept.nbytes for _, kept in self._writes.kept.values() if kept.device == device)
 
     def undo(self) -> None:
@@ -65,14 +65,14 @@ class Trace:
 
 @contextlib.contextmanager
 def without_trace(model: nn.Module, device: torch.device, *others: Any) -> Iterator[Trace]:
-    """Afterwards parameters, gradients, buffers, random states, caches, and what Python holds in the model and `others`
-    (functions that call it) are what they were. Meanwhile Atoll's SyncBatchNorm normalises over this rank's samples.
+    """Restores parameters, gradients, buffers, random states, caches, and the Python state of the model and `others`
+    (functions that call it) afterwards. In the meantime Atoll's SyncBatchNorm normalises over this rank's samples.
 
-    Stand-ins with the same memory take the place of parameters, so that no hook on one of these runs and nobody else
-    sees a gradient: neither DistributedDataParallel's reducer nor an optimizer in the backward pass. With fully_shard
-    they cannot be replaced; of their hooks those of the user are kept from running.
+    Stand-ins with the same memory replace parameters, so that their hooks do not run and nothing else sees a gradient:
+    neither DistributedDataParallel's reducer nor an optimizer in the backward pass. With fully_shard parameters cannot
+    be replaced; the user's hooks on them are disabled.
 
-    Raises RuntimeError where parameters have changed all the same."""
+    Raises RuntimeError if parameters have changed nevertheless."""
     sharded = any(isinstance(module, FSDPModule) for module in model.modules())
     trace = Trace()
     trace.is_watched = not sharded
@@ -95,8 +95,8 @@ def without_trace(model: nn.Module, device: torch.device, *others: Any) -> Itera
 
 @contextlib.contextmanager
 def _same_caches() -> Iterator[None]:
-    """Of torch.compile and autocast. What was compiled for other sizes, and outside DistributedDataParallel, would make
-    the training's own graphs others."""
+    """Restores the caches of torch.compile and autocast. Graphs compiled for other sizes, and outside
+    DistributedDataParallel, would change the training's own graphs."""
     before = _compiled_frames()
     try:
         yield
@@ -113,7 +113,7 @@ def _compiled_frames() -> int:
 
 @contextlib.contextmanager
 def uncompiled() -> Iterator[None]:
-    """For what looks at each operator: torch.compile would never again compile what it meets then."""
+    """Disables torch.compile for code that inspects each operator: it would never again compile what it meets then."""
     is_used = "torch._dynamo" in sys.modules
     with torch.compiler.set_stance("force_eager") if is_used else contextlib.nullcontext():
         yield
@@ -121,8 +121,8 @@ def uncompiled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _stand_ins(model: nn.Module, state: PythonState) -> Iterator[None]:
-    """Replaces parameters, and what else gets gradients, wherever `state` has found it; its restoring undoes that. No
-    gradient can reach the real ones meanwhile."""
+    """Replaces parameters, and other leaves with gradients, wherever `state` has found them; restoring `state` undoes
+    it. In the meantime no gradient can reach the real ones."""
     real = {id(each): each for each in [*model.parameters(), *state.tensors]
             if each.is_leaf and (each.requires_grad or isinstance(each, nn.Parameter))}  # fmt: skip
     trained = [each for each in real.values() if each.requires_grad]
@@ -146,7 +146,7 @@ def _stand_ins(model: nn.Module, state: PythonState) -> Iterator[None]:
 
 
 def _tensors_of_scripts(model: nn.Module) -> list[tuple[nn.Module, str, torch.Tensor]]:
-    """TorchScript keeps them where Python's containers do not show them."""
+    """Returns the tensors of TorchScript modules, which Python's containers do not show."""
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     return [
         (script, name, tensor) for script in scripts
@@ -166,7 +166,7 @@ def _stand_in(real: torch.Tensor) -> torch.Tensor:
 
 @contextlib.contextmanager
 def _without_hooks(model: nn.Module) -> Iterator[None]:
-    """Gradients of parameters are afterwards what they were, and hooks on them do not run."""
+    """Restores the gradients of parameters afterwards, and disables hooks on them."""
     gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
     hooks = [(held, dict(held)) for parameter, _ in gradients
              for held in (parameter._post_accumulate_grad_hooks, parameter._backward_hooks) if held]  # fmt: skip
@@ -184,7 +184,7 @@ def _without_hooks(model: nn.Module) -> Iterator[None]:
 
 
 def _replace_buffers(state: PythonState) -> None:
-    """By copies, which may be written, resized and replaced; restoring `state` undoes it."""
+    """Replaces buffers by copies, which may be written, resized and replaced; restoring `state` undoes it."""
     copies: dict[int, torch.Tensor] = {}
     for module in state.modules:
         for name, buffer in module._buffers.items() if isinstance(module._buffers, dict) else ():
@@ -195,7 +195,7 @@ def _replace_buffers(state: PythonState) -> None:
 
 
 class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Copies memory before an operator writes it, unless an operator has made it inside."""
+    """Copies memory before an operator writes it, unless an operator inside has allocated it."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -231,7 +231,7 @@ class _Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _memory(value: Any) -> int:
-    """Identifies a tensor's; 0 where there is none of its own."""
+    """Returns an identifier of a tensor's memory; 0 if it has none of its own."""
     if not isinstance(value, torch.Tensor) or is_traceable_wrapper_subclass(value) or value.layout != torch.strided:
         return 0
     return 0 if value.is_meta else value.untyped_storage()._cdata

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many samples fit into an accelerator's memory."""
+"""Determines how many samples fit into an accelerator's memory."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,9 +17,9 @@ STATES_PER_PARAMETER = 2  # of Adam
 
 
 def predicted_cap(points: list[tuple[int, int]], memory_bytes: int, margin: float, reserve: int = 0) -> int:
-    """The samples of one step that `memory_bytes`, less `margin` of them and less `reserve` bytes, hold, from peaks at
-    two or more batches, taken as static + per_sample * batch. 0 where the peaks do not grow: then memory says nothing.
-    At least 1 otherwise."""
+    """Returns the samples per step that fit in `memory_bytes`, minus the share `margin` and minus `reserve` bytes, from
+    the peaks at two or more batches, modelled as static + per_sample * batch. 0 if the peaks do not grow, so that
+    memory sets no limit; at least 1 otherwise."""
     (small, low), (large, high) = min(points), max(points)
     if large <= small or high <= low:
         return 0
@@ -29,7 +29,7 @@ def predicted_cap(points: list[tuple[int, int]], memory_bytes: int, margin: floa
 
 
 def optimizer_bytes(model: nn.Module) -> int:
-    """What an optimizer such as Adam keeps for the trainable parameters that this rank holds."""
+    """Returns the bytes that an optimizer such as Adam keeps for the trainable parameters that this rank holds."""
     held = [parameter for parameter in model.parameters() if parameter.requires_grad]
     own = [getattr(parameter, "_local_tensor", parameter) for parameter in held]
     return STATES_PER_PARAMETER * sum(parameter.numel() * parameter.element_size() for parameter in own)
@@ -39,11 +39,11 @@ def confirmed_cap(
     model: nn.Module, batch_of: Callable[[int], Any], profile: DeviceProfile, forward: Forward, device: torch.device, *,
     margin: float, reserve: int, most: int, accumulates: bool = False,
 ) -> int:  # fmt: skip
-    """The samples of one step that fit: the predicted ones, after one real step of that size; a tenth less as long as
-    memory does not suffice. `reserve` are bytes that the training will need besides, which this step holds. 0: not
-    known, as on CPUs, or no limit below `most`. Raises ValueError where not even one sample fits."""
+    """Returns the samples per step that fit: the predicted number, confirmed by one real step of that size, and reduced
+    by a tenth until it fits. `reserve`: bytes that the training will need besides, which this step holds. 0: unknown,
+    as on CPUs, or no limit below `most`. Raises ValueError if not even one sample fits."""
     usable = usable_bytes(device)
-    grown = memory_used(device) - profile.memory_used  # since the peaks were measured, maybe in another run
+    grown = memory_used(device) - profile.memory_used  # since the peaks were measured, perhaps in another run
     cap = _promised(profile, max(1, usable - grown) if usable else 0, margin, reserve)
     if cap == 0 or cap >= 2 * most:
         return 0
@@ -71,16 +71,16 @@ def confirmed_cap(
 
 
 def too_small(device: torch.device, reserve: int) -> str:
-    """What is wrong where one sample does not fit, and the way out."""
+    """Returns the error for a single sample that does not fit, with the way out."""
     return (
         f"one sample's step does not fit into the memory of {device}: {usable_bytes(device) >> 20} MiB can be used, "
-        f"{reserve >> 20} MiB of them are kept for the optimizer's state: free memory, leave this rank out, or give "
+        f"{reserve >> 20} MiB of them are kept for the optimizer's state: free memory, leave this rank out, or pass "
         "Settings(optimizer_bytes=...) if the optimizer needs less"
     )
 
 
 def _promised(profile: DeviceProfile, memory_bytes: int, margin: float, reserve: int) -> int:
-    """The samples to try, by what was measured; 0: nothing limits them. `memory_bytes` is 0 where it is not known."""
+    """Returns the samples to try, from the measurements; 0: no limit. `memory_bytes` is 0 if unknown."""
     peaks = {(at.batch, at.peak_bytes) for at in profile.sizes if at.peak_bytes}
     below = max(1, profile.too_large - 1) if profile.too_large else 0
     cap = predicted_cap(sorted(peaks), memory_bytes, margin, reserve) if len(peaks) > 1 and memory_bytes else 0

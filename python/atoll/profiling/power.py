@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Energy that a device has used, where something here can be read."""
+"""Reads the energy that a device has used, if there is a meter."""
 
 import time
 from collections.abc import Callable
@@ -13,8 +13,8 @@ HWMON = Path("/sys/class/hwmon")
 
 
 class EnergyMeter:
-    """Joules since some moment: of a counter, or of `watts`, sampled and integrated between readings. A meter of what
-    several ranks use is divided by their number."""
+    """Joules since some moment: from a counter, or from `watts`, sampled and integrated between readings. A meter that
+    several ranks share is divided by their number."""
 
     def __init__(self, source: str, *, joules: Callable[[], float] | None = None,
                  watts: Callable[[], float] | None = None, ranks: int = 1) -> None:  # fmt: skip
@@ -35,9 +35,9 @@ class EnergyMeter:
 def find_meter(
     device: torch.device, *, ranks_here: int = 1, rapl: Path = RAPL, hwmon: Path = HWMON
 ) -> EnergyMeter | None:
-    """The best one for this device: NVML for CUDA, RAPL for CPUs, then a board's power sensor (hwmon); these two count
-    the whole host, and a rank's part of it is one of `ranks_here`. None where nothing can be read: then watts must be
-    stated."""
+    """Returns the best meter for this device: NVML for CUDA, RAPL for CPUs, then a board's power sensor (hwmon). The
+    latter two measure the whole host, of which a rank's part is one of `ranks_here`. None without a readable meter:
+    then watts must be given."""
     if device.type == "cuda":
         return _nvml(device)
     if device.type == "cpu":
@@ -48,13 +48,13 @@ def find_meter(
 def _nvml(device: torch.device) -> EnergyMeter | None:
     try:
         torch.cuda.power_draw(device)
-    except Exception:  # pynvml is missing, or the driver does not say
+    except Exception:  # pynvml is missing, or the driver does not report energy
         return None
     return EnergyMeter("NVML", watts=lambda: torch.cuda.power_draw(device) * 1e-3)
 
 
 def _rapl(root: Path, ranks: int) -> EnergyMeter | None:
-    """Whole packages; their counters wrap around."""
+    """Returns a meter of whole packages, whose counters wrap around."""
     zones = [
         zone for zone in sorted(root.glob("*-rapl:*")) if zone.name.count(":") == 1 and _readable(zone / "energy_uj")
     ]

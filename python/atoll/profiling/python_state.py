@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Python holds in and around a model, to be put back: attributes, containers, closures, globals, generators."""
+"""Saves and restores the Python state in and around a model: attributes, containers, closures, globals, generators."""
 
 import functools
 import itertools
@@ -18,7 +18,7 @@ import torch.utils.data
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-FOLLOWED_ITEMS = 10_000  # of longer containers the items are put back, what these hold is not
+FOLLOWED_ITEMS = 10_000  # longer containers are restored, but not what their items hold
 COPIED_BYTES = 64 << 20  # of an array; larger ones are data rather than state
 MISSING = object()
 _ATOMS = (str, bytes, int, float, complex, type(None), ModuleType, range, torch.dtype, torch.device)
@@ -29,22 +29,22 @@ _OTHERS = {*sys.stdlib_module_names, "torch", "numpy", "atoll"} - {"__main__"}
 
 
 class PythonState:
-    """Taken when constructed, of everything that `roots` reach: instances, containers, what functions close over, and
-    the globals that functions of the user's own files name. `restore` puts it back in place, whoever refers to it.
+    """Records, when constructed, everything that `roots` reach: instances, containers, closures, and the globals that
+    functions of the user's own files name. `restore` restores it in place, for all references.
 
-    Left alone: what the standard library, PyTorch (but for modules, datasets and generators), NumPy and Atoll keep;
-    what threads share, as a lock or a queue in it tells; iterators and open files. Tensors are kept, not their
-    values."""
+    Not recorded: the state of the standard library, PyTorch (except modules, datasets and generators), NumPy and Atoll;
+    objects that threads share, recognised by a lock or a queue in them; iterators and open files. Tensors are recorded,
+    not their values."""
 
     def __init__(self, roots: Iterable[Any], *, leave: tuple[str, ...] = ()) -> None:
-        """`leave`: attributes of modules that are not looked at."""
+        """`leave`: attributes of modules to skip."""
         self._leave = leave
-        self._known: dict[int, Any] = {}  # holds what it knows, so that no identity comes twice
+        self._known: dict[int, Any] = {}  # keeps objects alive, so that no identity is reused
         self._restores: list[Callable[[], object]] = []
         self.modules: list[nn.Module] = []
         self.tensors: list[torch.Tensor] = []
         self.containers: list[dict[Any, Any] | list[Any]] = []
-        """Where tensors may be replaced: `restore` undoes it."""
+        """The places where tensors may be replaced; `restore` undoes that."""
         waiting = deque(roots)
         while waiting:
             value = waiting.popleft()
@@ -57,7 +57,7 @@ class PythonState:
             restore()
 
     def _keep(self, value: Any) -> Iterable[Any]:
-        """Notes how to restore this one; gives what it holds."""
+        """Records how to restore `value`, and returns what it holds."""
         if isinstance(value, torch.Tensor):
             self.tensors.append(value)
             return ()
@@ -124,7 +124,7 @@ class PythonState:
         for cell in function.__closure__ or ():
             try:
                 content = cell.cell_contents
-            except ValueError:  # nothing is in it yet
+            except ValueError:  # the cell is empty
                 continue
             self._restores.append(functools.partial(_restore_attribute, cell, "cell_contents", content))
             held.append(content)
@@ -136,7 +136,7 @@ class PythonState:
         return held
 
     def _generator(self, value: Any) -> bool:
-        """Whether it is one of random numbers, or an array: something with a state that is copied."""
+        """Records a random generator or an array, whose state is copied; returns whether it was one."""
         if isinstance(value, torch.Generator):
             self._restores.append(functools.partial(value.set_state, value.get_state()))
         elif isinstance(value, random.Random):
@@ -156,7 +156,7 @@ class PythonState:
 
 @functools.cache
 def _is_users(name: str | None) -> bool:
-    """Whether a module is the user's own, neither a library nor what comes with Python."""
+    """Returns whether a module is the user's own, not a library or part of Python."""
     if name is None or name.partition(".")[0] in _OTHERS:
         return False
     file = getattr(sys.modules.get(name), "__file__", None) or ""
@@ -164,7 +164,7 @@ def _is_users(name: str | None) -> bool:
 
 
 def _names(code: CodeType) -> Iterable[str]:
-    """Of globals and attributes, in inner functions too."""
+    """Yields the names of globals and attributes, including those in inner functions."""
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return itertools.chain(code.co_names, *inner)
 

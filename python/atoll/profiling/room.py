@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an accelerator says of its memory, and what a step does that it does not hold."""
+"""Queries an accelerator's memory, and runs steps that may not fit in it."""
 
 import gc
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 
 def _memory_module(device: torch.device) -> Any:
-    """What knows the memory of the device's kind; None where PyTorch has none."""
+    """Returns the module with the memory functions of the device's type; None if PyTorch has none."""
     module = None if device.type == "cpu" else torch.get_device_module(device)
     return module if hasattr(module, "max_memory_allocated") else None
 
@@ -25,7 +25,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def memory_used(device: torch.device) -> int:
-    """Of the device, or of this process where it computes on the CPU."""
+    """Returns the used bytes of the device, or of this process on the CPU."""
     module = _memory_module(device)
     if module is not None:
         return int(module.memory_allocated(device))
@@ -34,8 +34,8 @@ def memory_used(device: torch.device) -> int:
 
 
 def usable_bytes(device: torch.device) -> int:
-    """What this process may use: what is free, and what it holds already; of CUDA no more than the fraction that was
-    set. 0 where the device does not say."""
+    """Returns the bytes that this process may use: free memory plus what it already holds, and on CUDA at most the
+    fraction that was set. 0 if the device does not report it."""
     module = _memory_module(device)
     if module is None or not hasattr(module, "mem_get_info"):
         return 0
@@ -46,18 +46,17 @@ def usable_bytes(device: torch.device) -> int:
 
 
 def total_bytes(device: torch.device) -> int:
-    """The device's memory; 0 where it does not say."""
+    """Returns the size of the device's memory; 0 if the device does not report it."""
     module = _memory_module(device)
     return int(module.mem_get_info(device)[1]) if hasattr(module, "mem_get_info") else 0
 
 
 def fits(step: Callable[[], object], device: torch.device) -> bool:
-    """Whether the device's memory suffices for the step, which is done then. Otherwise what the step had taken is given
-    back."""
+    """Runs the step, and returns whether it fits in the device's memory. If it does not, its memory is released."""
     try:
         step()
     except torch.OutOfMemoryError:
-        pass  # the error holds what the step had allocated, until here
+        pass  # until here the error holds what the step has allocated
     else:
         return True
     gc.collect()  # an error in a backward pass leaves cycles

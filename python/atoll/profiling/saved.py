@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Profiles on disk, by hardware and model, so that the next run need not measure again."""
+"""Profiles on disk, by hardware and model, so that the next run does not measure again."""
 
 import contextlib
 import functools
@@ -29,7 +29,7 @@ SIMULATED = (
 
 
 def folder() -> Path:
-    """ATOLL_CACHE, else XDG's cache folder. Raises OSError where this user has no folder of their own."""
+    """Returns ATOLL_CACHE, or else XDG's cache folder. Raises OSError if the user has no such folder."""
     if named := os.environ.get("ATOLL_CACHE"):
         return Path(named)
     if cache := os.environ.get("XDG_CACHE_HOME"):
@@ -44,14 +44,14 @@ def fingerprint(
     model: nn.Module, device: torch.device, sizes: list[int], sample: Any, ranks_here: int, accumulates: bool = False,
     forward: Forward | None = None,
 ) -> str:  # fmt: skip
-    """Equal where a measurement can be used again: device, versions, threads, ranks beside this one on its host, the
-    model's layers and parameters and which of them are trained, what is cast or computed twice, the code of the user's
-    forward pass, whether gradients stay, and the shape of a sample. Hardware counts, not ranks: those change between
-    runs."""
+    """Returns a text that is equal if a measurement can be reused. It covers the device, versions, threads, the number
+    of other ranks on the host, the model's layers and parameters and which of them are trained, autocast and
+    recomputation, the code of the user's forward pass, whether gradients are kept, and the shape of a sample. It covers
+    hardware, not rank numbers, which change between runs."""
     shapes = [(name, list(value.shape), str(value.dtype), value.requires_grad) for name, value in
               model.named_parameters()]  # fmt: skip
     layers = [
-        (type(module).__qualname__, getattr(module, "gradient_checkpointing", None) is True)  # as transformers name it
+        (type(module).__qualname__, getattr(module, "gradient_checkpointing", None) is True)  # the name in transformers
         for module in model.modules()
     ]
     facts = {
@@ -64,7 +64,7 @@ def fingerprint(
 
 
 def surroundings(device: torch.device, ranks_here: int) -> dict[str, Any]:
-    """What times depend on besides the model: hardware, versions, and ranks beside this one on its host."""
+    """Returns what times depend on besides the model: hardware, versions, and the number of ranks on the host."""
     return {
         "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),
         "ranks_here": ranks_here, "memory": total_bytes(device),
@@ -73,7 +73,7 @@ def surroundings(device: torch.device, ranks_here: int) -> dict[str, Any]:
 
 
 def load(name: str) -> DeviceProfile | None:
-    """None when there is none, or none that can be read."""
+    """Returns the profile; None if there is none or it cannot be read."""
     text = read(name)
     try:
         return None if text is None else DeviceProfile.from_json(text)
@@ -82,12 +82,12 @@ def load(name: str) -> DeviceProfile | None:
 
 
 def save(name: str, profile: DeviceProfile) -> None:
-    """Nothing happens where the folder cannot be written: measuring again is all that is lost."""
+    """Saves the profile. Errors are ignored, because they only cost measuring again."""
     write(name, profile.to_json())
 
 
 def read(name: str) -> dict[str, Any] | None:
-    """What was written under this name; None when there is nothing, or nothing that can be read."""
+    """Returns what was written under this name; None if there is nothing or it cannot be read."""
     try:
         text = json.loads((folder() / "profiles" / f"{name}.json").read_text())
     except (OSError, ValueError):
@@ -96,7 +96,7 @@ def read(name: str) -> dict[str, Any] | None:
 
 
 def write(name: str, text: dict[str, Any]) -> None:
-    """As `save`, of anything that JSON can say."""
+    """Does `save` for any JSON value."""
     with contextlib.suppress(OSError):
         file = folder() / "profiles" / f"{name}.json"
         part = file.with_suffix(f".{os.getpid()}.part")
@@ -109,14 +109,14 @@ def write(name: str, text: dict[str, Any]) -> None:
 
 
 def _autocast(device: torch.device) -> str | None:
-    """To which type, where the loader is made inside torch.autocast."""
+    """Returns the autocast type if the loader is made inside torch.autocast."""
     if not torch.amp.is_autocast_available(device.type) or not torch.is_autocast_enabled(device.type):
         return None
     return str(torch.get_autocast_dtype(device.type))
 
 
 def _function(function: Any) -> list[Any]:
-    """Its name and code; what it calls and holds is not in it."""
+    """Returns a function's name and code, without what it calls and holds."""
     if isinstance(function, functools.partial):
         return ["partial", *_function(function.func)]
     function = inspect.unwrap(function)
@@ -126,7 +126,7 @@ def _function(function: Any) -> list[Any]:
 
 
 def _code(code: CodeType) -> list[Any]:
-    """As JSON can say it, the same in each run."""
+    """Returns code as JSON values that are the same in each run."""
     return [code.co_code.hex(), list(code.co_names), [_constant(value) for value in code.co_consts]]
 
 

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings that go on without the ranks that they lose: `atoll.ElasticTrainer`."""
+"""`atoll.ElasticTrainer`: training that continues without lost ranks."""

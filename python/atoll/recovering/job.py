@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.ElasticTrainer`: a data-parallel training that outlives its ranks."""
+"""`atoll.ElasticTrainer`: data-parallel training that survives the loss of ranks."""
 
 import contextlib
 import gc
@@ -27,25 +27,25 @@ _MOST_TRIES = 20
 
 
 class _GroupLeftError(Exception):
-    """The group is gone, or is to be left for a larger one; the text says why."""
+    """The group is gone, or must be left for a larger one; the message says why."""
 
 
 class ElasticTrainer:
-    """A training whose ranks all hold the whole model, and which goes on when some of them end.
+    """Runs a training in which every rank holds the whole model, and continues when some ranks end.
 
-    Under `atoll run --on-failure=shrink` the ranks that are left make a new group at the last step boundary, with
-    parameters and optimizer as they are, divide the rest of the epoch anew and go on; restarted ranks get everything
-    from the others. Under other launchers the same program runs, and a lost rank is an error as ever.
+    Under `atoll run --on-failure=shrink` the remaining ranks form a new group at the last step boundary, keep
+    parameters and optimizer, divide the rest of the epoch again and continue; restarted ranks receive the state from
+    the others. Under other launchers the same program runs, and a lost rank is an error as usual.
 
     module: on its device, not wrapped. optimizers: one or several, over its parameters.
-    loader: makes the atoll.DataLoader for the model that it is given; called for each group.
-    extra: further objects with state_dict and load_state_dict (a scheduler, a GradScaler), which ranks that come later
-        get as well.
-    timeout: of operations. It also bounds how long others wait for a rank that is alive and does not come.
+    loader: makes the atoll.DataLoader for the model that it is passed; called for each group.
+    extra: further objects with state_dict and load_state_dict (a scheduler, a GradScaler), whose state is also sent to
+        ranks that join later.
+    timeout: of operations. It also limits how long others wait for a rank that is alive but does not respond.
     ddp: options of DistributedDataParallel.
 
-    It makes the process group, so the program makes none before. Collective, like everything that ranks do together;
-    raises what the loader raises for wrong arguments."""
+    It makes the process group, so the program must not make one before. The constructor is collective, and raises the
+    loader's errors for invalid arguments."""
 
     def __init__(
         self, module: nn.Module, optimizers: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
@@ -55,7 +55,7 @@ class ElasticTrainer:
         self._optimizers = [optimizers] if isinstance(optimizers, torch.optim.Optimizer) else list(optimizers)
         self._make_loader, self._extra, self._timeout = loader, dict(extra or {}), timeout
         self.model = Replica(module, ddp or {})
-        """To be called in the loop, in place of the module."""
+        """The model to call in the loop, instead of the module."""
         self._buffers = Buffers(module)
         self.applied = Applied(self._optimizers, self.model.device)
         self._loader: DataLoader | None = None
@@ -73,30 +73,31 @@ class ElasticTrainer:
             self._done = 0
         elif dist.is_initialized():
             raise RuntimeError(
-                "atoll.ElasticTrainer makes the process group, anew whenever ranks come or go: leave init_process_group out"
+                "atoll.ElasticTrainer makes the process group, and replaces it whenever ranks come or go: remove "
+                "init_process_group"
             )
         else:
             self._regroup("")
 
     @property
     def loader(self) -> DataLoader:
-        """The newest group's."""
+        """The loader of the newest group."""
         assert self._loader is not None
         return self._loader
 
     @property
     def epoch(self) -> int:
-        """That the next step belongs to."""
+        """The epoch of the next step."""
         return self.loader.epoch
 
     @property
     def step(self) -> int:
-        """How many steps the training has done."""
+        """The number of completed steps."""
         return self._done
 
     @property
     def group(self) -> int:
-        """The number of the newest group; it grows whenever ranks come or go. 0: nobody supervises."""
+        """The number of the newest group, which increases whenever ranks come or go. 0: without a supervisor."""
         return 0 if self._roster is None else self._roster.number
 
     @property
@@ -107,9 +108,9 @@ class ElasticTrainer:
         return [seat.local_rank for seat in self._roster.seats]
 
     def steps(self, epochs: int) -> Iterator[Step]:
-        """The steps until the training has gone through `epochs` epochs in all: each batch in `with step as batch:`,
-        with the forward and backward pass and the optimizer's step inside. All ranks call it alike, and leave it by
-        its end."""
+        """Yields steps until the training has completed `epochs` epochs in total. Compute each batch in
+        `with step as batch:`, with the forward and backward pass and the optimizer's step inside. All ranks must call
+        it with the same argument and run it to its end."""
         if self._is_away and self._member and self._roster:
             self._member.back(self._roster.number)
             self._is_away = False
@@ -145,7 +146,9 @@ class ElasticTrainer:
 
     def _end_part(self, step: Step) -> None:
         if not step.was_entered:
-            raise RuntimeError("a step of atoll.ElasticTrainer was not computed: write `with step as batch:` in the loop")
+            raise RuntimeError(
+                "a step of atoll.ElasticTrainer was not computed: write `with step as batch:` in the loop"
+            )
         if step.is_done:
             self._done += 1
             self._state = self.loader.state_dict()
@@ -156,7 +159,7 @@ class ElasticTrainer:
             self._admit(self._roster)
 
     def _admit(self, roster: Roster) -> None:
-        """Collective: leaves the group where others wait to be taken in."""
+        """Leaves the group if other ranks wait to join. Collective."""
         assert self._member is not None
         wanted = dist.get_rank() == 0 and self._member.others_wait(roster.number)
         flag = torch.tensor(float(wanted), device=self.model.device)
@@ -165,7 +168,7 @@ class ElasticTrainer:
             raise _GroupLeftError("")
 
     def _finish(self) -> None:
-        """All ranks have done the last step: from here on nobody needs another for it."""
+        """Waits until all ranks have completed the last step, after which no rank needs another's state."""
         if self._member is None or self._roster is None:
             return
         dist.all_reduce(torch.zeros(1, device=self.model.device))
@@ -175,7 +178,7 @@ class ElasticTrainer:
         self._is_away = True
 
     def _regroup(self, reason: str) -> None:
-        """Waits for the next group and goes on in it. An empty reason: nothing has failed."""
+        """Waits for the next group and enters it. An empty reason: nothing has failed."""
         assert self._member is not None
         self._undo_step()
         for _ in range(_MOST_TRIES):
@@ -191,10 +194,12 @@ class ElasticTrainer:
                 if not world.is_of_group(error):
                     raise
                 reason = str(error)
-        raise RuntimeError(f"{_MOST_TRIES} groups in a row were lost before a step was done; the last one: {reason}")
+        raise RuntimeError(
+            f"{_MOST_TRIES} groups in a row were lost before a step was completed; the last one: {reason}"
+        )
 
     def _undo_step(self) -> None:
-        """Of a step that was not done to its end only what the optimizers have changed stays."""
+        """Undoes an incomplete step, except for changes by the optimizers."""
         if self._is_in_step:
             self._is_torn = self._is_torn or self.applied.torn
             self._buffers.put_back()
@@ -211,7 +216,7 @@ class ElasticTrainer:
         self.model.unwrap()
         self._loader = None
         world.leave(has_failed)
-        gc.collect()  # what held the group: hooks of its gradients, workers of its loader
+        gc.collect()  # objects that held the group: hooks of its gradients, workers of its loader
 
     def _enter(self, roster: Roster) -> None:
         assert self._member is not None
@@ -219,24 +224,25 @@ class ElasticTrainer:
         self._catch_up(Exchange(dist.distributed_c10d._get_default_group(), self.model.device))
         self._wrap()
         self._done = max(self._done, 0)
-        log.info("group %d: rank %d of %d goes on at step %d", roster.number, dist.get_rank(), len(roster.seats),
+        log.info("group %d: rank %d of %d resumes at step %d", roster.number, dist.get_rank(), len(roster.seats),
                  self._done)  # fmt: skip
 
     def _catch_up(self, exchange: Exchange) -> None:
-        """Where some have done fewer steps than others, all get the state of the lowest rank that has done most."""
+        """If some ranks have completed fewer steps than others, gives all the state of the lowest rank that has
+        completed most."""
         everyone = [int(steps) for (steps,) in exchange.numbers([TORN if self._is_torn else self._done])]
         most = max(everyone)
         if most == min(everyone) and most != TORN:
             return
         if most < 0:
             raise RuntimeError(
-                "the ranks that hold the state of this training are gone, or were left in the middle of an optimizer's "
-                "step: go on from a checkpoint"
+                "the ranks that hold the state of this training are gone, or were interrupted in an optimizer's step: "
+                "resume from a checkpoint"
             )
         source = everyone.index(most)
         own = exchange.rank == source
         state = share(self._whole_state() if own else None, source, exchange)
-        self._is_torn = self._is_torn or self._done < most  # until all of it is there
+        self._is_torn = self._is_torn or self._done < most  # until all of it has arrived
         share_module(self.model.module, source, exchange)
         if not own:
             self._load(state)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank's side of its supervisor: it says how it stands, and hears which group it belongs to."""
+"""A rank's connection to its supervisor: it reports its state, and receives its group."""
 
 import os
 import time
@@ -24,21 +24,21 @@ from atoll.recovering.notices import (
 )
 
 _CONNECT_TIMEOUT = timedelta(seconds=60)
-_LONGEST_ANSWER = timedelta(minutes=10)  # beyond what ranks may wait for each other
+_LONGEST_ANSWER = timedelta(minutes=10)  # longer than ranks may wait for each other
 _LOOK_S = 0.1
 _REDIS = ("redis", "rediss")
 
 
 def post(store: dist.Store, notice: Notice) -> None:
-    """Tells the supervisor. A number that it has given up by then is left to it."""
+    """Posts a notice to the supervisor. If the supervisor has given up its number by then, takes another number."""
     text = notice.text().encode()
     while store.compare_set(notice_key(store.add(count_key(), 1)), "", text.decode()) != text:
         pass
 
 
 def open_store(address: str) -> dist.Store:
-    """The supervisor's store: tcp://HOST:PORT, a URL of redis:// or rediss:// with the job's name, or what
-    torch.distributed.rendezvous knows."""
+    """Opens the supervisor's store: tcp://HOST:PORT, a URL of redis:// or rediss:// with the job's name, or another URL
+    of torch.distributed.rendezvous."""
     found = urlsplit(address)
     if found.scheme in _REDIS:
         from atoll.redis.store import RedisStore
@@ -53,32 +53,32 @@ def open_store(address: str) -> dist.Store:
 
 
 class Member:
-    """This process, as one of a supervised job."""
+    """This process as a member of a supervised job."""
 
     def __init__(self, store: dist.Store, name: str, timeout: timedelta, address: str = "") -> None:
-        """`timeout`: of the operations of its groups. `address`: the store's, where it is in Redis."""
+        """`timeout`: of the operations of its groups. `address`: of the store, if it is in Redis."""
         self.store, self.name, self._timeout, self._address = store, name, timeout, address
         self._asked = 0
         self._looked = 0.0
 
     @classmethod
     def from_environment(cls, timeout: timedelta) -> "Member | None":
-        """None where nobody supervises."""
+        """Returns this process's member; None without a supervisor."""
         address, name = os.environ.get(SUPERVISOR, ""), os.environ.get(MEMBER, "")
         if not address:
             return None
         if not name:
-            raise ValueError(f"{SUPERVISOR} is set and {MEMBER} is not: atoll run sets both, for its ranks alone")
+            raise ValueError(f"{SUPERVISOR} is set but {MEMBER} is not: atoll run sets both, for its own ranks only")
         return cls(open_store(address), name, timeout, address)
 
     def ready(self, number: int, step: int, suspects: tuple[str, ...] = (), reason: str = "") -> None:
-        """Asks for a group, as Notice says; to be followed by roster()."""
+        """Requests a group; the arguments are those of Notice. Must be followed by roster()."""
         self._asked += 1
         seconds = self._timeout.total_seconds()
         post(self.store, Notice(self.name, READY, number, step, suspects, reason[:2000], seconds))
 
     def roster(self) -> Roster:
-        """Waits for the answer. Raises DistStoreError when none comes, or the store is gone."""
+        """Waits for the answer. Raises DistStoreError if none arrives or the store is gone."""
         limit = 2 * self._timeout + _LONGEST_ANSWER
         key = answer_key(self.name, self._asked)
         self.store.set_timeout(limit)
@@ -86,11 +86,12 @@ class Member:
             return Roster.parse(self.store.get(key))
         except dist.DistStoreError as error:
             raise dist.DistStoreError(
-                f"the supervisor of this job named no new group within {limit}, or its store is gone: {error}"
+                f"the supervisor of this job did not name a new group within {limit}, or its store is gone: {error}"
             ) from None
 
     def store_of(self, roster: Roster) -> dist.Store:
-        """What its group keeps goes here. In Redis it is a job of its own, whose list of members is the roster."""
+        """Returns the store for the keys of its group. In Redis it is a separate job, whose list of members is the
+        roster."""
         if urlsplit(self._address).scheme not in _REDIS:
             return dist.PrefixStore(group_prefix(roster.number), self.store)
         from atoll.redis.store import RedisStore, beside
@@ -106,7 +107,7 @@ class Member:
         post(self.store, Notice(self.name, BACK, number))
 
     def others_wait(self, number: int) -> bool:
-        """Whether others wait to be taken into this group. Asks at most ten times a second."""
+        """Returns whether other ranks wait to join this group. Queries the store at most ten times a second."""
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return False

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ranks and their supervisor tell each other through the store of `atoll run --on-failure=shrink`.
+"""The messages of ranks and their supervisor through the store of `atoll run --on-failure=shrink`.
 
-A rank posts notices. One that is ready for a group waits for the answer: the roster of the group that it belongs to
-from then on. Whoever is on a roster was waiting when it was made."""
+A rank posts notices. A rank that is ready for a group waits for the answer: the roster of the group that it belongs to
+from then on. All ranks on a roster were waiting when it was made."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from typing import Any
 
 READY, AWAY, BACK = "ready", "away", "back"
 SUPERVISOR, MEMBER = "ATOLL_SUPERVISOR", "ATOLL_MEMBER"  # variables of a rank: the store's address, its own name
-VOID, END = "void", "end"  # in place of a notice: it never came; there are no more
+VOID, END = "void", "end"  # instead of a notice: it never arrived; there are no more
 FRESH, TORN = -1, -2  # instead of a number of steps
 _ROOT = "atoll/rosters/"
 _LONGEST_S = 1e15  # more than a timedelta holds
@@ -18,27 +18,27 @@ _LONGEST_S = 1e15  # more than a timedelta holds
 
 @dataclass(frozen=True)
 class Notice:
-    """READY: this member waits for a group. AWAY: it is outside of its loop, and its group does not need it. BACK: it
-    is in its loop again."""
+    """A notice of a member. READY: it waits for a group. AWAY: it is outside its loop, and its group does not need it.
+    BACK: it is in its loop again."""
 
     member: str
     kind: str
     number: int = 0
-    """Of the roster that it was on last; 0: none."""
+    """The number of its last roster; 0: none."""
     step: int = FRESH
-    """How many steps its state has done. FRESH: it has none yet. TORN: it was left in the middle of one."""
+    """The number of steps that its state has completed. FRESH: it has no state yet. TORN: a step was interrupted."""
     suspects: tuple[str, ...] = ()
     """The members that its group's error names."""
     reason: str = ""
     timeout_s: float = 1800.0
-    """How long it would wait for others in an operation."""
+    """How long it waits for other ranks in an operation."""
 
     def text(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
     def parse(cls, text: str | bytes) -> "Notice":
-        """Raises ValueError for what is no notice."""
+        """Parses a notice. Raises ValueError if it is invalid."""
         found = _fields(_read(text), "notice", _NOTICE)
         suspects, seconds = found["suspects"], found["timeout_s"]
         if found["kind"] not in (READY, AWAY, BACK):
@@ -62,7 +62,7 @@ class Seat:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who makes up the job's group from now on, in the order of ranks. `grows`: whether more may come later."""
+    """The members of the job's group from now on, in the order of ranks. `grows`: whether more may join later."""
 
     number: int
     seats: tuple[Seat, ...]
@@ -76,7 +76,7 @@ class Roster:
 
     @classmethod
     def parse(cls, text: str | bytes) -> "Roster":
-        """Raises ValueError for what is no roster."""
+        """Parses a roster. Raises ValueError if it is invalid."""
         found = _fields(_read(text), "roster", _ROSTER)
         seats = tuple(Seat(**_fields(seat, "seat of a roster", _SEAT)) for seat in found["seats"])
         return cls(found["number"], seats, found["grows"])
@@ -94,13 +94,13 @@ def _read(text: str | bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
-        raise ValueError("lists and objects lie too deep within each other") from None
+        raise ValueError("lists and objects are nested too deeply") from None
 
 
 def _fields(found: Any, what: str, types: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """`found`, which has these keys and no others, each of its type."""
+    """Returns `found` after checking that it has exactly these keys, each of its type."""
     if not isinstance(found, dict) or set(found) != set(types):
-        raise ValueError(f"a {what} has the keys {', '.join(types)}; this is {_shown(found)}")
+        raise ValueError(f"a {what} must have the keys {', '.join(types)}, but this is {_shown(found)}")
     for name, kind in types.items():
         if not isinstance(found[name], kind) or (isinstance(found[name], bool) and kind is not bool):
             raise _wrong(what, name, found[name])
@@ -108,7 +108,7 @@ def _fields(found: Any, what: str, types: dict[str, type | tuple[type, ...]]) ->
 
 
 def _wrong(what: str, name: str, value: Any) -> ValueError:
-    return ValueError(f"the {name} of a {what} is {_shown(value)}")
+    return ValueError(f"the {name} of a {what} is invalid: {_shown(value)}")
 
 
 def _shown(value: Any) -> str:
@@ -124,15 +124,15 @@ def notice_key(index: int) -> str:
 
 
 def answer_key(member: str, index: int) -> str:
-    """Of the answer to a member's READY notices, counted from 1."""
+    """Returns the key of the answer to a member's READY notice `index`, counted from 1."""
     return f"{_ROOT}answer/{member}/{index}"
 
 
 def growth_key(number: int) -> str:
-    """Is there when others wait to be taken into the group of this roster."""
+    """Returns the key that is set when other ranks wait to join the group of this roster."""
     return f"{_ROOT}growth/{number}"
 
 
 def group_prefix(number: int) -> str:
-    """In front of what the group of a roster keeps in the store."""
+    """Returns the prefix of the keys of a roster's group in the store."""
     return f"{_ROOT}group/{number}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model that a loop calls: the same object for the whole training, whatever group its gradients are reduced in."""
+"""The model that a loop calls: the same object for the whole training, whichever group reduces its gradients."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ class Replica(nn.Module):
         super().__init__()
         self.module = module
         self._options = dict(options)
-        self._wrappers: list[DistributedDataParallel] = []  # none or one; not a part of this module
+        self._wrappers: list[DistributedDataParallel] = []  # none or one; not a submodule
 
     @property
     def device(self) -> torch.device:
@@ -25,7 +25,7 @@ class Replica(nn.Module):
         return torch.device("cpu") if first is None else first.device
 
     def wrap(self) -> DistributedDataParallel:
-        """In the default group. Collective: the module is that of rank 0 afterwards."""
+        """Wraps the module in the default group. Collective: afterwards the module equals that of rank 0."""
         options = dict(self._options)
         if self.device.type != "cpu":
             options.setdefault("device_ids", [self.device])
@@ -35,7 +35,7 @@ class Replica(nn.Module):
         return wrapper
 
     def unwrap(self) -> None:
-        """Forgets the group, and gradients that may have been reduced in part."""
+        """Drops the group, and gradients that may have been reduced partially."""
         for wrapper in self._wrappers:
             wrapper.reducer._remove_autograd_hooks()
         self._wrappers = []
@@ -56,12 +56,12 @@ class Replica(nn.Module):
 
     def _wrapper(self) -> DistributedDataParallel:
         if not self._wrappers:
-            raise RuntimeError("the model has no group at the moment: call it inside `with step as batch:`")
+            raise RuntimeError("the model currently has no group: call it inside `with step as batch:`")
         return self._wrappers[0]
 
 
 class Buffers:
-    """What a forward pass changes of a module, such as running statistics, as it was before."""
+    """Saves and restores the buffers of a module that a forward pass changes, such as running statistics."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module

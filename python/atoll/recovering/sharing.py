@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training's state from one rank to all others of a group: tensors as they are, the rest as what torch.load takes
-for weights alone, so that nothing foreign is executed."""
+"""Sends a training's state from one rank to all others of a group: tensors as they are, the rest in a form that
+torch.load accepts with weights_only, so that no foreign code is executed."""
 
 import io
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _TENSOR = "a tensor of atoll.ElasticTrainer"
 
 
 def split(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """`value` with descriptions in place of its tensors, which are added to the list."""
+    """Returns `value` with its tensors replaced by descriptions, and adds the tensors to the list."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach())
         return {_TENSOR: (list(value.shape), value.dtype, value.device.type != "cpu")}
@@ -28,7 +28,7 @@ def split(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def join(plain: Any, device: torch.device, tensors: list[torch.Tensor]) -> Any:
-    """The opposite: makes the tensors, without values, on `device` where they were on one, and lists them."""
+    """Reverses split(): makes the tensors, without values, on `device` if they were on one, and lists them."""
     if isinstance(plain, dict):
         if _TENSOR in plain:
             shape, dtype, on_device = plain[_TENSOR]
@@ -41,7 +41,7 @@ def join(plain: Any, device: torch.device, tensors: list[torch.Tensor]) -> Any:
 
 
 def share_tensors(tensors: list[torch.Tensor], source: int, exchange: Exchange) -> None:
-    """Gives all ranks the source's values, bit for bit, in place."""
+    """Copies the source's values to all ranks, bit for bit, in place."""
     for tensor in tensors:
         if not tensor.numel():
             continue
@@ -55,20 +55,20 @@ def share_tensors(tensors: list[torch.Tensor], source: int, exchange: Exchange) 
 def _saved(plain: Any) -> torch.Tensor:
     file = io.BytesIO()
     torch.save(plain, file)
-    torch.load(io.BytesIO(file.getvalue()), weights_only=True)  # which refuses what others would refuse
+    torch.load(io.BytesIO(file.getvalue()), weights_only=True)  # raises here what the other ranks would raise
     return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
 def share(value: Any, source: int, exchange: Exchange) -> Any:
-    """The source's value on every rank. Collective. Raises ValueError on all ranks for what cannot be saved, or is
-    more than plain values and tensors."""
+    """Returns the source's value on every rank. Collective. Raises ValueError on all ranks for a value that cannot be
+    saved, or that holds more than plain values and tensors."""
     tensors: list[torch.Tensor] = []
     text, problem = torch.zeros(0, dtype=torch.uint8), ""
     if exchange.rank == source:
         try:
             text = _saved(split(value, tensors))
         except Exception as error:
-            problem = f"the state of the training cannot be given to others: {error}"
+            problem = f"the state of the training cannot be sent to other ranks: {error}"
     exchange.refuse(problem)
     size = int(exchange.numbers([float(text.numel())])[source][0])
     if exchange.rank != source:
@@ -82,5 +82,5 @@ def share(value: Any, source: int, exchange: Exchange) -> Any:
 
 
 def share_module(module: nn.Module, source: int, exchange: Exchange) -> None:
-    """Parameters and buffers, in place."""
+    """Copies parameters and buffers, in place."""
     share_tensors([*module.parameters(), *module.buffers()], source, exchange)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One batch of a training that recovers, and how far the optimizers have come with it."""
+"""One batch of a training that recovers, and the optimizers' progress on it."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,7 +11,7 @@ from atoll.recovering.world import has_failed, is_of_group
 
 
 class Applied:
-    """Notes whether the optimizers have gone on since begin()."""
+    """Records whether the optimizers have stepped since begin()."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], device: torch.device) -> None:
         self._count, self._device = len(optimizers), device
@@ -26,17 +26,17 @@ class Applied:
 
     @property
     def whole(self) -> bool:
-        """All of them have, completely."""
+        """Whether all of them have, completely."""
         return self._ended >= self._count
 
     @property
     def torn(self) -> bool:
-        """Some have, or one was left in the middle: what the parameters are now is no step's end."""
+        """Whether only some have, or one was interrupted, so that parameters are between two steps."""
         return self._begun > 0 and not (self.whole and self._begun == self._ended)
 
     def _before(self, *_: Any) -> None:
         if self.is_guarded and self._device.type != "cpu":
-            # The host runs ahead of a device: gradients may turn out to be none.
+            # The host runs ahead of a device, on which gradients may turn out to be invalid.
             torch.accelerator.synchronize(self._device)
             if has_failed():
                 raise torch.distributed.DistNetworkError("the group failed before the optimizer's step")
@@ -47,7 +47,7 @@ class Applied:
 
 
 class Owner(Protocol):
-    """The training, as its steps need it."""
+    """The steps' view of the training."""
 
     applied: Applied
     is_supervised: bool
@@ -57,17 +57,17 @@ class Owner(Protocol):
 
 
 class Step:
-    """One batch, to be computed in `with step as batch:`. Where ranks are lost meanwhile, the `with` ends there, and
-    the loop gets the same samples again, with other shares."""
+    """One batch, to be computed in `with step as batch:`. If ranks are lost in the meantime, the `with` block ends
+    there, and the loop gets the same samples again, with other shares."""
 
     def __init__(self, owner: Owner, batch: Any, number: int, epoch: int) -> None:
         self._owner, self._batch = owner, batch
         self.number = number
-        """Counted from 0 over the whole training."""
+        """The number of the step, counted from 0 over the whole training."""
         self.epoch = epoch
         self.is_done = False
-        """Whether the step is part of the training: false until the `with` has ended, for a batch that is not this
-        rank's last one of the step, and for one that the loop will get again."""
+        """Whether the step is complete: false until the `with` block has ended, for a batch that is not this rank's
+        last one of the step, and for a batch that the loop will get again."""
         self.was_entered = False
         self.lost: str | None = None
         """Why the group is gone."""
@@ -91,16 +91,16 @@ class Step:
 
     @property
     def is_last_part(self) -> bool:
-        """Whether the batch is this rank's last one of the step, so that the optimizer goes on after it."""
+        """Whether the batch is this rank's last one of the step, so that the optimizer runs after it."""
         return bool(self._owner.loader.step_complete)
 
     @property
     def weight(self) -> float:
-        """What the batch counts; see atoll.DataLoader."""
+        """The weight of the batch; see atoll.DataLoader."""
         return float(self._owner.loader.weight)
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
-        """The mean over the whole step, as atoll.DataLoader.mean; collective, so for inside the `with`, before the
-        optimizer's step."""
+        """Returns the mean over the whole step, like atoll.DataLoader.mean. Collective, so call it inside the `with`
+        block, before the optimizer's step."""
         result: torch.Tensor = self._owner.loader.mean(value)
         return result

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The default process group, made and unmade while the process goes on."""
+"""Makes and destroys the default process group while the process continues."""
 
 import contextlib
 import os
@@ -13,16 +13,16 @@ from atoll import vendors
 from atoll.backend import backend_of, dump
 from atoll.recovering.notices import Roster
 
-# How long a rank that died between the roster and the group can hold up the others, who wait for it.
+# How long a rank that dies between the roster and the group can delay the others, which wait for it.
 _MEETING = timedelta(seconds=30)
 
 
 def join(store: dist.Store, roster: Roster, member: str, timeout: timedelta) -> None:
-    """Makes the group of `roster` the default one, with a store of its own. Collective; raises torch.distributed's
-    errors when one of its ranks does not come."""
+    """Makes the group of `roster` the default group, with a separate store. Collective. Raises torch.distributed's
+    errors if one of its ranks does not join."""
     rank, size = roster.seat(member).rank, len(roster.seats)
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(size))
-    # A library takes its own time limits from what the group is made with.
+    # A library takes its own time limits from the timeout with which the group is made.
     limit = timeout if vendors.this_place().library else min(timeout, _MEETING)
     dist.init_process_group("atoll", store=store, rank=rank, world_size=size, timeout=limit)
     backend = backend_of()
@@ -31,32 +31,32 @@ def join(store: dist.Store, roster: Roster, member: str, timeout: timedelta) -> 
 
 
 def leave(has_failed: bool) -> None:
-    """Ends all groups of this process; where they have failed, whatever still waits in them is woken first."""
+    """Ends all groups of this process. If they have failed, threads that still wait in them are woken first."""
     if dist.is_initialized():
         if has_failed:
             for group in list(distributed_c10d._world.pg_names):
                 with contextlib.suppress(RuntimeError):  # one without a device's backend
                     group.abort()
         dist.destroy_process_group()
-    # A group that could not be made has counted, and names go by the count: they must be alike on all ranks.
+    # Names use this count, which also includes groups that could not be made; it must be equal on all ranks.
     distributed_c10d._world.group_count = 0
 
 
 def has_failed() -> bool:
-    """Whether the default group has had its first error, which is its last."""
+    """Returns whether the default group has had its first error, which is final."""
     if not dist.is_initialized():
         return False
     return "error" in dump()
 
 
 def is_of_group(error: BaseException) -> bool:
-    """Whether a group has failed, and not the program or the store."""
+    """Returns whether the error comes from a group, not from the program or the store."""
     if not isinstance(error, Exception) or isinstance(error, dist.DistStoreError):
         return False
     return isinstance(error, dist.DistError) or has_failed()
 
 
 def named_ranks(text: str) -> set[int]:
-    """The ranks that a message speaks of: "rank 3 ...", "ranks 1, 2 ..."."""
+    """Returns the ranks that a message names: "rank 3 ...", "ranks 1, 2 ..."."""
     found = re.findall(r"\branks? (\d+(?:, \d+)*)", text)
     return {int(rank) for ranks in found for rank in ranks.split(", ")}

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that a Redis server coordinates: their store, their rendezvous, their members."""
+"""Jobs that a Redis server coordinates: their store, rendezvous and members."""

@@ -24,16 +24,16 @@ from atoll.redis.store import RedisStore, with_options
 
 NAME = "redis"
 _STATE = "rendezvous"
-_NOTHING = "-"  # no state in base64 looks like it
+_NOTHING = "-"  # not valid base64, so distinct from any state
 _NO_RUN_ID = "none"
 _TIMEOUT_S = 60
 _SHORT = timedelta(seconds=2)
 
 
 class RedisBackend(RendezvousBackend):
-    """The rendezvous' state, as one key of the job's store that is compared and set. `store` has this timeout, and is
-    for this alone: once it has failed for so long, the next calls do not wait as long again. Torch elastic makes
-    several before it gives up."""
+    """Keeps the state of the rendezvous in one key of the job's store, changed by compare-and-set. `store` has this
+    timeout and must not be shared: once a call has failed after the timeout, the next calls do not wait that long
+    again. Torch elastic makes several calls before it gives up."""
 
     def __init__(self, store: dist.Store, timeout: timedelta) -> None:
         self._store, self._timeout, self._is_in_touch = store, timeout, True
@@ -76,12 +76,12 @@ def _decoded(value: bytes) -> tuple[bytes, Token] | None:
         return b64decode(value, validate=True), value
     except Base64Error as error:
         raise RendezvousStateError(
-            f"the key {_STATE!r} of the job's store in Redis holds what no agent has written: remove the job's keys"
+            f"the key {_STATE!r} of the job's store in Redis was not written by an agent: remove the job's keys"
         ) from error
 
 
 class RedisRendezvous(RendezvousHandler):
-    """`inner`, and the ranks of each round get a store of their own in the same server, through ATOLL_STORE."""
+    """Wraps `inner`, and gives the ranks of each round a separate store in the same server, through ATOLL_STORE."""
 
     def __init__(self, inner: RendezvousHandler, store: dist.Store, url: str, job: str) -> None:
         self.inner, self._store, self._url, self._job = inner, store, url, job
@@ -116,29 +116,29 @@ class RedisRendezvous(RendezvousHandler):
 
 
 def job_at(endpoint: str, run_id: str, hosts: int) -> tuple[str, str]:
-    """The URL of the server of `--rdzv-endpoint=HOST:PORT`, or of redis:// or rediss://, and the job's name. Raises
-    ValueError for what cannot be either."""
+    """Returns the URL of the server in `--rdzv-endpoint`, HOST:PORT or a URL of redis:// or rediss://, and the job's
+    name. Raises ValueError for other endpoints."""
     if not endpoint:
-        raise ValueError("where is the server? --rdzv-endpoint=HOST:PORT, or redis://HOST:PORT/DATABASE, says it")
+        raise ValueError("the server is missing: give --rdzv-endpoint=HOST:PORT, or redis://HOST:PORT/DATABASE")
     url = with_options(endpoint)
     if _C.redis_place(url)[1]:
-        raise ValueError("--rdzv-endpoint has an option job: leave it out, --rdzv-id is the job's name")
+        raise ValueError("--rdzv-endpoint has an option job: remove it, --rdzv-id is the job's name")
     if run_id != _NO_RUN_ID:
         return url, run_id
     if hosts > 1:
-        raise ValueError("the server may serve many jobs: name this one with --rdzv-id, the same on all hosts")
+        raise ValueError("the server may hold many jobs: name this one with --rdzv-id, the same on all hosts")
     return url, f"alone-{secrets.token_hex(4)}"
 
 
 def read_timeout(settings: Mapping[str, Any]) -> timedelta:
-    """How long a server may be away, for those who start ranks: `--rdzv-conf=read_timeout=SECONDS`."""
+    """Returns how long launchers wait for an unavailable server: `--rdzv-conf=read_timeout=SECONDS`."""
     return timedelta(seconds=int(settings.get("read_timeout") or _TIMEOUT_S))
 
 
 def create(parameters: RendezvousParameters) -> RendezvousHandler:
-    """For `--rdzv-backend=redis`."""
+    """Returns the handler of `--rdzv-backend=redis`."""
     url, job = job_at(parameters.endpoint, parameters.run_id, parameters.max_nodes)
-    # Each round the ranks get an address of their own for code that wants one, and no server of torch's.
+    # In each round the ranks get a new address, for code that needs one, but no server of torch.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     timeout = read_timeout(parameters.config)
     store = RedisStore(with_options(url, job=job), timeout)

@@ -14,9 +14,9 @@ _SHOWN = ("rank", "island", "device", "score", "host", "pid")
 
 
 def rows(url: str) -> Iterator[tuple[str, int, list[str]]]:
-    """For each member of each job: the job's name, when it was created (seconds since 1970), and rank, island, device,
-    score, host, process and the number of processes that are alive. A score is relative to the job's fastest rank.
-    Raises what RedisStore raises."""
+    """Yields for each member of each job: the job's name, when it was created (seconds since 1970), and rank, island,
+    device, score, host, process and the number of live processes. Scores are relative to the job's fastest rank. Raises
+    the errors of RedisStore."""
     for job in _C.redis_jobs(url, _TIMEOUT):
         members = [_member(text) for _, text in sorted(job.members.items())]
         scores = [score for member in members if (score := _score(member)) is not None]
@@ -36,7 +36,7 @@ def _member(text: bytes) -> dict[str, Any]:
 
 
 def _score(member: dict[str, Any]) -> float | None:
-    """Nothing where it has none, or what is none: any program may write there."""
+    """Returns the score; None if it is missing or invalid, because any program may write there."""
     score = member.get("score")
     if not isinstance(score, int | float) or isinstance(score, bool):
         return None
@@ -44,6 +44,6 @@ def _score(member: dict[str, Any]) -> float | None:
 
 
 def _text(value: Any) -> str:
-    """On one line, whatever somebody has written into the server."""
+    """Returns the value on one line, whatever was written into the server."""
     shown = "-" if value is None else str(value) if isinstance(value, str | int | float) else "?"
     return "".join(character if character.isprintable() else "?" for character in shown)[:60]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of a job say of themselves in Redis: island, device, host, and how fast they are."""
+"""What the ranks of a job publish about themselves in Redis: island, device, host and speed."""
 
 import json
 import logging
@@ -16,8 +16,8 @@ log = logging.getLogger("atoll.redis")
 
 
 def publish(store: dist.Store, backend: _C.Backend, score: float | None = None) -> None:
-    """Lets the others see this rank of the job, where `store` is in Redis; else nothing happens. `score`: samples per
-    second. Nobody depends on it, so that a failure is only logged."""
+    """Publishes this rank of the job if `store` is in Redis; otherwise does nothing. `score`: samples per second.
+    Errors are only logged, because nothing depends on it."""
     root = _root(store)
     if not isinstance(root, _C.RedisStore):
         return
@@ -34,7 +34,7 @@ def publish(store: dist.Store, backend: _C.Backend, score: float | None = None) 
 
 
 def publish_score(group: dist.ProcessGroup, profile: dict[str, Any]) -> None:
-    """The same with the speed that was measured, for a group of the whole job."""
+    """The same with the measured speed, for a group of the whole job."""
     store = distributed_c10d._world.pg_map.get(group, (None, None))[1]
     measured = profile["sizes"][-1:]
     if store is None or not measured or not isinstance(_root(store), _C.RedisStore):

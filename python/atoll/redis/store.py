@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's store in a Redis server, and how torch.distributed comes to it."""
+"""A job's store in a Redis server, and its rendezvous for torch.distributed."""
 
 import atexit
 import os
@@ -20,12 +20,12 @@ from atoll import _C  # noqa: E402 - only after the check
 RedisStore = _C.RedisStore
 _NO_RUN_ID = "none"  # torchrun's default of --rdzv-id
 
-# A job is over at once when all of its processes say so, and not only when they have been silent for long.
+# A job ends at once when all of its processes leave, instead of only after they have been silent for long.
 atexit.register(_C.leave_redis_jobs)
 
 
 def with_options(url: str, **options: object) -> str:
-    """`url` with these options, where it does not have them yet."""
+    """Returns `url` with these options added, unless it already has them."""
     text = url if "://" in url else f"redis://{url}"
     given = dict(parse_qsl(text.partition("?")[2], keep_blank_values=True))
     added = [f"{name}={quote(str(value), safe='/')}" for name, value in options.items() if name not in given]
@@ -33,15 +33,15 @@ def with_options(url: str, **options: object) -> str:
 
 
 def beside(url: str, name: str, **options: object) -> str:
-    """The URL of a job beside that of `url`, for some of its ranks: JOB.NAME."""
+    """Returns the URL of a sub-job, JOB.NAME, for some ranks of the job in `url`."""
     head, _, query = url.partition("?")
     given = dict(parse_qsl(query, keep_blank_values=True))
     return with_options(head, **given | {"job": f"{given['job']}.{name}"} | options)
 
 
 def meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-    """What init_process_group(init_method="redis://HOST:PORT/?job=NAME") calls. The job's name may be left out under
-    torchrun, whose run then names it."""
+    """Serves init_process_group(init_method="redis://HOST:PORT/?job=NAME"). The job's name may be omitted under
+    torchrun, whose run id is then used."""
     place, job, rank, world_size = _C.redis_place(url)
     rank = _number("RANK", "rank") if rank is None else rank
     world_size = _number("WORLD_SIZE", "world_size") if world_size is None else world_size
@@ -53,7 +53,7 @@ def meet(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterato
 
 
 def meet_by_environment(url: str, timeout: timedelta = default_pg_timeout, **_: Any) -> Iterator[Any]:
-    """What env:// means in a process whose launcher has set ATOLL_STORE. `url` may hold rank and world_size."""
+    """Serves env:// in a process whose launcher has set ATOLL_STORE. `url` may hold rank and world_size."""
     given = {name: value for name, value in parse_qsl(urlsplit(url).query) if name in ("rank", "world_size")}
     return meet(with_options(os.environ["ATOLL_STORE"], **given), timeout)
 
@@ -62,7 +62,7 @@ def _number(variable: str, argument: str) -> int:
     text = os.environ.get(variable, "")
     if not text.isdecimal():
         raise ValueError(
-            f'redis://: {variable}="{text}" is no number: set it, or give {argument}= to init_process_group'
+            f'redis://: {variable}="{text}" is not a number: set it, or pass {argument}= to init_process_group'
         )
     return int(text)
 
@@ -71,6 +71,6 @@ def _run_name(place: str) -> str:
     run = os.environ.get("TORCHELASTIC_RUN_ID", _NO_RUN_ID)
     if run == _NO_RUN_ID:
         raise ValueError(
-            f"{place} may serve many jobs: name this one, the same on all of its ranks, as in redis://HOST:PORT/?job=NAME"
+            f"{place} may hold many jobs: name this one, the same on all of its ranks, as in redis://HOST:PORT/?job=NAME"
         )
     return f"{run}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"

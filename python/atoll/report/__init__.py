@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pages about runs: what was recorded of trainings and inferences, as one HTML file that holds everything it needs."""
+"""Makes pages about recorded trainings and inferences, each as one self-contained HTML file."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts over steps or time, as SVG that fits any width: the plot is stretched, texts beside it are HTML and are not.
+"""Charts over steps or time, as SVG that fits any width: the plot is stretched, but texts beside it, in HTML, are not.
 
-Whoever cannot see a chart gets what it says as a text, and all its numbers as a table."""
+Each chart has a description for screen readers, and a table with all its numbers."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from html import escape
 
 from atoll.report.parts import evenly, folded, keys, number, table
 
-MOST_POINTS = 300  # of a line; of more, means of neighbours
+MOST_POINTS = 300  # per line; with more, means of neighbours are drawn
 SIDE = 1000.0  # of the plot, in its own units
 COLOURS = ("blue", "orange", "green", "purple", "amber", "sky", "brown", "grey")
 
@@ -19,14 +19,14 @@ COLOURS = ("blue", "orange", "green", "purple", "amber", "sky", "brown", "grey")
 @dataclass(frozen=True)
 class Series:
     name: str
-    values: Sequence[float | None]  # as many as the chart has places
+    values: Sequence[float | None]  # one for each place of the chart
     colour: str
     dots: bool = False  # instead of a line
 
 
 @dataclass
 class Chart:
-    """`x` ascends. `marks` are places worth a line, each with its text."""
+    """A chart. `x` ascends. `marks` are vertical lines with texts."""
 
     title: str
     about: str
@@ -122,7 +122,7 @@ class Chart:
                 if is_down and self.is_stepped:
                     path += f"H{axis.x(x):.1f}"
                 path += f"{'L' if is_down else 'M'}{axis.x(x):.1f} {axis.y(value):.1f}"
-                path += "" if is_down else "h0"  # a value alone is a dot
+                path += "" if is_down else "h0"  # a single value is a dot
                 is_down = True
             drawn.append(f'<path class="line d{place % 4} c-{each.colour}" d="{path}"/>')
         return "".join(drawn)
@@ -143,7 +143,7 @@ class Chart:
         return "".join(drawn)
 
     def _said(self) -> str:
-        """The chart in words."""
+        """Returns a description of the chart."""
         told = []
         for each in self.series[:8]:
             there = [value for value in each.values if value is not None]
@@ -176,7 +176,7 @@ class _Axis:
 
 
 def ticks(low: float, high: float, most: int) -> list[float]:
-    """Round numbers between the two."""
+    """Returns round numbers between the two."""
     if high <= low:
         return [low]
     rough = (high - low) / most

@@ -8,16 +8,18 @@ import typer
 
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where runs were recorded; or one record.")],
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page.")] = Path("report.html"),
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder of records, or one record.")],
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The page to write.")] = Path(
+        "report.html"
+    ),
     doctor: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What atoll doctor --json wrote, to compare links with.")
+        Path | None, typer.Option(metavar="FILE", help="A file of atoll doctor --json, to compare links with.")
     ] = None,
 ) -> None:
-    """Make a page of a run: where its time went, how far it is from the best, and what to do about it.
+    """Make a page of a run: where its time went, its distance from the bound, and what to improve.
 
     Runs are recorded with ATOLL_RUN_DIR=FOLDER, atoll.Watch(record=FOLDER) or Session(record=FOLDER). The page is one
-    file that needs nothing else."""
+    self-contained file."""
     from atoll.report.links import read_doctor
     from atoll.report.page import report as made
     from atoll.report.records import RecordError, read

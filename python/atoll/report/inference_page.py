@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page shows of a session's inferences."""
+"""The sections of a page about a session's inferences."""
 
 from collections.abc import Iterator, Sequence
 from html import escape
@@ -25,7 +25,7 @@ from atoll.report.records import Line
 
 WORTH = 0.05
 NEAR = 1.1
-GROUPS = 100  # of inferences, whose percentiles are shown over time
+GROUPS = 100  # groups of inferences whose percentiles are shown over time
 MOST_DIVISIONS = 4
 _WORDS = {"local": "by this machine alone", "server": "by the server alone", "mixed": "by both"}
 
@@ -57,8 +57,8 @@ def inference_verdict(of: Inferences) -> list[Sentence]:
         limit = f" of {seconds_text(deadline)}" if deadline else ""
         said.append(
             Sentence(
-                f"{percent(counts['missed'] / of.number)} missed their deadline{limit}: the chart of latency says "
-                f"when; more bandwidth, a quicker machine or a later deadline would help.",
+                f"{percent(counts['missed'] / of.number)} missed their deadline{limit}: the chart of latency shows "
+                f"when; more bandwidth, a faster machine or a later deadline would help.",
                 BAD,
             )
         )
@@ -68,9 +68,7 @@ def inference_verdict(of: Inferences) -> list[Sentence]:
     if distance is not None:
         kind = GOOD if distance <= NEAR else PLAIN
         above = f"{percent(distance - 1)} above" if distance >= 1 else f"{percent(1 - distance)} below"
-        said.append(
-            Sentence(f"Half of the divided inferences are at most {above} the bound that no plan undercuts.", kind)
-        )
+        said.append(Sentence(f"Half of the divided inferences are at most {above} the lower bound of any plan.", kind))
     said.append(
         Sentence(
             f"An inference sends {_bytes(counts['up_bytes'] / of.number)} and receives "
@@ -112,7 +110,7 @@ def _latency(of: Inferences) -> Iterator[str]:
     deadline = of.record.about.get("deadline")
     if deadline and deadline * factor < 20 * max(series[0].values[0] or 0, 1e-12):
         series.append(Series("deadline", [deadline * factor] * len(groups), "grey"))
-    about = f"Of {size} inferences in a row each." if size > 1 else "Of each inference."
+    about = f"For groups of {size} consecutive inferences." if size > 1 else "For each inference."
     x = _times(of, [group[0] for group in groups])
     yield Chart("Latency", about, "seconds since the session began", unit, x, series).html()
     misses = [100 * sum(bool(line["missed"]) for line in group) / len(group) for group in groups]
@@ -121,7 +119,7 @@ def _latency(of: Inferences) -> Iterator[str]:
                     [Series("missed", misses, "orange")]).html()  # fmt: skip
     shares = (("median", 0.5), ("90 %", 0.9), ("95 %", 0.95), ("99 %", 0.99), ("99.9 %", 0.999), ("worst", 1.0))
     rows = [[name, seconds_text(of.latency(share))] for name, share in shares]
-    yield table(("so many take at most", "latency"), rows, "Percentiles of all inferences, to about 1 %")
+    yield table(("share of inferences", "latency at most"), rows, "Percentiles of all inferences, to about 1 %")
 
 
 def _origins(of: Inferences) -> str:
@@ -146,8 +144,8 @@ def _origins(of: Inferences) -> str:
         Bar("this machine", [means[name] * factor for name in names] + [0.0, 0.0]),
         Bar("its radio", [0.0, 0.0, means["sending"] * factor, means["receiving"] * factor]),
     ]
-    about = "Means of an inference. The radio works beside both, as long as bytes take at the link's estimated rates."
-    return drawn + bars("What this machine does meanwhile", about, legend_of_times, rows, unit)
+    about = "Means per inference. The radio overlaps both, for the time of the bytes at the link's estimated rates."
+    return drawn + bars("What this machine does in the meantime", about, legend_of_times, rows, unit)
 
 
 def _divisions(of: Inferences) -> Iterator[str]:
@@ -159,7 +157,7 @@ def _divisions(of: Inferences) -> Iterator[str]:
     for division in of.divisions[:MOST_DIVISIONS]:
         yield lanes(division)
     if len(of.divisions) > MOST_DIVISIONS:
-        yield f"<p>{len(of.divisions) - MOST_DIVISIONS} more divisions were used and are not drawn.</p>"
+        yield f"<p>{len(of.divisions) - MOST_DIVISIONS} more divisions were used but are not drawn.</p>"
 
 
 def _link(of: Inferences) -> Iterator[str]:
@@ -169,7 +167,7 @@ def _link(of: Inferences) -> Iterator[str]:
             Series(name, [8e-6 * line[key] if line.get(key) else None for line in states], colour)
             for name, key, colour in (("up", "up_rate", "amber"), ("down", "down_rate", "purple"))
         ]
-        yield Chart("Bandwidth", "As the session estimates it.", "seconds since the session began", "Mbit/s",
+        yield Chart("Bandwidth", "As estimated by the session.", "seconds since the session began", "Mbit/s",
                     _times(of, states), series).html()  # fmt: skip
     if of.counts["up_bytes"] or of.counts["down_bytes"]:
         factor, unit = scaled(max(max(line["up_bytes"], line["down_bytes"]) for line in of.lines), "B")
@@ -181,12 +179,12 @@ def _link(of: Inferences) -> Iterator[str]:
                     _times(of, of.lines), series).html()  # fmt: skip
     losses = of.state("link_losses")
     if losses:
-        yield f"<p>{escape(str(losses))} inferences lost the link on their way.</p>"
+        yield f"<p>{escape(str(losses))} inferences lost the link while they ran.</p>"
 
 
 def _energy(of: Inferences) -> Iterator[str]:
     joules = [line["joules"] for line in of.lines]
-    about = "Of this machine, estimated from the time that it computes, waits and sends."
+    about = "The energy of this machine, estimated from the time that it computes, waits and sends."
     yield Chart("Energy of an inference", about, "seconds since the session began", "J", _times(of, of.lines),
                 [Series("energy", joules, "green")]).html()  # fmt: skip
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the record of a session's inferences says in numbers."""
+"""Statistics of the record of a session's inferences."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ _NEEDED = {"seconds", "origin", "plan", "predicted", "bound", "up_bytes", "down_
 
 @dataclass
 class Inferences:
-    """`lines` are inferences in order, perhaps not all; counts are of all."""
+    """The inferences of a record. `lines` are inferences in order, perhaps not all; counts include all."""
 
     record: Record
     lines: list[Line]
@@ -28,7 +28,7 @@ class Inferences:
         lines = [line for line in record.of("inference") if set(line) >= _NEEDED]
         totals = record.of("totals")
         counts = totals[-1] if totals else None
-        if counts is None or len(lines) >= counts["inferences"]:  # none is missing: the process may have been killed
+        if counts is None or len(lines) >= counts["inferences"]:  # no line is missing; the process may have been killed
             counts = _counted(lines)
         return Inferences(record, lines, record.of("state"), record.of("division"), counts)
 
@@ -37,7 +37,7 @@ class Inferences:
         return int(self.counts["inferences"])
 
     def latency(self, share: float) -> float:
-        """Which so many are not above."""
+        """Returns the latency that this share of inferences does not exceed."""
         buckets = self.counts.get("latencies")
         if buckets is None:
             return percentile([line["seconds"] for line in self.lines], share)
@@ -49,17 +49,17 @@ class Inferences:
         return latency_of(max(map(int, buckets)))
 
     def state(self, name: str) -> Any:
-        """The newest that is known."""
+        """Returns the newest known value."""
         return next((line[name] for line in reversed(self.states) if line.get(name) is not None), None)
 
     def distance(self) -> float | None:
-        """The median of measured over bound, where a bound is known."""
+        """The median of measured over bound, of inferences with a known bound."""
         shares = [line["seconds"] / line["bound"] for line in self.lines if line["bound"]]
         return median(shares) if shares else None
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Of at least one value."""
+    """Returns the percentile of at least one value."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, max(0, math.ceil(share * len(ordered)) - 1))]
 

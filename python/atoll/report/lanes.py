@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who computes which operator of a divided inference, and when, as lanes over time."""
+"""The operators of a divided inference on each machine, as lanes over time."""
 
 from html import escape
 
@@ -13,7 +13,7 @@ _HEIGHT, _GAP = 100, 14  # of a lane, in the picture's own units
 
 
 def lanes(division: Line) -> str:
-    """Nothing for a division that cannot be drawn."""
+    """Returns the figure; "" for a division that cannot be drawn."""
     try:
         names, plan = division["operators"], division["plan"]
         events = [(str(lane), names[index], index, float(begin), float(end)) for lane, index, begin, end in
@@ -42,7 +42,7 @@ def lanes(division: Line) -> str:
     counts = {lane: sum(1 for event in events if event[0] == lane) for lane, _, _ in LANES}
     took = f"{number(plan['seconds'] * factor)} {unit}"
     said = f"{title}: {took}, {counts['robot']} steps on this machine, {counts['server']} on the server."
-    about = f"As the plan predicts at the link's rates of then: {took} in all."
+    about = f"As predicted by the plan at the link's rates at that time: {took} in total."
     return (
         f'<figure class="lanes"><figcaption><h3>{escape(title)}</h3><p>{escape(about)}</p></figcaption>'
         f"{keys([(label, colour) for _, label, colour in LANES])}"

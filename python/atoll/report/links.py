@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which links a training uses, and how much of what they can carry."""
+"""The links that a training uses, and the used share of their capacity."""
 
 import json
 from collections.abc import Iterator
@@ -15,14 +15,14 @@ MOST_RANKS = 64  # in a picture
 
 @dataclass(frozen=True)
 class Measured:
-    """What `atoll doctor --json` measured: GB/s from rank to rank."""
+    """The measurements of `atoll doctor --json`: GB/s from rank to rank."""
 
     rates: dict[tuple[int, int], float]
     ranks: int
 
 
 def read_doctor(path: Path) -> Measured:
-    """RecordError where the file is something else."""
+    """Reads such a file. Raises RecordError for other files."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         rates = {(pair["a"], pair["b"]): float(pair["a_to_b"]) for pair in document["links"]}
@@ -31,24 +31,24 @@ def read_doctor(path: Path) -> Measured:
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
-        raise RecordError(f"{path} is not what atoll doctor --json FILE writes") from None
+        raise RecordError(f"{path} was not written by atoll doctor --json FILE") from None
 
 
 def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
-    """Nothing where no bytes were counted: a group of one rank, or of another backend."""
+    """Yields the figures of links; nothing if no bytes were counted, as in a group of one rank or another backend."""
     sent = link_bytes(of.windows)
     if not sent or len(of.devices) > MOST_RANKS:
         return
     names = [str(rank) for rank in of.ranks]
     factor, unit = scaled(max(sent.values()), "B")
     matrix = [[_scaled(sent.get((a, b)), factor) for b in of.ranks] for a in of.ranks]
-    about = "Payload of collectives in a step. What a vendor's library sends inside an island is not counted."
+    about = "Payload of collectives in a step. Traffic of a vendor's library inside an island is not counted."
     yield heat("Bytes by link", about, names, matrix, f"{unit} per step")
     if measured is None:
         return
     if measured.ranks != len(of.devices):
         yield (
-            f"<p>The doctor looked at {measured.ranks} ranks, the training has {len(of.devices)}: what links can carry "
+            f"<p>The doctor measured {measured.ranks} ranks, but the training has {len(of.devices)}: the capacity of links "
             f"is not compared.</p>"
         )
         return
@@ -61,7 +61,7 @@ def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
         ]
         for a in of.ranks
     ]
-    about = "Bytes per second of the whole step, over what atoll doctor measured for the link."
+    about = "Bytes per second over the whole step, relative to the rate that atoll doctor measured for the link."
     yield heat("Link use", about, names, shares, "% of the measured rate")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A page: one HTML file that holds everything it needs and opens anywhere."""
+"""A page: one self-contained HTML file that opens anywhere."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ MOST_SESSIONS = 4
 
 
 def page(title: str, body: str) -> str:
-    """With style and script of its own, and nothing from elsewhere."""
+    """Returns a page with its own style and script, and nothing from elsewhere."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
@@ -32,7 +32,7 @@ def page(title: str, body: str) -> str:
 
 
 def report(records: Sequence[Record], measured: Measured | None = None) -> tuple[str, list[Sentence]]:
-    """The page about these records, and what it says first. RecordError where none of them holds anything."""
+    """Returns the page about these records, and its first sentences. Raises RecordError if all records are empty."""
     trainings = [Training.of(record) for record in records if record.kind == "training"]
     sessions = [Inferences.of(record) for record in records if record.kind == "inference"]
     body = ""
@@ -45,28 +45,28 @@ def report(records: Sequence[Record], measured: Measured | None = None) -> tuple
         body, said = body + text, said + told
     if not body:
         raise RecordError(
-            f"{records[0].path.parent} has records, but no step and no inference in them yet: a training writes the "
+            f"{records[0].path.parent} has records, but without steps or inferences yet: a training writes the "
             f"first one after an update interval (Settings(update_interval=50) steps)"
         )
     notes = [note for record in records for note in record.notes]
     more = len([session for session in sessions if session.number]) - MOST_SESSIONS
     if more > 0:
-        notes.append(f"{more} more sessions have records here, with fewer inferences; give one file to see it")
+        notes.append(f"{more} more sessions have records here, with fewer inferences; give one file to see its session")
     return page("Atoll: report of a run", body + _notes(notes)), said
 
 
 def _training(trainings: Sequence[Training], measured: Measured | None) -> tuple[str, list[Sentence]]:
-    """Of the newest that has steps; the others are named."""
+    """Returns the page of the newest training with steps; the others are listed."""
     shown = newest(trainings)
     of = summary(shown)
     assert of is not None
     said = verdict(shown, of)
     if shown.record.end is None or shown.record.end.get("error"):
-        said.append(Sentence(f"The record has this end: {how_it_ended(shown)}."))
+        said.append(Sentence(f"How the run ended: {how_it_ended(shown)}."))
     missing = [rank for rank in of.ranks if not any(window.compute_seconds[rank] > 0 for window in of.windows)]
     if missing:
         who = ", ".join(f"rank {rank}" for rank in missing)
-        said.append(Sentence(f"Nothing was measured of {who}: its times are shown as zero."))
+        said.append(Sentence(f"There are no measurements of {who}: its times are shown as zero."))
     about = shown.record.about
     when = f"{_moment(shown.record.began)}, {seconds_text(max(0.0, shown.record.last_time - shown.record.began))}"
     where = f" on {about['host']}" if about.get("host") else ""
@@ -77,10 +77,10 @@ def _training(trainings: Sequence[Training], measured: Measured | None) -> tuple
 
 
 def newest(trainings: Sequence[Training]) -> Training:
-    """Of the process that began last, the training with the most steps: others of it are evaluations."""
+    """Returns the training with the most steps in the process that started last; its others are evaluations."""
     there = [training for training in trainings if summary(training) is not None]
     if not there:
-        raise RecordError("no training has a measured step yet: wait for an update interval")
+        raise RecordError("no training has measured steps yet: wait for an update interval")
     last = max(there, key=lambda training: training.record.began).record.about
     same = [each for each in there if all(each.record.about.get(key) == last.get(key) for key in ("host", "pid"))]
     return max(same, key=lambda training: len(training.windows))
@@ -109,7 +109,7 @@ def _most_telling(sessions: Sequence[Inferences]) -> list[Inferences]:
 
 def _notes(notes: Iterable[str]) -> str:
     rows = [[note] for note in notes]
-    return section("About the records", table(["note"], rows, "What to know of them", numbers=False)) if rows else ""
+    return section("About the records", table(["note"], rows, "Notes", numbers=False)) if rows else ""
 
 
 def _moment(seconds: float) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pieces of a page: tables, bars and heat maps, as HTML that needs nothing from elsewhere."""
+"""Parts of a page: tables, bars and heat maps, as self-contained HTML."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-MOST_ROWS = 60  # of a table; of more, so many are shown, evenly chosen
+MOST_ROWS = 60  # per table; of more, this many are shown, evenly chosen
 PLAIN, GOOD, BAD = "plain", "good", "bad"  # kinds of sentences
 
 
 @dataclass(frozen=True)
 class Sentence:
-    """Of a verdict."""
+    """A sentence of a verdict."""
 
     text: str
     kind: str = PLAIN
@@ -37,7 +37,7 @@ def section(title: str, *content: str, about: str = "") -> str:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str, numbers: bool = True) -> str:
-    """The first column names the row."""
+    """Returns a table whose first column names the row."""
     shown = evenly(rows, MOST_ROWS)
     more = f" {len(shown)} of {len(rows)} rows, evenly chosen." if len(shown) < len(rows) else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
@@ -58,14 +58,14 @@ def folded(summary: str, content: str) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """One row of bars: what it is about, and its parts in the order of the legend."""
+    """One row of bars: its name, and its parts in the order of the legend."""
 
     name: str
     parts: Sequence[float]
 
 
 def bars(title: str, about: str, legend: Sequence[tuple[str, str]], rows: Sequence[Bar], unit: str) -> str:
-    """Horizontal bars on one scale. `legend`: names and colours (of page.css) of the parts."""
+    """Returns horizontal bars on one scale. `legend`: names and colours (of page.css) of the parts."""
     end = max((sum(row.parts) for row in rows), default=0.0) or 1.0
     drawn = []
     for row in rows:
@@ -105,7 +105,7 @@ def heat(
     title: str, about: str, names: Sequence[str], values: Sequence[Sequence[float | None]], unit: str,
     dark_is_low: bool = False,
 ) -> str:  # fmt: skip
-    """A matrix from row to column, the stronger the colour the larger the number, or the smaller."""
+    """Returns a matrix from row to column, with stronger colours for larger numbers, or for smaller ones."""
     there = [value for row in values for value in row if value is not None]
     low, high = (min(there), max(there)) if there else (0.0, 0.0)
 
@@ -131,7 +131,7 @@ def heat(
 
 
 def number(value: float | None) -> str:
-    """Three digits that count."""
+    """Returns the number with three significant digits."""
     if value is None:
         return "-"
     if value == 0:
@@ -146,14 +146,14 @@ def percent(share: float) -> str:
 
 
 def evenly(items: Sequence[Item], most: int) -> list[Item]:
-    """At most so many of them, with the first and the last."""
+    """Returns at most `most` of the items, evenly chosen, including the first and the last."""
     if len(items) <= most:
         return list(items)
     return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
 def scaled(largest: float, what: str = "s") -> tuple[float, str]:
-    """By what to multiply numbers as large as this, and the unit they then have."""
+    """Returns the factor for numbers as large as this, and their unit after it."""
     steps = {"s": [(1.0, 1.0, "s"), (1e-3, 1e3, "ms"), (0.0, 1e6, "us")],
              "B": [(1e9, 1e-9, "GB"), (1e6, 1e-6, "MB"), (1e3, 1e-3, "kB"), (0.0, 1.0, "B")]}[what]  # fmt: skip
     return next((factor, unit) for least, factor, unit in steps if largest >= least)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what `atoll.watching.run_record` wrote."""
+"""Reads the files of `atoll.watching.run_record`."""
 
 import json
 from dataclasses import dataclass, field
@@ -18,17 +18,17 @@ _KINDS = ("training", "inference")
 
 
 class RecordError(ValueError):
-    """There is nothing to show; the text says why and what to do."""
+    """There is nothing to show; the message says why and what to do."""
 
 
 @dataclass
 class Record:
-    """One file. `end` is None where the process was killed, or still runs."""
+    """One file. `end` is None if the process was killed or is still running."""
 
     path: Path
     about: Line
     lines: list[Line]
-    notes: list[str] = field(default_factory=list)  # what is wrong with the file
+    notes: list[str] = field(default_factory=list)  # problems with the file
 
     @property
     def kind(self) -> str:
@@ -52,7 +52,7 @@ class Record:
 
 @dataclass
 class Training:
-    """A record of a training, with what its lines mean."""
+    """A record of a training, with parsed lines."""
 
     record: Record
     windows: list[WindowRecord]
@@ -67,7 +67,7 @@ class Training:
             try:
                 windows.append(WindowRecord.from_json({"devices": devices, **line}))
             except TypeError:
-                record.notes.append(f"{record.path.name} holds a window that lacks fields: it is left out")
+                record.notes.append(f"{record.path.name} holds a window that lacks fields: it is ignored")
                 continue
             times.append(float(line.get("time") or 0.0))
         events = [PlanEvent.from_json(line) for line in record.of("event") if {"step", "kind", "text"} <= set(line)]
@@ -75,10 +75,10 @@ class Training:
 
 
 def read(path: Path) -> list[Record]:
-    """All records in a folder, or that of one file, oldest first. RecordError where there is none, or one that this
-    Atoll cannot read."""
+    """Reads all records in a folder, or that of one file, oldest first. Raises RecordError if there are none, or this
+    Atoll cannot read one."""
     if not path.exists():
-        raise RecordError(f"{path} is not there: {HOW_TO_RECORD}")
+        raise RecordError(f"{path} does not exist: {HOW_TO_RECORD}")
     files = sorted(path.rglob(f"*{SUFFIX}")) if path.is_dir() else [path]
     found = [record for file in files if (record := read_file(file)) is not None]
     if not found:
@@ -89,13 +89,13 @@ def read(path: Path) -> list[Record]:
 
 
 def read_file(path: Path) -> Record | None:
-    """None for a file that is something else. RecordError for one of a newer Atoll."""
+    """Reads a record; None for other files. Raises RecordError for a record of a newer Atoll."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from None
     texts = data.decode("utf-8", errors="replace").split("\n")
-    torn = texts.pop()  # what is behind the last end of line
+    torn = texts.pop()  # the rest after the last newline
     lines, damaged = [], 0
     for number, text in enumerate(texts):
         line = _line(text)
@@ -111,7 +111,7 @@ def read_file(path: Path) -> Record | None:
     if record is None:
         return None
     if torn:
-        record.notes.append(f"the last line of {path.name} was cut off in the middle: it is left out")
+        record.notes.append(f"the last line of {path.name} is truncated: it is ignored")
     if damaged:
         record.notes.append(f"{damaged} damaged line{'s' if damaged > 1 else ''} of {path.name} left out")
     return record
@@ -119,7 +119,7 @@ def read_file(path: Path) -> Record | None:
 
 def _of_lines(path: Path, lines: list[Line]) -> Record | None:
     first = lines[0]
-    if first["what"] in ("window", "event"):  # of Watch(json_lines=...), which has no first line about itself
+    if first["what"] in ("window", "event"):  # from Watch(json_lines=...), which writes no first line about the file
         windows = [line for line in lines if line["what"] == "window"]
         devices = windows[0].get("devices") if windows else []
         about = {"what": "run", "kind": "training", "time": first.get("time"), "devices": devices, "host": ""}
@@ -128,7 +128,7 @@ def _of_lines(path: Path, lines: list[Line]) -> Record | None:
         return None
     if first["format"] > FORMAT:
         raise RecordError(
-            f"{path} was written by Atoll {first.get('atoll', '?')}, in format {first['format']}; this one reads up to "
+            f"{path} was written by Atoll {first.get('atoll', '?')}, in format {first['format']}, but this one reads up to "
             f"{FORMAT}: install that Atoll or a newer one"
         )
     if first.get("kind") not in _KINDS:

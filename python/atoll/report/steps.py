@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time of a training's steps went, by rank."""
+"""The phases of a training's steps, by rank."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,17 @@ from statistics import mean, median
 from atoll.report.records import Training
 from atoll.watching.record import WindowRecord
 
-ENOUGH = 4  # windows of which the first, with all that happens once, does not count
+ENOUGH = 4  # from this many windows on the first one, with one-time work, does not count
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Seconds of one step of one rank, which add up to the step."""
+    """Seconds of the phases of one step of one rank, which add up to the step."""
 
-    load: float  # waits for its data
+    load: float  # waits for data
     compute: float
     wait: float  # for the rank that takes longest to load and compute
-    exchange: float  # of gradients, as far as no computing hides it
+    exchange: float  # of gradients, unless computing hides it
     rest: float
 
     def all(self) -> tuple[float, ...]:
@@ -30,7 +30,7 @@ class Parts:
 
 
 def parts_of(window: WindowRecord, rank: int) -> Parts:
-    """`exchange` is part of the rest where it was not measured."""
+    """Returns the phases; `exchange` is part of the rest if it was not measured."""
     load, compute = window.input_seconds[rank], window.compute_seconds[rank]
     longest = max(a + b for a, b in zip(window.input_seconds, window.compute_seconds, strict=True))
     wait = longest - load - compute
@@ -40,14 +40,14 @@ def parts_of(window: WindowRecord, rank: int) -> Parts:
 
 
 def counted(training: Training) -> list[WindowRecord]:
-    """Those that tell how the training goes."""
+    """Returns the windows that represent the training."""
     windows = [window for window in training.windows if window.wall_seconds > 0]
     return windows[1:] if len(windows) >= ENOUGH else windows
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Of the windows that count: medians by rank, of each part for itself."""
+    """Medians by rank over the windows that count, of each phase separately."""
 
     windows: list[WindowRecord]
     devices: tuple[str, ...]
@@ -76,7 +76,7 @@ class Summary:
 
 
 def summary(training: Training) -> Summary | None:
-    """None for a record without a measured window."""
+    """Returns the summary; None for a record without measured windows."""
     windows = counted(training)
     if not windows:
         return None
@@ -97,7 +97,7 @@ def summary(training: Training) -> Summary | None:
 
 
 def link_bytes(windows: Sequence[WindowRecord]) -> dict[tuple[int, int], float]:
-    """Of one step, the mean, by who sends to whom."""
+    """Returns the mean bytes of one step by sender and receiver."""
     found: dict[tuple[int, int], float] = {}
     for window in windows:
         for source, target, count in window.links:
@@ -106,7 +106,7 @@ def link_bytes(windows: Sequence[WindowRecord]) -> dict[tuple[int, int], float]:
 
 
 def telling_ranks(of: Summary, most: int) -> list[int]:
-    """All, or those that load and compute longest and those that wait longest."""
+    """Returns all ranks, or those that load and compute longest and those that wait longest."""
     if len(of.devices) <= most:
         return list(of.ranks)
     by_wait = sorted(of.ranks, key=lambda rank: of.parts[rank].wait)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a page shows of a training."""
+"""The sections of a page about a training."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,7 +21,7 @@ def training_sections(training: Training, of: Summary, measured: Measured | None
     yield section("Shares and plans", *_shares(training, of), _events(training))
     noted = "".join(_noted(training))
     if noted:
-        yield section("Loss and what else was noted", noted)
+        yield section("Loss and other noted values", noted)
     communication = [*_communication(training, of), *link_use(of, measured)]
     if any(communication):
         yield section("Communication", *communication)
@@ -30,12 +30,12 @@ def training_sections(training: Training, of: Summary, measured: Measured | None
 def _step_bars(of: Summary) -> str:
     factor, unit = scaled(of.wall)
     rows = [Bar(of.name(rank), [seconds * factor for seconds in of.parts[rank].all()]) for rank in of.ranks]
-    about = "Medians over the training. Exchanging is what is left of communication when computing has hidden its part."
+    about = "Medians over the training. Exchanging is the communication that computing does not hide."
     return bars("A step of each rank", about, LEGEND, rows, unit)
 
 
 def _rank_charts(training: Training, of: Summary) -> Iterator[str]:
-    """Over time, a chart for each rank."""
+    """Yields a chart over time for each rank."""
     windows = _same_ranks(training, of)
     chosen = telling_ranks(of, MOST_CHARTS)
     factor, unit = scaled(max(window.wall_seconds for window in windows))
@@ -66,11 +66,13 @@ def _distance(training: Training) -> Iterator[str]:
         Series("predicted", values(lambda window: window.predicted_seconds), "green"),
         Series("bound", values(lambda window: window.bound_seconds), "orange"),
     ]
-    about = "Seconds of a step as measured, as the plan predicts, and the shortest that any division of the batch has."
+    about = (
+        "Seconds of a step as measured and as predicted by the plan, and the lower bound of any division of the batch."
+    )
     yield Chart("Step time", about, "step", unit, _steps(windows), series, marks=_plan_marks(training)).html()
     distances = [window.distance if window.wall_seconds else None for window in windows]
     if any(distance is not None for distance in distances):
-        about = "Measured over bound: 1 is the best that any division can be."
+        about = "Measured over bound: 1 is the optimum of any division."
         chart = Chart("Distance from the bound", about, "step", "times", _steps(windows),
                       [Series("measured over bound", distances, "blue")], from_zero=False)  # fmt: skip
         yield chart.html()
@@ -86,7 +88,7 @@ def _shares(training: Training, of: Summary) -> Iterator[str]:
         Series(of.name(rank), [float(window.batches[rank]) for window in windows], COLOURS[place % len(COLOURS)])
         for place, rank in enumerate(chosen)
     ]
-    about = "Samples of each rank in a step. A line from top to bottom is a new plan."
+    about = "Samples of each rank in a step. A vertical line is a new plan."
     chart = Chart("Shares", about, "step", "samples", _steps(windows), series, is_stepped=True,
                   marks=_plan_marks(training))  # fmt: skip
     yield chart.html()
@@ -98,9 +100,9 @@ def _plan_marks(training: Training) -> list[tuple[float, str]]:
 
 def _events(training: Training) -> str:
     if not training.events:
-        return "<p>The plan has not changed, and nothing else has happened.</p>"
+        return "<p>The plan has not changed, and there were no other events.</p>"
     rows = [[f"{event.step:,}", event.kind, event.text] for event in training.events]
-    return table(("step", "kind", "what"), rows, "What has happened", numbers=False)
+    return table(("step", "kind", "what"), rows, "Events", numbers=False)
 
 
 def _noted(training: Training) -> Iterator[str]:
@@ -118,7 +120,7 @@ def _communication(training: Training, of: Summary) -> Iterator[str]:
     chosen = telling_ranks(of, MOST_LINES)
     kinds: list[tuple[str, str, Callable[[WindowRecord], tuple[float, ...]]]] = [
         ("Bridge", "Waits in collectives for other islands, in a step.", lambda window: window.bridge_seconds),
-        ("Inside islands", "Time in collectives within the island, in a step, without what a vendor's library does.",
+        ("Inside islands", "Time in collectives within the island, in a step, without the work of a vendor's library.",
          lambda window: window.inside_seconds),
         ("Staging", "Copies between the device and the host, in a step.", lambda window: window.staging_seconds),
     ]  # fmt: skip
@@ -132,7 +134,7 @@ def _communication(training: Training, of: Summary) -> Iterator[str]:
             Series(of.name(rank), [values(window)[rank] * factor for window in there], COLOURS[place % len(COLOURS)])
             for place, rank in enumerate(chosen)
         ]
-        hidden = " It may pass while ranks compute."
+        hidden = " It may overlap with computing."
         yield Chart(title, about + hidden, "step", unit, _steps(there), series).html()
 
 
@@ -145,7 +147,7 @@ def _steps(windows: Sequence[WindowRecord]) -> list[float]:
 
 
 def attempts(trainings: Sequence[Training]) -> str:
-    """One line for each record of a training: restarts leave several."""
+    """Returns one line for each record of a training; restarts leave several."""
     rows = []
     for training in trainings:
         steps = [window.step for window in training.windows]
@@ -158,5 +160,5 @@ def attempts(trainings: Sequence[Training]) -> str:
 def how_it_ended(training: Training) -> str:
     end = training.record.end
     if end is None:
-        return "none: the process was killed, or still runs"
-    return f"by {end['error']}" if end.get("error") else "in order"
+        return "unknown: the process was killed, or is still running"
+    return f"with {end['error']}" if end.get("error") else "normally"

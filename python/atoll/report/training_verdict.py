@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Why a training is as fast as it is, in sentences, each with what to do where something can be done."""
+"""Explains a training's speed in sentences, with advice where there is any."""
 
 from collections.abc import Iterator
 
@@ -8,8 +8,8 @@ from atoll.report.records import Training
 from atoll.report.steps import Summary
 from atoll.watching.record import DRIFT, LEAVE_OUT, NEW_PLAN, REPLICA_DRIFT
 
-NEAR = 1.05  # times the bound that is as good as it
-WORTH = 0.05  # of a step that is worth a sentence
+NEAR = 1.05  # times the bound that count as reaching it
+WORTH = 0.05  # of a step that deserves a sentence
 _PLAIN_POLICIES = ("equal", "random", "fixed")
 
 
@@ -37,7 +37,7 @@ def _devices(of: Summary) -> str:
 def _distance(of: Summary) -> Iterator[Sentence]:
     if of.bound is None or of.distance is None:
         yield Sentence(
-            "How far a step is from the best division is not known: devices were not measured before the training "
+            "The distance of a step from the best division is unknown: devices were not measured before the training "
             "(policy equal, random or fixed, Settings(measure=False), or no model was given)."
         )
         return
@@ -53,15 +53,15 @@ def _distance(of: Summary) -> Iterator[Sentence]:
 
 
 def _most_lost(of: Summary) -> str:
-    """What keeps a step from its bound."""
+    """Returns the largest cause of a step's distance from its bound."""
     slowest = max(of.ranks, key=lambda rank: of.parts[rank].load + of.parts[rank].compute)
     parts = of.parts[slowest]
     imbalance = sum(each.wait for each in of.parts) / len(of.parts)
     lost = {
         "waiting for data": parts.load,
-        "communication that no computing hides": parts.exchange,
+        "communication that computing does not hide": parts.exchange,
         "unequal times of ranks": imbalance,
-        "what happens outside forward, backward and loading (the optimizer, logging)": parts.rest,
+        "time outside forward, backward and loading (the optimizer, logging)": parts.rest,
     }
     name = max(lost, key=lambda each: lost[each])
     return f"{name}: {seconds_text(lost[name])} of a step"
@@ -74,7 +74,7 @@ def _waiting(training: Training, of: Summary) -> Iterator[Sentence]:
     most = waits[0]
     share = of.share(of.parts[most].wait)
     if share < WORTH:
-        yield Sentence("No rank waits longer than 5 % of a step for a slower one: the work is well divided.", GOOD)
+        yield Sentence("No rank waits longer than 5 % of a step for a slower one: the work is well balanced.", GOOD)
         return
     slowest = max(of.ranks, key=lambda rank: of.parts[rank].load + of.parts[rank].compute)
     others = sum(of.share(of.parts[rank].wait) >= WORTH for rank in of.ranks) - 1
@@ -83,13 +83,15 @@ def _waiting(training: Training, of: Summary) -> Iterator[Sentence]:
     kind = BAD
     loads = of.parts[slowest].load > of.parts[most].load + of.parts[most].wait / 2
     if loads:
-        way_out = f"{of.name(slowest)} waits for its data meanwhile: give its loader more workers (num_workers=...)"
+        way_out = (
+            f"{of.name(slowest)} waits for its data in the meantime: give its loader more workers (num_workers=...)"
+        )
     elif policy in _PLAIN_POLICIES:
-        way_out = f'shares do not follow speeds with policy="{policy}": take policy="minmax"'
+        way_out = f'shares do not follow speeds with policy="{policy}": use policy="minmax"'
     else:
-        way_out = "shares follow at the next plan, unless max_batch, quantum or memory hold them"
+        way_out = "the next plan adjusts the shares, unless max_batch, quantum or memory limit them"
     if of.distance is not None and of.distance <= NEAR and not loads:
-        kind, way_out = PLAIN, "as devices were measured, no division of the batch is faster all the same"
+        kind, way_out = PLAIN, "as devices were measured, no division of the batch is faster"
     yield Sentence(
         f"{_first_up(of.name(most))} waits {percent(share)} of each step for {of.name(slowest)}, which takes longest"
         f"{also}: {way_out}.",
@@ -113,16 +115,16 @@ def _exchange(of: Summary) -> Iterator[Sentence]:
     most = max(shown)
     if most >= WORTH:
         yield Sentence(
-            f"Communication that no computing hides takes {percent(most)} of a step: a larger global batch, or fewer "
-            f"bytes (atoll.compress_gradients), makes it less.",
+            f"Communication that computing does not hide takes {percent(most)} of a step: a larger global batch, or "
+            f"fewer bytes (atoll.compress_gradients), reduces it.",
             BAD,
         )
     for name, values in (("Waits for other islands", of.bridge), ("Copies between device and host", of.staging)):
         if values and of.share(max(values)) >= WORTH:
             rank = max(of.ranks, key=lambda each: values[each])
             yield Sentence(
-                f"{name} take up to {seconds_text(values[rank])} in a step (rank {rank}); what of that runs while "
-                f"ranks compute costs nothing."
+                f"{name} take up to {seconds_text(values[rank])} in a step (rank {rank}); the part that overlaps with "
+                f"computing costs nothing."
             )
 
 
@@ -145,7 +147,7 @@ def _noted(of: Summary) -> Iterator[Sentence]:
     for name in of.windows[-1].noted:
         values = [value for window in of.windows if (value := window.noted.get(name)) is not None]
         if len(values) > 1:
-            yield Sentence(f"What was noted as {name} went from {number(values[0])} to {number(values[-1])}.")
+            yield Sentence(f"The noted value {name} went from {number(values[0])} to {number(values[-1])}.")
 
 
 def _first_up(text: str) -> str:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints of replicated models, from which a training goes on with other ranks."""
+"""Checkpoints of replicated models, from which a training resumes on any ranks."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A simulated accelerator for PyTorch: `import atoll.sim`, then use the device "sim".
 
-Its memory cannot be touched by host code, its streams run beside the caller, and every operator of PyTorch works on it,
-because the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH it takes the time that a device of that
-speed would, of the kind ATOLL_SIM_MODEL (atoll/sim/kinds): then results of measurements are "modelled device time, real
+Host code cannot access its memory, its streams run asynchronously, and every operator of PyTorch works on it, because
+the CPU's kernels compute. With ATOLL_SIM_SPEED and ATOLL_SIM_BANDWIDTH operations take the time of a device of that
+speed, of the kind ATOLL_SIM_MODEL (atoll/sim/kinds): results of measurements are then "modelled device time, real
 bytes"."""
 
 import atexit
@@ -21,7 +21,7 @@ NAME = "sim"
 
 
 def _register() -> None:
-    # Wrong variables are ValueError, before PyTorch knows of the device.
+    # Invalid variables raise ValueError before PyTorch knows the device.
     _sim.device_count()
     _sim.set_kind(**kinds.chosen())
     torch.utils.rename_privateuse1_backend(NAME)
@@ -29,7 +29,7 @@ def _register() -> None:
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_storage=True, for_packed_sequence=True
     )
-    _autoload.register()  # the atoll backend is for this device too
+    _autoload.register()  # the atoll backend serves this device too
     _C.set_network_memory(NAME, "host", _sim.host_address_function())
 
 
@@ -39,12 +39,12 @@ atexit.register(_sim.end_autograd_threads)
 
 
 def punctuality(index: int = -1) -> dict[str, int]:
-    """Of one device: how many `tasks` had a modelled time, and how many of them were `late` because this machine was
-    too slow or too busy."""
+    """Returns for one device how many `tasks` had a modelled time, and how many of them were `late` because this
+    machine was too slow or too busy."""
     return dict(_sim.punctuality(index))
 
 
 def oversubscribed(index: int = -1) -> bool:
-    """Whether more than one task in twenty was late, so that modelled times mean nothing."""
+    """Returns whether more than one task in twenty was late, so that modelled times mean nothing."""
     counts = punctuality(index)
     return 20 * counts["late"] > counts["tasks"]

@@ -158,7 +158,7 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def memory_allocated(device: _DeviceLike = None) -> int:
-    """Bytes of tensors on the device."""
+    """Returns the bytes of tensors on the device."""
     return _sim.memory(_index(device))[0]
 
 
@@ -167,21 +167,21 @@ def max_memory_allocated(device: _DeviceLike = None) -> int:
 
 
 def reset_peak_memory_stats(device: _DeviceLike = None) -> None:
-    """max_memory_allocated() begins anew at what is in use now."""
+    """Resets max_memory_allocated() to the current usage."""
     _sim.reset_peak_memory(_index(device))
 
 
 def mem_get_info(device: _DeviceLike = None) -> tuple[int, int]:
-    """Free and all bytes; what was freed and is still worked on is not free."""
+    """Returns free and total bytes; freed memory that the device still uses is not free."""
     _, _, held, size = _sim.memory(_index(device))
     return size - held, size
 
 
 def memory_reserved(device: _DeviceLike = None) -> int:
-    """Bytes in use, and freed ones that the device still works on."""
+    """Returns bytes in use, including freed ones that the device still uses."""
     return _sim.memory(_index(device))[2]
 
 
 def empty_cache() -> None:
-    """Takes back what was freed and is done with, as allocating does too, and gives free memory's pages to the host."""
+    """Reclaims freed memory that is no longer used, as allocating does too, and returns free pages to the host."""
     torch.accelerator.empty_cache()

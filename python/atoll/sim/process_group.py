@@ -11,12 +11,12 @@ NAME = "simccl"
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _sim.ProcessGroupSimccl:
-    """This rank's part of a new group, for tensors on simulated devices. Blocks until all ranks have come; raises
-    DistBackendError when one has not within `timeout`, or is on another host."""
+    """Makes this rank's part of a new group, for tensors on simulated devices. Blocks until all ranks have joined;
+    raises DistBackendError if one has not within `timeout`, or is on another host."""
     return _sim.ProcessGroupSimccl(store, rank, size, timeout)
 
 
 def register() -> None:
-    """Makes `init_process_group("simccl")` and `new_group(backend="simccl")` work; may be called again."""
+    """Makes `init_process_group("simccl")` and `new_group(backend="simccl")` work. May be called repeatedly."""
     if dist.is_available() and NAME.upper() not in dist.Backend._plugins:
         dist.Backend.register_backend(NAME, create, devices=["sim"])

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Live figures in a terminal, from where Prometheus would read them."""
+"""Live metrics in a terminal, from the endpoints that Prometheus reads."""

@@ -18,19 +18,20 @@ def top(
     urls: Annotated[
         list[str] | None, typer.Argument(metavar="[URL]...", help=f"Endpoints. Default: ATOLL_METRICS, or {DEFAULT}.")
     ] = None,
-    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between two looks.")] = 2.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once and end: 1 where no endpoint answers.")] = False,
+    interval: Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds between updates.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Show once and exit; with 1 if no endpoint answers.")] = False,
 ) -> None:
-    """Watch trainings, inferences and servers live: what each rank does in a step, how far the step is from its bound.
+    """Watch trainings, inferences and servers live: the activity of each rank in a step, and the distance of the step
+    from its bound.
 
-    Reads what Watch(prometheus=9400), Session(prometheus=9500) and atoll serve --metrics show.
+    Reads the endpoints of Watch(prometheus=9400), Session(prometheus=9500) and atoll serve --metrics.
     Ends with Ctrl+C."""
     try:
         asked = endpoints(urls or os.environ.get("ATOLL_METRICS", "").replace(",", " ").split() or [DEFAULT])
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     try:
-        import prometheus_client.parser  # noqa: F401 - only whether it is there
+        import prometheus_client.parser  # noqa: F401 - only checks that it is installed
     except ImportError as error:
         raise typer.BadParameter(
             f"atoll top needs the package prometheus_client ({error}): pip install prometheus_client"
@@ -59,7 +60,7 @@ def _live(asked: Sequence[Endpoint], interval: float) -> int:
 
     from atoll.top.table import shown
 
-    pause = threading.Event()  # that nobody sets: only Ctrl+C ends it
+    pause = threading.Event()  # never set; only Ctrl+C ends the wait
     console = Console(highlight=False)
     try:
         with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an endpoint for Prometheus says of Atoll."""
+"""Reads Atoll's metrics from an endpoint for Prometheus."""
 
 import time
 import urllib.error
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 DEFAULT = "http://localhost:9400/metrics"
-SECONDS, MOST_BYTES = 2.0, 8 << 20  # for an answer
+SECONDS, MOST_BYTES = 2.0, 8 << 20  # limits of an answer
 Labels = tuple[tuple[str, str], ...]
 
 
 @dataclass
 class Sample:
-    """The numbers of one moment, by name (without "atoll_") and labels."""
+    """The metrics of one moment, by name (without "atoll_") and labels."""
 
     numbers: dict[str, dict[Labels, float]] = field(default_factory=dict)
 
     def one(self, name: str) -> float | None:
-        """The number without labels."""
+        """Returns the value without labels."""
         return self.numbers.get(name, {}).get(())
 
     def by(self, name: str, label: str) -> dict[str, float]:
@@ -40,20 +40,21 @@ class Sample:
 
 
 def url_of(text: str) -> str:
-    """HOST:PORT is short for http://HOST:PORT/metrics. ValueError for what is no address of a web server."""
+    """Returns the URL; HOST:PORT is short for http://HOST:PORT/metrics. Raises ValueError for an invalid address."""
     full = text if "://" in text else f"http://{text}"
     parts = urlsplit(full)
     try:
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:  # a port that is none
+    except ValueError:  # an invalid port
         is_good = False
     if not is_good:
-        raise ValueError(f"{text!r} is no endpoint: give http://HOST:PORT/metrics, or HOST:PORT")
+        raise ValueError(f"{text!r} is not an endpoint: give http://HOST:PORT/metrics, or HOST:PORT")
     return full if parts.path not in ("", "/") else f"{parts.scheme}://{parts.netloc}/metrics"
 
 
 def parse(text: str) -> Sample:
-    """ValueError for what is not Prometheus's format. What others export is left out."""
+    """Parses an answer. Raises ValueError if it is not in Prometheus's format. Other metrics than Atoll's are
+    ignored."""
     from prometheus_client.parser import text_string_to_metric_families
 
     found = Sample()
@@ -66,7 +67,7 @@ def parse(text: str) -> Sample:
 
 
 def fetch(url: str, seconds: float = SECONDS) -> str:
-    """TimeoutError for an answer that has not come whole by then: each of its parts may be in time."""
+    """Fetches an answer. Raises TimeoutError if it is not complete in time, even if each of its parts is."""
     until = time.monotonic() + seconds
     data = b""
     with urllib.request.urlopen(url, timeout=seconds) as answer:
@@ -80,7 +81,7 @@ def fetch(url: str, seconds: float = SECONDS) -> str:
 
 
 class Endpoint:
-    """Keeps what was last heard, and since when nothing is heard any more."""
+    """One endpoint, with its last answer and the time since then."""
 
     def __init__(
         self, url: str, get: Callable[[str], str] = fetch, clock: Callable[[], float] = time.monotonic
@@ -93,7 +94,7 @@ class Endpoint:
         self._heard = 0.0
 
     def ask(self) -> None:
-        """Never raises for what an endpoint can do."""
+        """Polls the endpoint. Never raises, whatever the endpoint answers."""
         try:
             sample = parse(self._get(self.url))
         except urllib.error.HTTPError as error:
@@ -109,14 +110,14 @@ class Endpoint:
             self.before, self.between = self.sample, now - self._heard
             self.sample, self.problem, self._heard = sample, "", now
             if not sample.numbers:
-                self.problem = "has no figures of Atoll yet: a training has some after its first update interval"
+                self.problem = "has no metrics of Atoll yet: a training has some after its first update interval"
 
     @property
     def silent_seconds(self) -> float:
         return self._clock() - self._heard
 
     def rate(self, name: str) -> float | None:
-        """How fast a counter grows, per second."""
+        """Returns the rate of a counter, per second."""
         if self.sample is None or self.before is None or self.between <= 0:
             return None
         now, then = self.sample.one(name), self.before.one(name)
@@ -124,7 +125,7 @@ class Endpoint:
 
 
 def endpoints(texts: Iterable[str]) -> list[Endpoint]:
-    """ValueError as url_of."""
+    """Returns the endpoints. Raises the errors of url_of."""
     return [Endpoint(url) for url in dict.fromkeys(url_of(text) for text in texts)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The figures of a split inference as lines that fit 80 columns."""
+"""The metrics of a split inference as lines that fit 80 columns."""
 
 from collections.abc import Iterator
 
@@ -8,7 +8,7 @@ from rich.text import Text
 from atoll.report.parts import number, seconds_text
 from atoll.top.endpoint import Endpoint, Sample
 
-BAR = 40  # letters
+BAR = 40  # columns
 _PARTS = (("█", "blue", "computing", "computes here"), ("░", "bright_black", "waiting", "waits for the server"))
 
 
@@ -25,7 +25,7 @@ def session_lines(endpoint: Endpoint, sample: Sample) -> Iterator[Text]:
     if not count["inferences"]:
         return
     yield Text(
-        f"  missed deadlines: {count['missed']:,.0f}, went on alone: {count['guarded']:,.0f}",
+        f"  missed deadlines: {count['missed']:,.0f}, finished alone: {count['guarded']:,.0f}",
         "yellow" if count["missed"] else "",
     )
     yield _latency(sample)
@@ -53,7 +53,7 @@ def _latency(sample: Sample) -> Text:
     named = (("0.5", "median"), ("0.95", "95 %"), ("0.99", "99 %"), ("1", "worst"))
     parts = [f"{name} {seconds_text(values[quantile])}" for quantile, name in named if quantile in values]
     alone = sample.one("session_local_seconds")
-    return Text("  latency: " + ", ".join(parts) + (f"; here alone {seconds_text(alone)}" if alone else ""))
+    return Text("  latency: " + ", ".join(parts) + (f"; this machine alone {seconds_text(alone)}" if alone else ""))
 
 
 def _last(sample: Sample) -> Iterator[Text]:

@@ -11,8 +11,8 @@ from atoll.report.parts import number, percent, seconds_text
 from atoll.top.endpoint import Endpoint, Sample
 from atoll.top.session import session_lines
 
-MOST_RANKS = 32  # of one training; further ones are counted
-BAR = 22  # letters
+MOST_RANKS = 32  # per training; further ones are only counted
+BAR = 22  # columns
 _PARTS = (("█", "blue", "computes"), ("▒", "yellow", "loads"), ("░", "bright_black", "waits"),
           ("▓", "magenta", "exchanges"))  # fmt: skip
 NEAR = 1.05
@@ -29,7 +29,7 @@ def _endpoint(endpoint: Endpoint) -> Iterator[RenderableType]:
     sample = endpoint.sample
     yield Text(endpoint.url, "bold", overflow="fold")
     if endpoint.problem:
-        old = f"; figures of {seconds_text(endpoint.silent_seconds)} ago" if sample and sample.numbers else ""
+        old = f"; metrics from {seconds_text(endpoint.silent_seconds)} ago" if sample and sample.numbers else ""
         yield Text(f"  {endpoint.problem}{old}", "red")
     if sample is not None and sample.is_training:
         yield from _training(sample)
@@ -44,7 +44,7 @@ def _training(sample: Sample) -> Iterator[RenderableType]:
     wall, bound = sample.one("step_seconds"), sample.one("bound_step_seconds")
     facts = [f"step {sample.one('step') or 0:,.0f}"]
     if wall:
-        facts.append(f"{seconds_text(wall)} a step")
+        facts.append(f"{seconds_text(wall)} per step")
     if (rate := sample.one("samples_per_second")) is not None:
         facts.append(f"{number(rate)} samples/s")
     if (plan := sample.one("plan_version")) is not None:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training with uneven batches shows while it runs."""
+"""Shows a training with uneven batches while it runs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records as TensorBoard's scalars, events as its texts."""
+"""Writes records as TensorBoard scalars, and events as texts."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +11,8 @@ FLUSH_SECONDS = 10
 
 
 class Board:
-    """Tags: atoll/step/... for the whole step, atoll/rank0_cuda_0/... for each rank and device, atoll/events."""
+    """A TensorBoard writer with the tags atoll/step/... for the whole step, atoll/rank0_cuda_0/... for each rank and
+    device, and atoll/events."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures that Prometheus reads over HTTP."""
+"""Serves metrics for Prometheus over HTTP."""
 
 import logging
 import os
@@ -11,8 +11,8 @@ log = logging.getLogger("atoll.watch")
 
 
 class Exporter:
-    """One endpoint with what one collector tells, read by the endpoint's own threads. `asked` is what the user wrote,
-    for errors. ImportError without prometheus_client; ValueError where the port cannot be had."""
+    """One endpoint with the metrics of one collector, which the endpoint's own threads read. `asked` is what the user
+    wrote, for errors. Raises ImportError without prometheus_client, and ValueError if it cannot listen on the port."""
 
     def __init__(
         self, collector_of: Callable[[Any], Any], port: int, asked: str, address: str = "0.0.0.0", hint: str = ""
@@ -34,13 +34,15 @@ class Exporter:
         self.port: int = self._server.server_port
         self._process = os.getpid()
         log.info("Prometheus reads port %d", self.port)
-        os.register_at_fork(after_in_child=self._server.socket.close)  # loader workers would keep the port
+        os.register_at_fork(after_in_child=self._server.socket.close)  # otherwise loader workers would keep the port
 
     def close(self) -> None:
-        """Frees the port. Closing again does nothing, nor does closing in a forked process."""
+        """Frees the port. Closing again does nothing, and neither does closing in a forked process."""
         if os.getpid() != self._process:
             return
-        if threading.current_thread() is self._thread:  # collects garbage there, and cannot wait for itself
+        if (
+            threading.current_thread() is self._thread
+        ):  # called by garbage collection on that thread, which cannot wait for itself
             threading.Thread(target=self.close, name="atoll-watch").start()
             return
         self._server.shutdown()

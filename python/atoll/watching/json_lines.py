@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records and events in a file, a line of JSON each."""
+"""Writes records and events to a file, as one line of JSON each."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from atoll.watching.record import PlanEvent, WindowRecord
 
 
 class JsonLines:
-    """Adds to the file. Each line holds "what" ("window" or "event"), "time" (seconds since 1970) and the fields; it is
-    written at once."""
+    """Appends to the file. Each line holds "what" ("window" or "event"), "time" (seconds since 1970) and the fields,
+    and is written at once."""
 
     def __init__(self, path: str, now: Callable[[], float] = time.time) -> None:
         self._path, self._now = path, now
@@ -41,7 +41,7 @@ class JsonLines:
 
 
 def finite(value: Any) -> Any:
-    """Without what JSON has no word for."""
+    """Returns the value without infinities and NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {name: finite(each) for name, each in value.items()}
     if isinstance(value, list):

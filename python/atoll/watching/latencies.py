@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Latencies counted in classes of a fixed ratio, so that any number of them takes little room."""
+"""Counts latencies in buckets of a fixed ratio, so that any number of them takes little memory."""
 
 import math
 
-_PER_OCTAVE = 32  # neighbours differ by 2.2 %
+_PER_OCTAVE = 32  # neighbouring buckets differ by 2.2 %
 
 
 def bucket_of(seconds: float) -> int:
-    """The class of a latency; `latency_of` is the middle of it."""
+    """Returns the bucket of a latency; `latency_of` returns its middle."""
     return round(_PER_OCTAVE * math.log2(max(seconds, 1e-9)))
 
 

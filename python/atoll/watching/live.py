@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A line on standard error that says how the training goes."""
+"""A line on stderr that shows the progress of the training."""
 
 import sys
 import threading
@@ -12,7 +12,7 @@ from rich.text import Text
 
 from atoll.watching.record import PlanEvent, WindowRecord, numbers
 
-SHOWN_WAIT = 0.05  # smaller waiting shares are not worth a word
+SHOWN_WAIT = 0.05  # smaller waiting shares are not shown
 MOST_WAITING = 3
 CLEAR = "\r\x1b[2K"  # the line that the cursor is in
 
@@ -22,13 +22,13 @@ def is_terminal() -> bool:
 
 
 def live_line() -> "PlainLines | TerminalLine":
-    """What fits standard error."""
+    """Returns the kind of line that suits stderr."""
     console = Console(stderr=True, highlight=False)
     return TerminalLine(console) if is_terminal() and not console.is_dumb_terminal else PlainLines()
 
 
 def line_of(record: WindowRecord) -> str:
-    """One record in one line."""
+    """Returns one record as one line."""
     known = [("predicted", record.predicted_seconds), ("bound", record.bound_seconds)]
     compared = ", ".join(f"{name} {_seconds(value)}" for name, value in known if value is not None)
     measured = f"step {record.step}: {record.samples} samples in {_seconds(record.wall_seconds)} s"
@@ -42,7 +42,7 @@ def event_line(event: PlanEvent) -> str:
 
 
 def _waiting(record: WindowRecord) -> str:
-    """Who waits most."""
+    """Returns the ranks that wait most."""
     waits = sorted(((share, rank) for rank, share in enumerate(record.waiting)), key=lambda wait: (-wait[0], wait[1]))
     worth = [f"rank {rank} {100 * share:.0f} %" for share, rank in waits if share >= SHOWN_WAIT]
     more = f" and {len(worth) - MOST_WAITING} more" if len(worth) > MOST_WAITING else ""
@@ -54,7 +54,7 @@ def _seconds(value: float) -> str:
 
 
 class PlainLines:
-    """A line for each event, for a record when the last line is `every` seconds old, and for the last record."""
+    """Writes a line for each event, for a record if the last line is `every` seconds old, and for the last record."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic, every: float = 5.0
@@ -88,11 +88,11 @@ class PlainLines:
 
 
 class TerminalLine:
-    """The last line of a terminal. What the program writes goes above it, progress bars in its place until it is drawn
-    again; events stay above it."""
+    """The last line of a terminal. Output of the program goes above it, and progress bars replace it until it is
+    redrawn; events stay above it."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._file = console, console.file  # which is standard error of now, not of later
+        self._console, self._file = console, console.file  # the current stderr, which may be replaced later
         self._lock = threading.RLock()
         self._line: str | None = None
         self._is_shown = False
@@ -126,7 +126,7 @@ class TerminalLine:
             self._line, self._is_shown = None, False
 
     def above(self, stream: TextIO, text: str) -> int:
-        """Writes to a stream of the same terminal. Text that does not end its line keeps the place to itself."""
+        """Writes to a stream of the same terminal. While a text has not ended its line, the live line is hidden."""
         with self._lock:
             self.hide()
             count = stream.write(text)
@@ -153,7 +153,7 @@ class TerminalLine:
         self._file.flush()
 
     def _put_proxies(self) -> None:
-        """In front of the streams that lead to a terminal."""
+        """Puts proxies in front of the streams that lead to a terminal."""
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if stream is not None and stream.isatty():
@@ -162,7 +162,7 @@ class TerminalLine:
 
 
 class _Above:
-    """A stream whose text appears above the line; for everything else it is that stream."""
+    """A stream whose text appears above the line; otherwise it behaves like that stream."""
 
     def __init__(self, stream: TextIO, line: TerminalLine) -> None:
         self.stream, self._line = stream, line

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest record as gauges that Prometheus reads over HTTP."""
+"""Serves the newest record as gauges for Prometheus over HTTP."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,13 +9,13 @@ from atoll.watching.record import REPLICA_DRIFT, PlanEvent, WindowRecord
 
 
 class Prometheus:
-    """One endpoint with Atoll's gauges alone, from the first record on. What is not known has no gauge."""
+    """One endpoint with only Atoll's gauges, from the first record on. Unknown values have no gauge."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self._gauges: _Gauges
         self._exporter = Exporter(
-            self._gauges_of, port, str(self), hint="; another atoll.DataLoader of this process may have this one"
+            self._gauges_of, port, str(self), hint="; another atoll.DataLoader of this process may use this one"
         )
         self.port = self._exporter.port
 
@@ -37,7 +37,7 @@ class Prometheus:
 
 
 class _Gauges:
-    """A collector of prometheus_client: read by its server's threads."""
+    """A collector of prometheus_client, read by its server's threads."""
 
     def __init__(self, core: Any) -> None:
         self._core = core
@@ -65,11 +65,11 @@ class _Gauges:
         for name, help_text, value in (
             ("step", "Steps done.", record.step),
             ("step_seconds", "Measured time of a step.", record.wall_seconds),
-            ("predicted_step_seconds", "Time of a step that the plan predicts.", record.predicted_seconds),
+            ("predicted_step_seconds", "Time of a step as predicted by the plan.", record.predicted_seconds),
             ("bound_step_seconds", "The shortest step of any plan.", record.bound_seconds),
             ("bound_distance_ratio", "Measured time of a step over the shortest of any plan.", record.distance),
             ("samples_per_second", "Samples of all ranks.", record.samples_per_second),
-            ("plan_version", "Version of the plan in force.", record.plan),
+            ("plan_version", "Version of the current plan.", record.plan),
         ):
             yield from self._single(name, help_text, value)
         for name, help_text, values in (
@@ -78,7 +78,7 @@ class _Gauges:
             ("input_seconds", "Time in a step that waits for the data loader.", record.input_seconds),
             ("waiting_ratio", "Share of a step that waits for the slowest rank.", record.waiting),
             ("speed_factor", "Measured over profiled time.", record.speed_factors),
-            ("exposed_seconds", "Time from the last gradient to that of all ranks.", record.exposed_seconds),
+            ("exposed_seconds", "Time from the last gradient to the last reduced one.", record.exposed_seconds),
             ("bridge_seconds", "Waits in a step's collectives for other islands.", record.bridge_seconds),
             ("inside_seconds", "Time in a step's collectives inside islands.", record.inside_seconds),
             ("staging_seconds", "Copies in a step between device and host.", record.staging_seconds),
@@ -91,7 +91,7 @@ class _Gauges:
         sent = self._core.GaugeMetricFamily("atoll_link_bytes", "Payload of a step.", labels=["source", "target"])
         for source, target, count in record.links:
             sent.add_metric([str(source), str(target)], count)
-        noted = self._core.GaugeMetricFamily("atoll_noted", "What the loop has noted.", labels=["name"])
+        noted = self._core.GaugeMetricFamily("atoll_noted", "Values noted by the loop.", labels=["name"])
         for name, value in record.noted.items():
             noted.add_metric([name], value)
         yield from (family for family in (sent, noted) if family.samples)

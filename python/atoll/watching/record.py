@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rank 0 knows of a stretch of the training, and what happened in it."""
+"""Rank 0's records of windows of the training, and of events."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -11,32 +11,32 @@ MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class WindowRecord:
-    """The steps since the last record. Lists go by rank; times are seconds of one step, medians over the
-    window unless it says otherwise."""
+    """A window: the steps since the last record. Lists are by rank; times are seconds of one step, medians over the
+    window unless stated otherwise."""
 
-    step: int  # done so far, from the beginning of the training
-    plan: int  # version of the plan in force
+    step: int  # completed so far, from the start of the training
+    plan: int  # version of the current plan
     plan_id: str  # equal for equal plans
     devices: tuple[str, ...]
     batches: tuple[int, ...]
     compute_seconds: tuple[float, ...]  # up to the last gradient, without waits for others
     input_seconds: tuple[float, ...]  # waits for the data loader
     wall_seconds: float  # the mean from step to step, on rank 0's clock
-    predicted_seconds: float | None = None  # of the plan; None: not known, as for all below
-    bound_seconds: float | None = None  # the shortest that any division has
+    predicted_seconds: float | None = None  # of the plan; None: unknown, as for all below
+    bound_seconds: float | None = None  # the lower bound of any division
     speed_factors: tuple[float, ...] = ()  # gamma: measured over profiled time; above 1 is slower
     replica_drift: float | None = None  # the largest difference between ranks, over the largest parameter
     epoch: int | None = None
-    exposed_seconds: tuple[float, ...] = ()  # from a rank's last gradient to that of all ranks; (): not measured
+    exposed_seconds: tuple[float, ...] = ()  # from a rank's last gradient to the last reduced one; (): not measured
     inside_seconds: tuple[float, ...] = ()  # in collectives within islands; this and the next two may pass while
     bridge_seconds: tuple[float, ...] = ()  # the rank computes: waits in collectives for other islands,
     staging_seconds: tuple[float, ...] = ()  # and copies between the device and the host
-    links: tuple[tuple[int, int, float], ...] = ()  # from, to, and bytes of a step in collectives
+    links: tuple[tuple[int, int, float], ...] = ()  # sender, receiver, and bytes of a step in collectives
     noted: Mapping[str, float] = field(default_factory=dict)  # by loader.note
 
     @property
     def samples(self) -> int:
-        """Of one step."""
+        """The samples of one step."""
         return sum(self.batches)
 
     @property
@@ -45,7 +45,7 @@ class WindowRecord:
 
     @property
     def waiting(self) -> tuple[float, ...]:
-        """By rank, the share of a step in which it waits for the rank that takes longest to load and compute."""
+        """The share of a step, by rank, that is spent waiting for the rank that takes longest to load and compute."""
         busy = [loads + computes for loads, computes in zip(self.input_seconds, self.compute_seconds, strict=True)]
         longest = max(busy, default=0.0)
         step = max(self.wall_seconds, longest)
@@ -53,43 +53,43 @@ class WindowRecord:
 
     @property
     def distance(self) -> float | None:
-        """How many times as long as the bound a step takes."""
+        """The time of a step as a multiple of the bound."""
         return self.wall_seconds / self.bound_seconds if self.bound_seconds else None
 
     def to_json(self) -> dict[str, Any]:
-        """With what is derived."""
+        """Returns the fields, including derived ones."""
         derived = {"samples_per_second": self.samples_per_second, "waiting": self.waiting, "distance": self.distance}
         return {name: _plain(value) for name, value in (asdict(self) | derived).items()}
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "WindowRecord":
-        """Ignores what is derived, and other keys."""
+        """Ignores derived and unknown keys."""
         return WindowRecord(**_known(value, WindowRecord))
 
 
 @dataclass(frozen=True)
 class PlanEvent:
-    """Something that a user should know of."""
+    """An event that a user should know about."""
 
     step: int
     kind: str
     text: str
-    rank: int | None = None  # whom it is about
+    rank: int | None = None  # the rank that it concerns
     value: float | None = None  # the kind's number
-    plan: int | None = None  # version of the plan it brought
+    plan: int | None = None  # version of the new plan
     batches: tuple[int, ...] = ()
-    ranks: tuple[int, ...] = ()  # whom it is about, where these may be several
+    ranks: tuple[int, ...] = ()  # the ranks that it concerns, if there may be several
     seconds: float | None = None  # of a step
 
     @staticmethod
     def new_plan(step: int, plan: int, batches: tuple[int, ...], reason: str) -> "PlanEvent":
-        """Holds from `step` on."""
+        """Makes the event of a new plan, which applies from `step` on."""
         text = f"new plan {plan}: {numbers(batches)}: {reason}"
         return PlanEvent(step, NEW_PLAN, text, plan=plan, batches=batches)
 
     @staticmethod
     def drift(step: int, rank: int, device: str, factor: float) -> "PlanEvent":
-        """`factor`: measured over predicted seconds."""
+        """Makes the event of a drift. `factor`: measured over predicted seconds."""
         text = f"rank {rank} ({device}) takes {factor:.2f} times its predicted time"
         return PlanEvent(step, DRIFT, text, rank, factor)
 
@@ -97,9 +97,9 @@ class PlanEvent:
     def leave_out(
         step: int, ranks: tuple[int, ...], devices: Sequence[str], gain: float, seconds: float
     ) -> "PlanEvent":  # fmt: skip
-        """`seconds`: what a step would take less without these ranks; `gain`: as a share of its time. No ranks: earlier
-        advice does not hold any more. `devices`: of all ranks."""
-        text = "every rank helps again: nobody needs to be left out any more"
+        """Makes the advice to leave ranks out. `seconds`: how much shorter a step would be without these ranks; `gain`:
+        the same as a share of its time. No ranks: earlier advice no longer applies. `devices`: of all ranks."""
+        text = "all ranks are useful again: no rank should be left out any more"
         if ranks:
             who = ", ".join(f"{rank} ({devices[rank]})" for rank in ranks[:MOST_NAMED])
             who += f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
@@ -112,7 +112,8 @@ class PlanEvent:
 
     @staticmethod
     def replica_drift(step: int, difference: float) -> "PlanEvent":
-        """`difference`: the largest between ranks in any parameter, over the largest parameter."""
+        """Makes the event of a replica drift. `difference`: the largest between ranks in any parameter, over the
+        largest parameter."""
         text = f"parameters differ by up to {difference:.3g} of the largest between ranks"
         return PlanEvent(step, REPLICA_DRIFT, text, value=difference)
 
@@ -125,7 +126,7 @@ class PlanEvent:
 
 
 def numbers(values: tuple[int, ...], most: int = MOST_NAMED) -> str:
-    """The first few of them."""
+    """Returns the first few values as text."""
     return " ".join(map(str, values[:most])) + (" ..." if len(values) > most else "")
 
 
@@ -138,6 +139,6 @@ def _held(value: Any) -> Any:
 
 
 def _known(value: dict[str, Any], kind: type) -> dict[str, Any]:
-    """The fields of `kind`, as it holds them."""
+    """Returns the fields of `kind`, in its types."""
     names = [field.name for field in fields(kind) if field.name in value]
     return {name: _held(value[name]) for name in names}

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record of a run: files in a folder that `atoll report` makes a page of.
+"""The record of a run: files in a folder from which `atoll report` makes a page.
 
-Each process that has something to tell writes one file of lines of JSON. The first line says what the file is
-("what": "run"), each line is there as soon as it is written, and a file that ends anywhere can be read. A file that has
-become too large is thinned: of what comes again and again every other line goes, and later ones are written half as
-often."""
+Each process with something to record writes one file of lines of JSON. The first line describes the file ("what":
+"run"), each line is flushed when it is written, and a truncated file can be read. A file that becomes too large is
+thinned out: every other recurring line is removed, and later ones are written half as often."""
 
 import json
 import os
@@ -21,7 +20,7 @@ from atoll._build_info import VERSION
 from atoll.watching.json_lines import finite
 from atoll.watching.record import PlanEvent, WindowRecord
 
-FORMAT = 1  # of lines; another number is another meaning of what is there
+FORMAT = 1  # of lines; changes when their meaning changes
 SUFFIX = ".run.jsonl"
 MOST_BYTES = 16 << 20
 THINNED = ("window", "inference", "state")
@@ -29,7 +28,7 @@ _numbers = count()
 
 
 class RunFile:
-    """Made at once, so that a folder which cannot be had is an error when the run begins. Raises ValueError."""
+    """One record file. It is created at once, so that an unusable folder raises ValueError at the start of the run."""
 
     def __init__(
         self, folder: str, kind: str, about: Mapping[str, Any], most_bytes: int = MOST_BYTES,
@@ -49,15 +48,14 @@ class RunFile:
             self._file = self.path.open("x", buffering=1, encoding="utf-8")
         except OSError as error:
             raise ValueError(
-                f"the record of the run cannot be written to {folder}: {error.strerror}: give record= (or "
-                f"ATOLL_RUN_DIR) a folder that can be made"
+                f"the record of the run cannot be written to {folder}: {error.strerror}: set record= (or "
+                f"ATOLL_RUN_DIR) to a folder that can be made"
             ) from None
         self._bytes, self._every, self._seen = 0, 1, dict.fromkeys(THINNED, 0)
         self._write(header)
 
     def add(self, what: str, fields: Mapping[str, Any], is_last: bool = False) -> None:
-        """A line. Raises OSError when the disk refuses it. `is_last`: it is not left out, however often there were
-        others."""
+        """Writes a line. Raises OSError if it cannot be written. `is_last`: the line is not thinned out."""
         if what in self._seen and not is_last:
             self._seen[what] += 1
             if self._seen[what] % self._every:
@@ -67,7 +65,7 @@ class RunFile:
             self._thin()
 
     def close(self) -> None:
-        """Says that the run has ended, and not only its record."""
+        """Records that the run has ended, not only its record."""
         if not self._file.closed:
             try:
                 self._write({"what": "end", "time": self._now(), "error": _last_error()})
@@ -80,7 +78,7 @@ class RunFile:
         self._bytes += len(text.encode())
 
     def _thin(self) -> None:
-        """Another file takes the place of this one, whole: whoever reads sees one or the other."""
+        """Thins the file out by replacing it as a whole: a reader sees either the old or the new file."""
         lines = self.path.read_text(encoding="utf-8").splitlines()
         kept, seen = [], dict.fromkeys(THINNED, 0)
         for line in lines:
@@ -90,7 +88,7 @@ class RunFile:
                 if seen[what] % 2:
                     continue
             kept.append(line)
-        if sum(map(len, kept)) > self._most * 3 // 4:  # of what is not thinned the newest stay
+        if sum(map(len, kept)) > self._most * 3 // 4:  # of the other lines the newest stay
             kept = [kept[0], *kept[-(len(kept) // 2) :]]
         beside = self.path.with_suffix(".new")
         text = "\n".join(kept) + "\n"
@@ -102,14 +100,14 @@ class RunFile:
 
 
 def _last_error() -> str | None:
-    """What ends the program, if that is an exception."""
+    """Returns the exception that ends the program, if any."""
     error = None if hasattr(sys, "ps1") else getattr(sys, "last_value", None)
     return None if error is None else f"{type(error).__name__}: {error}"[:500]
 
 
 class TrainingRecord:
-    """Windows and events of one training. The file is made with the first of them: a loader that only evaluates leaves
-    none."""
+    """Records windows and events of one training. The file is created with the first of them, so that a loader that
+    only evaluates leaves none."""
 
     def __init__(self, folder: str, about: Mapping[str, Any]) -> None:
         self._folder, self._about = folder, dict(about)
@@ -119,7 +117,7 @@ class TrainingRecord:
         except OSError as error:
             raise ValueError(f"{self} cannot be written: {error.strerror}: give a folder that can be made") from None
         if not os.access(folder, os.W_OK | os.X_OK):
-            raise ValueError(f"{self} cannot be written: give a folder that you may write to")
+            raise ValueError(f"{self} cannot be written: give a writable folder")
 
     def __str__(self) -> str:
         return f"Watch(record={self._folder!r})"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever shows records and events."""
+"""Watchers, which show records and events."""
 
 import contextlib
 import logging
@@ -15,7 +15,7 @@ log = logging.getLogger("atoll.watch")
 
 
 class Watcher(Protocol):
-    """May raise whatever goes wrong: Watchers catches it."""
+    """Shows records and events. May raise any exception; Watchers catches it."""
 
     def window(self, record: WindowRecord) -> None: ...
     def event(self, event: PlanEvent) -> None: ...
@@ -23,8 +23,8 @@ class Watcher(Protocol):
 
 
 def watchers(watch: Watch, about: Mapping[str, Any] | None = None) -> list[Watcher]:
-    """Those that `watch` asks for; `about`: what a record says of the run. Raises ValueError when a file or a port
-    cannot be had, ImportError when a package is missing; then none is left open."""
+    """Makes the watchers that `watch` requests; `about`: the run's description in a record. Raises ValueError if a file
+    or a port cannot be opened, and ImportError if a package is missing; then none is left open."""
     made: list[Watcher] = []
     try:
         for make in _makers(watch, about or {}):
@@ -38,7 +38,7 @@ def watchers(watch: Watch, about: Mapping[str, Any] | None = None) -> list[Watch
 
 
 def _makers(watch: Watch, about: Mapping[str, Any]) -> list[Callable[[], Watcher]]:
-    """What is absent or not asked for is not imported."""
+    """Returns the constructors of the requested watchers; the modules of others are not imported."""
     makers: list[Callable[[], Watcher]] = []
     if (path := watch.json_lines) is not None:
         from atoll.watching.json_lines import JsonLines
@@ -66,9 +66,9 @@ def _makers(watch: Watch, about: Mapping[str, Any]) -> list[Callable[[], Watcher
 
 
 class Watchers:
-    """All watchers of one training; none on ranks other than 0. Constructing it raises what `watchers` does. Afterwards
-    nothing here raises: a watcher that fails is closed, with one warning. All are closed when nobody holds this object
-    any more, at the latest when the process ends; of a process that was forked in between they are not."""
+    """All watchers of one training; none on ranks other than 0. The constructor raises the errors of `watchers`. Other
+    methods do not raise: a watcher that fails is closed, with one warning. All are closed when this object is garbage
+    collected, at the latest when the process ends, but not by a forked process."""
 
     def __init__(self, watch: Watch, rank: int, about: Mapping[str, Any] | None = None) -> None:
         self.list = watchers(watch, about) if rank == 0 else []
@@ -81,7 +81,7 @@ class Watchers:
         _each(self.list, lambda watcher: watcher.event(event))
 
     def close(self) -> None:
-        """Everything told so far is written. Later calls do nothing."""
+        """Writes everything so far and closes. Later calls do nothing."""
         self._end()
 
 
@@ -100,4 +100,4 @@ def _each(of: list[Watcher], tell: Callable[[Watcher], None]) -> None:
             of.remove(watcher)
             with contextlib.suppress(Exception):
                 watcher.close()
-            log.warning("%s stops, the training goes on: %s", watcher, error)
+            log.warning("%s stops, the training continues: %s", watcher, error)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact gradients of uneven batches: each rank's gradients count as many samples, or valid elements, as it had."""
+"""Exact gradients of uneven batches: each rank's gradients are weighted by its number of samples or valid elements."""

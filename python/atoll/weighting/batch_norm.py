@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class SyncBatchNorm(_BatchNorm):
-    """torch.nn.SyncBatchNorm for CPUs too, and for ranks whose losses do not count alike.
+    """A torch.nn.SyncBatchNorm that also works on CPUs, and for ranks with different weights of their losses.
 
     Statistics are those of the samples of all ranks; a rank whose part is empty contributes none. Inputs have shape
-    (samples, channels, ...) on any device, float32 or float64 (16-bit types are normalised in float32). Used by a model
-    that `atoll.DataLoader` knows, gradients are exactly those of one process with all samples."""
+    (samples, channels, ...) on any device, float32 or float64 (16-bit types are normalised in float32). In a model that
+    is passed to `atoll.DataLoader`, gradients are exactly those of one process with all samples."""
 
     weights: "Weights | None" = None
     is_alone = False
-    """Whether it leaves other ranks out and does the same with its own samples, as when a device is measured."""
+    """Whether it ignores other ranks and uses only its own samples, as when a device is measured."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the weights: a copy, or what is saved, has no part in steps."""
+        """Returns the state without the weights, because copies and saved modules take no part in steps."""
         return {name: value for name, value in self.__dict__.items() if name != "weights"}
 
     def _check_input_dim(self, input: torch.Tensor) -> None:
@@ -64,11 +64,11 @@ class SyncBatchNorm(_BatchNorm):
 
 
 class _Normalise(torch.autograd.Function):
-    """Zero mean and unit variance per channel. Means and sums of squares of ranks are merged pairwise as Chan, Golub
-    and LeVeque (1983) do, which keeps their precision.
+    """Normalises to zero mean and unit variance per channel. Means and sums of squares of ranks are merged pairwise as
+    in Chan, Golub and LeVeque (1983), which keeps their precision.
 
-    The backward pass must sum over samples of all ranks, whose losses count differently: each rank's gradient is taken
-    times its number of elements, and the result divided by it. Without a group there is this rank alone."""
+    The backward pass must sum over samples of all ranks, whose losses have different weights: each rank's gradient is
+    multiplied by its number of elements, and the result divided by it. Without a group only this rank is used."""
 
     @staticmethod
     def forward(
@@ -112,7 +112,7 @@ class _Normalise(torch.autograd.Function):
 
 
 def _merged(of_ranks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Mean, sum of squared deviations, and count, from a row [mean..., squares..., count] per rank."""
+    """Returns mean, sum of squared deviations, and count, from a row [mean..., squares..., count] per rank."""
     channels = (of_ranks.size(1) - 1) // 2
     means, squares, counts = of_ranks[:, :channels], of_ranks[:, channels:-1], of_ranks[:, -1:]
     total = counts.sum()
@@ -122,8 +122,8 @@ def _merged(of_ranks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
 
 
 def convert_batch_norm(module: nn.Module) -> nn.Module:
-    """The module with every BatchNorm, also torch.nn.SyncBatchNorm, replaced by SyncBatchNorm; parameters and
-    statistics stay. To be called before the model is wrapped."""
+    """Returns the module with every BatchNorm, including torch.nn.SyncBatchNorm, replaced by SyncBatchNorm; parameters
+    and statistics are kept. Call it before the model is wrapped."""
     if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm):
         twin = SyncBatchNorm(
             module.num_features, module.eps, module.momentum, module.affine, module.track_running_stats
@@ -142,9 +142,9 @@ def convert_batch_norm(module: nn.Module) -> nn.Module:
 @torch.no_grad()
 def merge_batch_norm(model: nn.Module, samples: float, group: dist.ProcessGroup | None = None) -> None:
     """Makes the running statistics of the model's own BatchNorm layers equal on all ranks, as those of all their
-    samples: means and second moments are averaged with `samples`, how many this rank has seen. To be called on all
-    ranks, before a checkpoint or an evaluation. Ranks that have seen nothing count nothing; if none has, nothing
-    changes."""
+    samples: means and second moments are averaged with the weight `samples`, the number of samples that this rank has
+    seen. Call it on all ranks, before a checkpoint or an evaluation. Ranks without samples do not count; if no rank has
+    any, nothing changes."""
     layers = [
         layer for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None

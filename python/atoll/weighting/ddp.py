@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighted gradients for DistributedDataParallel: each bucket is scaled before it is reduced, whatever reduces it, or
-each gradient before it is accumulated."""
+"""Weighted gradients for DistributedDataParallel: scales each bucket before it is reduced, by whichever hook, or each
+gradient before it is accumulated."""
 
 import weakref
 from collections.abc import Callable
@@ -20,8 +20,8 @@ Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
 
 
 def weigh_ddp(model: DistributedDataParallel) -> Weights:
-    """Scales buckets, or single gradients where the user has registered a communication hook already: PyTorch does not
-    let it be replaced. Hooks that are registered later are called with scaled buckets."""
+    """Returns weights that scale buckets, or single gradients if the user has already registered a communication hook,
+    which PyTorch does not allow to be replaced. Hooks that are registered later get scaled buckets."""
     if not model._comm_hooks:
         try:
             return _BucketWeights(model)
@@ -33,7 +33,7 @@ def weigh_ddp(model: DistributedDataParallel) -> Weights:
 class _DdpWeights(Weights):
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model.process_group)
-        self._model = weakref.ref(model)  # which owns these weights
+        self._model = weakref.ref(model)  # the model owns these weights
         self._forward_talks = communicates_in_forward(model)
         model.register_forward_pre_hook(self._before_forward)
 
@@ -52,14 +52,14 @@ class _DdpWeights(Weights):
             model.require_backward_grad_sync = whether
 
     def _weigh_each(self) -> None:
-        """Each gradient is scaled as soon as autograd has it, before it is accumulated. So gradients of several parts
-        and steps add up, with those that are reduced already too, and the mean over ranks is to be taken."""
+        """Scales each gradient as soon as autograd has computed it, before it is accumulated. So gradients of several
+        parts and steps, including reduced ones, add up, and their mean over ranks must be taken."""
         for parameter in self.model().parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
-        if self._model() is None:  # the net is in another wrapper now
+        if self._model() is None:  # the net has another wrapper now
             return gradient
         scaled = gradient.clone()
         self.scale(scaled, self.group.size())
@@ -67,16 +67,16 @@ class _DdpWeights(Weights):
 
 
 class _BucketWeights(_DdpWeights):
-    """A communication hook in front of the user's.
+    """A communication hook in front of the user's hook.
 
-    One factor per bucket is enough where each backward pass is reduced: what is in the gradients from earlier steps is
-    the same on all ranks, whose shares add up to 1. Where gradients stay on a rank for longer (several parts in a step,
-    `no_sync`), each is scaled by itself."""
+    One factor per bucket suffices if each backward pass is reduced: contributions of earlier steps to the gradients are
+    equal on all ranks, whose shares add up to 1. If gradients stay on a rank for longer (several parts in a step,
+    `no_sync`), each is scaled individually."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model)
         self._weighs_each = False
-        self._is_unsure = False  # whether passes over the parameters may be another wrapper's
+        self._is_unsure = False  # whether passes over the parameters may belong to another wrapper
         self._inner: Hook | None = None
         self._inner_state: Any = None
         self._works: list[dist.Work] = []  # of this backward pass
@@ -106,28 +106,28 @@ class _BucketWeights(_DdpWeights):
             return
         self._is_unsure = False
         if self.part.is_last and not model.require_backward_grad_sync:
-            self.expect_parts()  # no_sync: the step's gradients stay here
+            self.expect_parts()  # no_sync: the step's gradients stay on this rank
 
     def _scaled(self, gradient: torch.Tensor) -> torch.Tensor:
-        if self.part is None or self._is_unsure:  # a pass of this wrapper's own is an error in _weigh_bucket
+        if self.part is None or self._is_unsure:  # a pass of this wrapper is an error in _weigh_bucket
             return gradient
         return super()._scaled(gradient)
 
     def _take_hook(self, state: object, hook: Hook) -> None:
-        """PyTorch's own check is left out: it refuses bf16 wherever NCCL is missing, Atoll reduces it anywhere."""
+        """Registers a hook without PyTorch's check, which refuses bf16 without NCCL; Atoll reduces it anywhere."""
         if self.is_copy:
             raise RuntimeError(
-                "register_comm_hook on a copy of a model that a loader weighs: wrap the copy's module in a "
-                "DistributedDataParallel of its own"
+                "register_comm_hook on a copy of a model that a loader weights: wrap the copy's module in a separate "
+                "DistributedDataParallel"
             )
         if not callable(hook):
             raise TypeError(f"a communication hook must be callable, got {type(hook).__name__}")
         if self._inner is not None:
-            raise RuntimeError("register_comm_hook can only be called once")  # as PyTorch says
+            raise RuntimeError("register_comm_hook can only be called once")  # PyTorch's own text
         self._inner, self._inner_state = hook, state
 
     def _weigh_bucket(self, buffer: torch.Tensor, divided_by: int) -> None:
-        """`divided_by`: what the sum over ranks is divided by later."""
+        """Scales a bucket. `divided_by`: the later divisor of the sum over ranks."""
         ranks = self.group.size()
         if not self._weighs_each:
             self.scale(buffer, divided_by)
@@ -157,7 +157,7 @@ class _BucketWeights(_DdpWeights):
         return reduced
 
     def _wait(self) -> None:
-        """At the end of the backward pass, where DDP is about to wait: an error keeps its type here, and becomes a
+        """Waits at the end of the backward pass, before DDP does: an error keeps its type here, but would become a
         RuntimeError in the callback of a future."""
         works, self._works = self._works, []
         for work in works:
@@ -179,7 +179,7 @@ def _only(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
 
 
 class _GradientWeights(_DdpWeights):
-    """Every gradient by itself, next to a hook that cannot be replaced and takes the mean."""
+    """Scales every gradient individually, beside a hook that cannot be replaced and computes the mean."""
 
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model)
@@ -197,6 +197,6 @@ class _GradientWeights(_DdpWeights):
         return super()._scaled(gradient)
 
     def _is_computed(self) -> None:
-        """Before DistributedDataParallel waits for the others, which it has asked the engine for by now."""
+        """Called before DistributedDataParallel waits for the other ranks, whose callback it has queued by now."""
         self.when_ready()
         _ENGINE.queue_callback(lambda: self.when_reduced())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Weighted gradients for FSDP2: each layer's gradients are scaled before they are reduced and scattered."""
+"""Weighted gradients for FSDP2: scales each layer's gradients before they are reduced and scattered."""
 
 import weakref
 from collections.abc import Sequence
@@ -18,7 +18,8 @@ from atoll.weighting.weights import Weights
 
 
 class FsdpWeights(Weights):
-    """Every part is reduced on its own. Ranks gather parameters in each forward pass, so all need as many parts."""
+    """Weights for FSDP2. Every part is reduced separately. Ranks gather parameters in each forward pass, so all need
+    the same number of parts."""
 
     def __init__(self, model: FSDPModule) -> None:
         assert isinstance(model, nn.Module)
@@ -29,10 +30,10 @@ class FsdpWeights(Weights):
         mesh = groups[0].mesh_info.mesh
         super().__init__(_group_of(mesh))
         model.register_forward_pre_hook(self._before_forward)
-        self._groups = [weakref.ref(group) for group in groups]  # they know the model, which owns these weights
+        self._groups = [weakref.ref(group) for group in groups]  # they refer to the model, which owns these weights
         for layer in layers:
             for group in _parameter_groups(layer):
-                shards = getattr(group.mesh_info, "shard_mesh_size", 1)  # replicas alone have none
+                shards = getattr(group.mesh_info, "shard_mesh_size", 1)  # pure replicas have none
                 layer.set_custom_reduce_scatter(_Scaled(group._reduce_scatter_comm, self, shards))
 
     @property
@@ -40,7 +41,8 @@ class FsdpWeights(Weights):
         return True
 
     def begin(self, part: Part) -> None:
-        """Raises RuntimeError where gradients wait to be reduced: they would get the share of a later part."""
+        """Starts a part. Raises RuntimeError if gradients are waiting to be reduced, because they would get the share
+        of a later part."""
         groups = [group for known in self._groups if (group := known()) is not None]
         if not all(group.reduce_grads for group in groups):
             raise RuntimeError(
@@ -56,7 +58,7 @@ class FsdpWeights(Weights):
 
 
 def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
-    """All ranks that share in the gradients, those of the replicas too."""
+    """Returns the group of all ranks that contribute to the gradients, including replicas."""
     if mesh.ndim == 1:
         return mesh.get_group(0)
     if mesh.size() == dist.get_world_size():
@@ -70,9 +72,9 @@ def _parameter_groups(layer: FSDPModule) -> Sequence[FSDPParamGroup]:
 
 
 class _Scaled(ReduceScatter):
-    """Scales what is reduced and scattered. FSDP takes memory for the gradients, fills it, and takes memory for the
-    result; where one rank holds a whole shard it then copies without a reduce-scatter, so that memory for the result
-    is the last it asks for."""
+    """Scales the input of a reduce-scatter. FSDP allocates memory for the gradients, fills it, and allocates memory for
+    the result. If one rank holds a whole shard, it then copies without a reduce-scatter, so that the allocation of the
+    result is its last call."""
 
     def __init__(self, inner: ReduceScatter, weights: FsdpWeights, shards: int) -> None:
         self._inner, self._weights, self._shards = inner, weights, shards

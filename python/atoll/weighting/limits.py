@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What weights cannot make exact, where it can be seen."""
+"""Detects what weights cannot make exact."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,7 +16,7 @@ TOLERANCE = 1e-3
 
 
 def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
-    """In words for a user, with the way out."""
+    """Returns the warnings for the user, with the way out."""
     found = []
     local = [
         m for m in model.modules() if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)
@@ -24,18 +24,18 @@ def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
     smallest = min(share for share in shares if share) if any(shares) else 0
     if local and smallest < FEW_SAMPLES:
         found.append(
-            f"{len(local)} BatchNorm layers normalise over each rank's own samples, and some rank has only {smallest}: "
+            f"{len(local)} BatchNorm layers normalise over each rank's own samples, but some rank has only {smallest}: "
             "wrap atoll.convert_batch_norm(net) instead, or use GroupNorm or LayerNorm"
         )
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         found.append(
-            "torch.nn.SyncBatchNorm does not weigh its gradients by samples: use atoll.convert_batch_norm(net) instead"
+            "torch.nn.SyncBatchNorm does not weight its gradients by samples: use atoll.convert_batch_norm(net) instead"
         )
     for module in model.modules():
         name = type(module).__name__
         if any(word in name.lower() for word in IN_BATCH_LOSSES):
             found.append(
-                f"{name} compares samples of one batch: its loss depends on who shares a batch, whatever the weights"
+                f"{name} compares samples of one batch: its loss depends on which samples share a batch, whatever the weights"
             )
     return found
 
@@ -43,9 +43,9 @@ def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
 def depends_on_batch(
     loss: Callable[[nn.Module, Any], torch.Tensor], model: nn.Module, batch: Any, halves: list[Any]
 ) -> bool:
-    """Whether the loss of a batch is not the mean of the losses of its halves, in evaluation mode. Then no weights make
-    uneven batches exact. Gradients are not switched off: the loss may need them."""
-    modes = [(module, module.training) for module in model.modules()]  # a user may have frozen some
+    """Returns whether the loss of a batch differs from the mean of the losses of its halves, in evaluation mode. If so,
+    no weights make uneven batches exact. Gradients are not disabled, because the loss may need them."""
+    modes = [(module, module.training) for module in model.modules()]  # the user may have frozen some modules
     model.eval()
     try:
         whole, *parts = [float(torch.as_tensor(loss(model, each)).detach()) for each in (batch, *halves)]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether ranks still hold the same model. Unlike devices round unlike in their optimizers, and nothing corrects that:
-DistributedDataParallel sends parameters once, at the beginning."""
+"""Checks that ranks still hold the same model. The optimizers of different devices round differently, and nothing
+corrects that: DistributedDataParallel sends parameters only once, at the start."""
 
 import math
 from collections.abc import Iterator
@@ -14,22 +14,22 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-ROW = 64  # words of a large parameter whose order does not count
+ROW = 64  # words of a large parameter whose order does not matter
 
 
 @dataclass(frozen=True)
 class Replicas:
-    """Of a model's parameters, from the view of one rank."""
+    """The replicas of a model's parameters, as seen by one rank."""
 
     part: int
     """Ranks with the same number hold the same parameters."""
     group: dist.ProcessGroup
-    """Of these ranks."""
+    """The group of these ranks."""
 
 
 def replicas_of(model: nn.Module | None) -> Replicas | None:
-    """Of DistributedDataParallel, of fully_shard over a mesh with replicas, and of `replicate`; None of other models,
-    and where no rank holds what another one does."""
+    """Returns the replicas of DistributedDataParallel, of fully_shard over a mesh with replicas, and of `replicate`.
+    None for other models, and if no two ranks hold the same parameters."""
     if isinstance(model, DistributedDataParallel):
         return Replicas(0, model.process_group)
     layers = [module for module in model.modules() if isinstance(module, FSDPModule)] if model is not None else []
@@ -41,7 +41,7 @@ def replicas_of(model: nn.Module | None) -> Replicas | None:
 
 
 def held(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """What this rank holds of the parameters, but for those that DistributedDataParallel was told to ignore."""
+    """Yields the parameters that this rank holds, except those that DistributedDataParallel was told to ignore."""
     ignored = model.parameters_to_ignore if isinstance(model, DistributedDataParallel) else set()
     module = model.module if isinstance(model, DistributedDataParallel) else model
     for name, parameter in module.named_parameters():
@@ -61,12 +61,12 @@ def _plain(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 @torch.no_grad()
 def checksum(model: nn.Module) -> int:
-    """48 bits that are equal for equal bits in all parameters of this rank, wherever they are. Reads each parameter
-    once, and waits for each device once."""
+    """Returns 48 bits that are equal for equal bits in all parameters of this rank, on any devices. Reads each
+    parameter once, and waits for each device once."""
     own = [parameter for _, parameter in held(model)]
     try:
         total = _total(own)
-    except torch.OutOfMemoryError:  # a sixty-fourth of a parameter
+    except torch.OutOfMemoryError:  # it needs a sixty-fourth of a parameter
         total = _total([parameter.cpu() for parameter in own])
     return (total ^ total >> 48) & ((1 << 48) - 1)
 
@@ -76,18 +76,20 @@ def _total(parameters: list[torch.Tensor]) -> int:
     for place, parameter in enumerate(parameters):
         by_device.setdefault(parameter.device, []).append(_sum_of_bits(parameter) * (2 * place + 1))
     total = sum(int(torch.stack(sums).sum().cpu()) for sums in by_device.values())
-    return (total + (1 << 63)) % (1 << 64) - (1 << 63)  # as one device would have it
+    return (total + (1 << 63)) % (1 << 64) - (1 << 63)  # wrapped around, as on a single device
 
 
 def _sum_of_bits(values: torch.Tensor) -> torch.Tensor:
-    """Whose place counts: word by word in a small parameter, row by row in a large one."""
+    """Returns a sum of bits that depends on positions: of words in a small parameter, of rows in a large one."""
     flat = values.contiguous().reshape(-1)
     if flat.is_complex():
         flat = torch.view_as_real(flat).reshape(-1)
     size = flat.element_size()
     if flat.storage_offset() * size % 8:
         flat = flat.clone()
-    words = flat.view(_BITS[size] if flat.nbytes % 8 else torch.int64)  # several values at once where they fill these
+    words = flat.view(
+        _BITS[size] if flat.nbytes % 8 else torch.int64
+    )  # several values at once if they fill whole words
     rows = len(words) // ROW if len(words) > ROW * ROW else 0
     rest = words[rows * ROW :].to(torch.int64)
     total = (rest * _weights(rest)).sum()
@@ -102,18 +104,18 @@ def _weights(sums: torch.Tensor) -> torch.Tensor:
 
 
 def replica_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> float:
-    """The largest difference between ranks in any parameter, relative to the largest finite parameter; 0 where all hold
-    the same, infinite where one is not finite on some ranks only. Collective; costs two reductions of the model's
+    """Returns the largest difference between ranks in any parameter, relative to the largest finite parameter; 0 if all
+    hold the same, infinite if one is not finite on some ranks only. Collective; costs two reductions of the model's
     size."""
     return largest_difference(model, group)[0]
 
 
 @torch.no_grad()
 def largest_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> tuple[float, str]:
-    """As `replica_difference`, and in which parameter it is."""
+    """Returns the same as `replica_difference`, and the name of the parameter."""
     largest, difference, where = 0.0, 0.0, ""
     for name, own in held(model):
-        # A reduction may lose what is not a number, and no difference to it can be told.
+        # A reduction may lose NaN, and a difference to NaN cannot be computed.
         high = own.masked_fill(own.isnan(), math.inf) if own.is_floating_point() else own.clone()
         low = high.clone()
         dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
@@ -133,7 +135,7 @@ def _largest(values: torch.Tensor) -> float:
 
 @torch.no_grad()
 def align_replicas(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Gives all ranks the parameters of the group's first one. Collective."""
+    """Copies the parameters of the group's first rank to all ranks. Collective."""
     replicas = replicas_of(model)
     for _, own in held(model):
         dist.broadcast(own, group_src=0, group=group or (replicas.group if replicas else None))

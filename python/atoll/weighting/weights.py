@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all ways of weighing have in common, and which of them a model needs."""
+"""The common interface of all kinds of weights, and the choice of the kind for a model."""
 
 import contextlib
 import weakref
@@ -17,15 +17,15 @@ from atoll.weighting.part import Part, part_of
 
 OUTSIDE = (
     "a backward pass before the first batch of atoll.DataLoader, or after the last one of an epoch: its gradients have "
-    "no weight. Compute each batch before the loader is asked for the next one, so put nothing around it that fetches "
-    "ahead; to train without it wrap the net in a DistributedDataParallel of its own"
+    "no weight. Compute each batch before requesting the next one, so put nothing around the loader that prefetches; "
+    "to train without the loader wrap the net in a separate DistributedDataParallel"
 )
 
 
 class Weights(ABC):
-    """Weighs the gradients of one model by the part that is under way. `begin` each part before its forward pass.
+    """Weights the gradients of one model by the current part. Call `begin` for each part before its forward pass.
 
-    Copies, as a copied or saved model has them, weigh nothing."""
+    Copies, as in a copied or saved model, apply no weights."""
 
     is_copy = False
     part: Part | None = None
@@ -34,15 +34,15 @@ class Weights(ABC):
         self.group = group
         self._is_left = False
         self.when_ready: Callable[[], None] = lambda: None
-        """Called when this rank's last gradient of a step is computed, before it waits for other ranks; where layers
-        are reduced one by one, for each of them."""
+        """Called when this rank's last gradient of a step is computed, before it waits for other ranks; for each layer
+        if layers are reduced one by one."""
         self.when_reduced: Callable[[], None] = lambda: None
-        """Called when the gradients of all ranks are there, on any thread, before the backward pass ends. Never where
-        that is not known: fully_shard communicates all the time."""
+        """Called when the gradients of all ranks are reduced, on any thread, before the backward pass ends. Never
+        called if that moment is unknown: fully_shard communicates all the time."""
 
     @torch._disable_dynamo(recursive=False)
     def _before_forward(self, _model: nn.Module, _inputs: tuple[Any, ...]) -> None:
-        """A hook of the model."""
+        """Runs before the model's forward pass."""
         if not self.is_copy and self.part is not None and torch.is_grad_enabled():
             self.part.is_computed = True
 
@@ -55,45 +55,45 @@ class Weights(ABC):
         """Whether all ranks need the same number of parts in a step, because they communicate in forward passes."""
 
     def check_group(self, group: dist.ProcessGroup) -> None:
-        """Raises ValueError for a group of other ranks than those whose gradients are added up: their shares would add
-        up to something else than 1."""
+        """Raises ValueError if the group's ranks differ from those whose gradients are added up, because their shares
+        would not add up to 1."""
         if group is self.group:
             return
         given, own = (sorted(dist.get_process_group_ranks(each)) for each in (group, self.group))
         if given != own:
             raise ValueError(
-                f"the group has ranks {given}, the model's gradients are added up over ranks {own}: give the model's "
-                "group, or none"
+                f"the group has ranks {given}, but the model's gradients are added up over ranks {own}: pass the "
+                "model's group, or none"
             )
 
-    def expect_parts(self) -> None:  # noqa: B027 - not all ways of weighing need it
-        """Some rank's steps have several parts. To be said on all ranks."""
+    def expect_parts(self) -> None:  # noqa: B027 - not all kinds need it
+        """Announces that some rank's steps have several parts. Call it on all ranks."""
 
     def begin(self, part: Part) -> None:
-        """The next forward and backward pass belong to `part`."""
+        """Starts `part`, to which the next forward and backward pass belong."""
         self._is_left = False
         self.take(part)
 
     def take(self, part: Part | None) -> None:
-        """As `begin`, of a part that was begun before, or of none: then a backward pass is an error."""
+        """Resumes a part that was started before, or None, with which a backward pass is an error."""
         self.part = part
         self.synchronise(part is None or part.is_last)
 
     def leave(self) -> None:
-        """The loop is left. What comes next may still be the backward pass of its part, or something new."""
+        """Called when the loop is left. The backward pass of its part may still follow, or something new."""
         self._is_left = True
         self.synchronise(True)
 
     def under_way(self) -> Part | None:
-        """Of the loop that goes on; None where there is none."""
+        """Returns the part of the current loop, if any."""
         return None if self._is_left else self.part
 
     def synchronise(self, whether: bool) -> None:  # noqa: B027 - not all can
-        """Whether the next backward pass ends with the gradients of all ranks, where that can be chosen."""
+        """Sets whether the next backward pass reduces the gradients over ranks, if that can be chosen."""
 
     @contextlib.contextmanager
     def unweighted(self) -> Iterator[None]:
-        """Passes inside belong to no step, as when the model is measured: they count whole."""
+        """Inside the context passes belong to no step and are not scaled, as when the model is measured."""
         before, self.part = self.part, part_of(1, 1)
         try:
             yield
@@ -101,8 +101,8 @@ class Weights(ABC):
             self.part = before
 
     def scale(self, buffer: torch.Tensor, factor: float) -> None:
-        """Multiplies a gradient in place with this rank's share and `factor`. What counts nothing becomes zero, also
-        where it is not finite. Raises RuntimeError outside steps."""
+        """Multiplies a gradient in place by this rank's share and `factor`. The gradient of a part that does not count
+        becomes zero, even if it is not finite. Raises RuntimeError outside steps."""
         part = self.current()
         part.is_used = True
         share = part.share()
@@ -127,8 +127,8 @@ _known: "weakref.WeakKeyDictionary[nn.Module, Weights]" = weakref.WeakKeyDiction
 
 
 def weights_of(model: nn.Module) -> Weights:
-    """The weights of a model that is wrapped already: DistributedDataParallel, or FSDP2's fully_shard. The same ones
-    when asked again. Raises TypeError for other models."""
+    """Returns the weights of a wrapped model: DistributedDataParallel, or FSDP2's fully_shard. Returns the same object
+    each time. Raises TypeError for other models."""
     from atoll.weighting.batch_norm import SyncBatchNorm
     from atoll.weighting.ddp import weigh_ddp
     from atoll.weighting.fsdp import FsdpWeights
@@ -140,7 +140,7 @@ def weights_of(model: nn.Module) -> Weights:
             weights = FsdpWeights(model)
         else:
             raise TypeError(
-                f"model is a {type(model).__name__}: give what reduces the gradients, DistributedDataParallel(net) or "
+                f"model is a {type(model).__name__}: pass what reduces the gradients, DistributedDataParallel(net) or "
                 "fully_shard(net)"
             )
         for module in model.modules():
@@ -151,12 +151,12 @@ def weights_of(model: nn.Module) -> Weights:
 
 
 def know(model: nn.Module, weights: Weights) -> None:
-    """From now on these are the weights of the model, for what reduces gradients in a way of its own."""
+    """Sets the weights of a model whose gradients are reduced in another way."""
     _known[model] = weights
 
 
 def communicates_in_forward(model: nn.Module) -> bool:
-    """Whether some layer of the model is a known one that exchanges something with other ranks in its forward pass."""
+    """Returns whether some layer of the model is known to communicate in its forward pass."""
     from atoll.weighting.batch_norm import SyncBatchNorm
 
     return any(isinstance(module, SyncBatchNorm | nn.SyncBatchNorm) for module in model.modules())

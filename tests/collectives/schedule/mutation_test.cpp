@@ -195,7 +195,7 @@ TEST(ScheduleMutation, ForgottenWaitForScratch) {
       drop_step(mutated[rank], index);
       ++mutants;
       const std::string fault = check_schedules(topology, shapes, mutated, kLimits);
-      EXPECT_NE(fault.find("without order"), std::string::npos)
+      EXPECT_NE(fault.find("without an order"), std::string::npos)
           << fault << " rank " << rank << ", step " << index << "\n"
           << print_schedule(schedules[rank], 100);
     }
@@ -318,7 +318,7 @@ TEST(ScheduleMutation, HazardInPlaceOnly) {
     ASSERT_EQ(schedule.steps.size(), 2u);  // send, fold
     schedule.lanes = {{0, 1, false}, {1, 1, false}};
   }
-  EXPECT_NE(check_schedules(topology, shapes, schedules, kLimits).find("without order"), std::string::npos);
+  EXPECT_NE(check_schedules(topology, shapes, schedules, kLimits).find("without an order"), std::string::npos);
   for (Schedule& schedule : schedules) {
     schedule.steps[1].after_lane = 0;
     schedule.steps[1].after_steps = 1;

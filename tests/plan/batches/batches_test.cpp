@@ -165,7 +165,7 @@ TEST(Batches, ErrorsNameTheWayOut) {
             "a global batch of 130 is not a multiple of the quantum 8 of all ranks: 128 or 136 would work");
   EXPECT_EQ(refused({rank_of("", cost, 0, 80, 6), rank_of("", cost, 0, 80, 4)}, 25),
             "a global batch of 25 cannot be made of batches that are multiples of their ranks' quanta: 24 or 26 would "
-            "do");
+            "work");
   EXPECT_EQ(refused({rank_of("tiny", cost, 1, 7, 8)}, 4),
             "rank 0 (tiny) takes 1 to 7 samples, but no multiple of its quantum 8 is in that range");
   EXPECT_NE(refused({}, 4).find("no ranks"), std::string::npos);

@@ -97,7 +97,7 @@ TEST(FleetRounds, RefusesNone) {
   const std::vector<FleetRobot> robots{simple_robot(1, 1, 0, kSharedLink)};
   RoundOptions options;
   options.rounds = 0;
-  EXPECT_NE(refusal([&] { run_rounds(FleetSimulator(robots, {}), options); }).find("0 rounds"), std::string::npos);
+  EXPECT_NE(refusal([&] { run_rounds(FleetSimulator(robots, {}), options); }).find("rounds is 0"), std::string::npos);
 }
 
 }  // namespace

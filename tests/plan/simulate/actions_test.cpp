@@ -80,7 +80,7 @@ TEST(SimulatedActions, ShapesThatDoNotFit) {
     return refusal([&] { actions_of(order, shape, "pipeline 3"); });
   };
   EXPECT_EQ(message(Order::k1F1B, {2, 4, 8}),
-            "pipeline 3 has 4 stages on 2 ranks with 8 micro-batches, but 1F1B needs one stage for each rank: take "
+            "pipeline 3 has 4 stages on 2 ranks with 8 micro-batches, but 1F1B needs one stage for each rank: use "
             "Interleaved1F1B or LoopedBFS, or as many stages as ranks");
   EXPECT_NE(message(Order::kInterleaved, {2, 3, 8}).find("the same number of stages on each rank"), std::string::npos);
   EXPECT_NE(message(Order::kInterleaved, {4, 8, 9}).find("use 8 or 10 micro-batches"), std::string::npos);

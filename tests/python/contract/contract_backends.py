@@ -23,6 +23,7 @@ class Under:
     lacks: dict[str, dict[str, Lack]] = field(default_factory=dict, hash=False, compare=False)
     device: str = "cpu"
     not_asked: tuple[str, ...] = ()
+    later: bool = False  # only in `make verify`
 
     @property
     def name(self) -> str:
@@ -107,8 +108,8 @@ EVERYWHERE = [
     Under("atoll", "A", ATOLL),
     Under("atoll", "AAA", ATOLL),
     Under("atoll", "ABA", ATOLL),
-    Under("atoll", "AAA", ON_DEVICES, "sim", NOT_ON_DEVICES),
+    Under("atoll", "AAA", ON_DEVICES, "sim", NOT_ON_DEVICES, later=True),
     Under("atoll", "ABA", ISLANDS_OF_DEVICES, "sim", NOT_ON_DEVICES),
     Under("gloo", "A", GLOO),
-    Under("gloo", "AAA", GLOO),
+    Under("gloo", "AAA", GLOO, later=True),
 ]

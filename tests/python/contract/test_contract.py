@@ -19,11 +19,16 @@ import contract_reductions
 import contract_work
 from contract_backends import EVERYWHERE, Lack, Under
 from contract_member import Member
-from support import BACKEND, Ranks
+from support import BACKEND, Ranks, later
 
 MODULES = [contract_reductions, contract_moves, contract_messages, contract_work, contract_errors]
 PROPERTIES = [(module.__name__, each.__name__) for module in MODULES for each in module.PROPERTIES]
-ASKED = [(place, name) for place in EVERYWHERE for name in PROPERTIES if name[1] not in place.not_asked]
+ASKED = [
+    later(place, name) if place.later else (place, name)
+    for place in EVERYWHERE
+    for name in PROPERTIES
+    if name[1] not in place.not_asked
+]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ import atoll
 from fault_jobs import END_S, Job, Me, expected
 from forking import end_in_full
 from listeners import listening_names
-from support import later
+from support import crossed, later
 
 DRAIN_S = 10  # the time that pending operations get at the end
 
@@ -74,8 +74,7 @@ def test_receives_without_a_message_hold_nobody_up(tmp_path: Path) -> None:
         job.check_ends()
 
 
-@pytest.mark.parametrize("body", [leave_without_destroying, leave_amid_receives])
-@pytest.mark.parametrize("layout", ["AAA", "ABA"])
+@pytest.mark.parametrize(("layout", "body"), crossed(["AAA", "ABA"], [leave_without_destroying, leave_amid_receives]))
 def test_leaving_without_destroying(tmp_path: Path, body: object, layout: str) -> None:
     with Job(tmp_path, body, layout) as job:  # type: ignore[arg-type]
         job.wait_for("end")
@@ -84,7 +83,7 @@ def test_leaving_without_destroying(tmp_path: Path, body: object, layout: str) -
 
 @pytest.mark.parametrize(
     ("layout", "environment"),
-    [("ABA", {}), ("AAA", {"ATOLL_INNER": "cpu:gloo"}), later("AAA", {"ATOLL_DEVICE": "sim"})],
+    [("ABA", {}), later("AAA", {"ATOLL_INNER": "cpu:gloo"}), later("AAA", {"ATOLL_DEVICE": "sim"})],
     ids=["atoll", "gloo", "simccl"],
 )
 def test_exit_amid_pending_work(tmp_path: Path, layout: str, environment: dict[str, str]) -> None:

@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 import atoll
 from fault_jobs import Job, Me, reduce_forever
+from support import crossed, later
 
 DEATH_S = 2.0
 HEARTBEAT_S = 2.0
@@ -24,15 +25,15 @@ SILENCE_S = HEARTBEAT_S + 1.0
 JOIN_S, LATE_S = 3.0, 4.0
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
 SIM = {"ATOLL_DEVICE": "sim"}
+LIBRARIES = {"gloo": GLOO, "simccl": SIM}
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
-@pytest.mark.parametrize(("layout", "count"), [("AAB", 1), ("AABB", 300_007), ("AAA", 300_007)])
-@pytest.mark.parametrize("victim", [1, 2])
-def test_killed_inside_an_island(
-    tmp_path: Path, environment: dict[str, str], layout: str, count: int, victim: int
-) -> None:
-    with Job(tmp_path, reduce_forever, layout, (count,), environment) as job:
+@pytest.mark.parametrize(
+    ("victim", "of", "library"), crossed([1, 2], [("AAB", 1), ("AABB", 300_007), ("AAA", 300_007)], LIBRARIES)
+)
+def test_killed_inside_an_island(tmp_path: Path, victim: int, of: tuple[str, int], library: str) -> None:
+    layout, count = of
+    with Job(tmp_path, reduce_forever, layout, (count,), LIBRARIES[library]) as job:
         job.wait_for("running")
         at = job.signal(victim)
         survivors = [rank for rank in range(job.size) if rank != victim]
@@ -55,11 +56,10 @@ def call_forever(me: Me, count: int) -> None:
             me.tell("running")
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
-@pytest.mark.parametrize("layout", ["AAB", "AAA"])
-def test_stopped_inside_an_island(tmp_path: Path, environment: dict[str, str], layout: str) -> None:
+@pytest.mark.parametrize(("layout", "library"), crossed(["AAB", "AAA"], LIBRARIES))
+def test_stopped_inside_an_island(tmp_path: Path, layout: str, library: str) -> None:
     """The island's library does not notice, and cannot end operations that wait for that rank."""
-    environment = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S), **environment}
+    environment = {"ATOLL_HEARTBEAT": str(HEARTBEAT_S), **LIBRARIES[library]}
     with Job(tmp_path, call_forever, layout, (30_011,), environment) as job:
         job.wait_for("running")
         at = job.signal(1, signal.SIGSTOP)
@@ -127,7 +127,7 @@ def reduce_without_one(me: Me, absent: int) -> None:
         me.tell("waited", time.monotonic() - begin)
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+@pytest.mark.parametrize("environment", [GLOO, later(SIM)], ids=["gloo", "simccl"])
 def test_a_rank_that_never_calls(tmp_path: Path, environment: dict[str, str]) -> None:
     with Job(tmp_path, reduce_without_one, "AAB", (1,), environment) as job:
         job.wait_for("running")
@@ -147,7 +147,7 @@ def join_but_for_the_library(me: Me, absent: int) -> None:
     me.join(JOIN_S)
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+@pytest.mark.parametrize("environment", [later(GLOO), SIM], ids=["gloo", "simccl"])
 def test_a_rank_that_does_not_join_the_library(tmp_path: Path, environment: dict[str, str]) -> None:
     with Job(tmp_path, join_but_for_the_library, "BAA", (2,), environment) as job:
         since = max(event.at for event in job.wait_for("joining").values())
@@ -168,7 +168,7 @@ def give_up_before_the_library(me: Me, victim: int) -> None:
     me.join()
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+@pytest.mark.parametrize("environment", [GLOO, later(SIM)], ids=["gloo", "simccl"])
 def test_a_rank_that_gives_up_before_its_library(tmp_path: Path, environment: dict[str, str]) -> None:
     with Job(tmp_path, give_up_before_the_library, "BAAA", (2,), environment) as job:
         since = job.wait_for("refusing", [2])[2].at
@@ -218,7 +218,7 @@ def run_far_ahead(me: Me) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+@pytest.mark.parametrize("environment", [later(GLOO), SIM], ids=["gloo", "simccl"])
 def test_a_rank_that_is_far_ahead_of_its_island(tmp_path: Path, environment: dict[str, str]) -> None:
     with Job(tmp_path, run_far_ahead, "AAB", (), {**environment, "ATOLL_STAGING": "1"}) as job:
         job.send(0, "go on")
@@ -298,7 +298,7 @@ def resources() -> tuple[int, int, int]:
     return descriptors, int(status["Threads"]), int(status["VmRSS"].split()[0])
 
 
-@pytest.mark.parametrize("environment", [GLOO, SIM], ids=["gloo", "simccl"])
+@pytest.mark.parametrize("environment", [later(GLOO), SIM], ids=["gloo", "simccl"])
 @pytest.mark.parametrize("times", [30, pytest.param(1000, marks=[pytest.mark.verify, pytest.mark.timeout(900)])])
 def test_groups_leave_nothing_behind(tmp_path: Path, environment: dict[str, str], times: int) -> None:
     with Job(tmp_path, make_and_break, "AAB", (times,), environment) as job:

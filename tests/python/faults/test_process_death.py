@@ -11,16 +11,18 @@ import torch
 import torch.distributed as dist
 
 from fault_jobs import Job, Me, expected, process_ends, reduce_forever
+from support import crossed, later
 
 DEATH_S = 2.0
 
 
-@pytest.mark.parametrize(
-    ("layout", "transport", "count"),
-    [("AAA", "shm", 1), ("AAA", "tcp", 1), ("ABA", "shm", 1 << 20), ("ABA", "tcp", 1 << 20), ("AABB", "auto", 30_011)],
-)
-@pytest.mark.parametrize("victim", [0, 1])
-def test_killed_during_all_reduce(tmp_path: Path, layout: str, transport: str, count: int, victim: int) -> None:
+LONG = 1 << 20
+JOBS = [("AAA", "shm", 1), ("AAA", "tcp", 1), ("ABA", "shm", LONG), ("ABA", "tcp", LONG), ("AABB", "auto", 30_011)]
+
+
+@pytest.mark.parametrize(("victim", "of"), crossed([0, 1], JOBS))
+def test_killed_during_all_reduce(tmp_path: Path, victim: int, of: tuple[str, str, int]) -> None:
+    layout, transport, count = of
     with Job(tmp_path, reduce_forever, layout, (count,), {"ATOLL_TRANSPORT": transport}) as job:
         job.wait_for("running")
         at = job.signal(victim)
@@ -96,7 +98,7 @@ def test_every_pending_work_and_future_completes_once(tmp_path: Path, layout: st
             assert failure.text == "as it should be"
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", ["shm", later("tcp")])
 def test_stopped(tmp_path: Path, transport: str) -> None:
     environment = {"ATOLL_HEARTBEAT": "2", "ATOLL_TRANSPORT": transport}
     with Job(tmp_path, reduce_forever, "ABA", (1000,), environment) as job:
@@ -116,7 +118,7 @@ def reduce_when_told(me: Me) -> None:
     me.check_sum()
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", [later("shm"), "tcp"])
 def test_stopped_before_any_link_is_up(tmp_path: Path, transport: str) -> None:
     environment = {"ATOLL_HEARTBEAT": "2", "ATOLL_TRANSPORT": transport}
     with Job(tmp_path, reduce_when_told, "ABA", (), environment) as job:
@@ -162,8 +164,7 @@ def raise_on_one(me: Me, before: int) -> None:
     me.check_sum()
 
 
-@pytest.mark.parametrize("layout", ["AAA", "ABA"])
-@pytest.mark.parametrize("before", [0, 3])  # before any link is open, and after
+@pytest.mark.parametrize(("before", "layout"), crossed([0, 3], ["AAA", "ABA"]))  # before any link is open, and after
 def test_one_rank_raises_and_exits(tmp_path: Path, layout: str, before: int) -> None:
     with Job(tmp_path, raise_on_one, layout, (before,)) as job:
         at = job.wait_for("leaving", [1])[1].at

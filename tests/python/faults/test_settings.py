@@ -12,6 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from fault_jobs import Job, Me
+from support import crossed, later
 
 JOIN_S = 3.0
 LATE_S = 4.0
@@ -98,7 +99,7 @@ def test_wrong_value(tmp_path: Path, variable: str, value: str, way_out: str) ->
         job.check_ends(code=1)
 
 
-@pytest.mark.parametrize("wrong", [0, 1, 2])
+@pytest.mark.parametrize("wrong", [0, later(1), later(2)])
 def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
     """The others cannot know the reason in advance, but they learn in time which rank is missing, or why."""
     with Job(tmp_path, meet_and_join, "AAA", own={wrong: {"ATOLL_HEARTBEAT": "soon"}}) as job:
@@ -111,7 +112,7 @@ def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
         assert "ATOLL_HEARTBEAT" in event.details[1]
 
 
-@pytest.mark.parametrize("missing", [0, 1, 2, 3])
+@pytest.mark.parametrize("missing", [0, later(1), later(2), 3])
 def test_missing_rank(tmp_path: Path, missing: int) -> None:
     present = [rank for rank in range(4) if rank != missing]
     with Job(tmp_path, meet_and_join, "AABB", start=present) as job:
@@ -134,8 +135,7 @@ def test_settings_that_must_be_equal(tmp_path: Path, variable: str) -> None:
             assert "rank 1" in failure.text
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
-@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize(("wrong", "transport"), crossed([0, 1], ["shm", "tcp"]))
 def test_wrong_key(tmp_path: Path, transport: str, wrong: int) -> None:
     right, other = tmp_path / "right", tmp_path / "other"
     write_key(right, b"r" * 32)
@@ -223,7 +223,7 @@ def run_short_of_descriptors(me: Me, spare: int) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("transport", ["shm", "tcp"])
+@pytest.mark.parametrize("transport", [later("shm"), "tcp"])
 def test_descriptor_limit(tmp_path: Path, transport: str) -> None:
     """However few descriptors are left: everything works, or rank 1 raises with what is missing and rank 0 in time
     as well."""

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from serving import Serve
+from support import later
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
@@ -29,6 +30,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
 
+@pytest.mark.verify
 def test_camera_with_a_server(tmp_path: Path) -> None:
     with Serve(tmp_path) as server:
         done = run("camera.py", "--pictures", "12", "--server", server.address, "--key-file", str(server.key_file))
@@ -40,7 +42,7 @@ def test_camera_with_a_server(tmp_path: Path) -> None:
     ("arguments", "status", "message"),
     [
         (["--server", "10.0.0.2:4700"], 2, "--server and --key-file go together"),
-        (["--camera", "9"], 2, "pip install opencv-python-headless"),
+        later(["--camera", "9"], 2, "pip install opencv-python-headless"),
     ],
 )
 def test_camera_says_what_is_missing(arguments: list[str], status: int, message: str) -> None:

@@ -120,7 +120,7 @@ def test_a_class_is_never_imported() -> None:
     structure, tensors = Structure.of(Answer(tensor()), "value")
     read = Structure.from_json(structure.to_json())
     assert read.paths("value") == ["value.logits"]
-    with pytest.raises(BundleError, match="hold an unknown class .*Answer"):
+    with pytest.raises(BundleError, match=r"hold an unknown class .*Answer"):
         read.build(tensors)
 
 

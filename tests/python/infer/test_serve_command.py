@@ -24,6 +24,7 @@ from forking import run_module
 from launching import eventually
 from serving import Serve
 from split_cases import READY_S
+from support import later
 
 
 def refused(address: str, key: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -31,7 +32,7 @@ def refused(address: str, key: Path, *arguments: str) -> subprocess.CompletedPro
     return run_module("atoll.cli", "serve", "--listen", address, "--key-file", key, *arguments, COLUMNS="250")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, later(signal.SIGINT)])
 def test_listens_until_a_signal(tmp_path: Path, number: int) -> None:
     with Serve(tmp_path, "--metrics", "0") as server:
         assert server.address.startswith("127.0.0.1:")

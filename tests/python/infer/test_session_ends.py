@@ -13,6 +13,7 @@ from infer.session_programs import Program
 from infer.split_cases import session_of, until_server
 from launching import eventually
 from serving import Serve
+from support import crossed, later
 
 SOON = 10.0  # seconds on a busy machine; without the cause tested here everything would take minutes
 
@@ -87,7 +88,7 @@ say("answered")
         assert program.end() == (0, "")
 
 
-@pytest.mark.parametrize("call", ["session(x)", "session.report()", "net(x)", "session.submit(x).result()"])
+@pytest.mark.parametrize("call", ["session(x)", later("session.report()"), "net(x)", "session.submit(x).result()"])
 def test_daemon_threads_do_not_abort_the_end(call: str, tmp_path: Path) -> None:
     source = f"""
 net = nn.ReLU().eval()
@@ -101,7 +102,7 @@ for _ in range(3):
     threading.Thread(target=work, daemon=True).start()
 begun.wait()
 """
-    with Program(tmp_path, source) as program:
+    with Program(tmp_path, source, fresh=True) as program:
         status, errors = program.end()
     assert status == 0, errors
     assert "terminate called" not in errors
@@ -125,17 +126,19 @@ running.append(threading.Thread(target=work, daemon=True))
 running[0].start()
 begun.wait()
 """
-    with Program(tmp_path, source) as program:
+    with Program(tmp_path, source, fresh=True) as program:
         assert program.end() == (0, "")
 
 
-@pytest.mark.parametrize("server", ["", ', server="127.0.0.1:1", key_file=key_file'])
-@pytest.mark.parametrize("how", ["SIGTERM", "SIGKILL", "os._exit(0)", "pass"])
+@pytest.mark.parametrize(
+    ("how", "server"),
+    crossed(["SIGTERM", "SIGKILL", "os._exit(0)", "pass"], ["", ', server="127.0.0.1:1", key_file=key_file']),
+)
 def test_nothing_is_left_behind(how: str, server: str, tmp_path: Path) -> None:
     is_signal = how.startswith("SIG")
     end = "time.sleep(600)" if is_signal else how
     source = f"session = session_of(nn.Linear(8, 8), x{server})\nsession(x)\nsay('ready')\n{end}\n"
-    with Program(tmp_path, source) as program:
+    with Program(tmp_path, source, fresh=how == "pass") as program:
         program.wait_for("ready")
         assert not [name for name in program.left() if "atoll" in name], "not while it runs either"
         if is_signal:

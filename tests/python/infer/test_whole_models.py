@@ -27,6 +27,7 @@ from captured import (
 from export_models import CLASSES, DIMS, EXAMPLES, TRANSFORMERS
 from networks import NETWORKS
 from own_error import deviation, judged, largest
+from support import crossed
 
 # All of these have a plan for every model: where nothing can be divided, intra-dp and hybrid-parallel equal cut. Random
 # plans have tests of their own.
@@ -132,8 +133,7 @@ def test_what_is_compared_depends_on_the_input(name: str) -> None:
     assert sure.float().mean() > 0.5, "most argmaxes are decided by more than rounding"
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(("name", "policy"), crossed(EXAMPLES, POLICIES))
 def test_every_policy(name: str, policy: str) -> None:
     found = case(name)
     shared = sum(found.check_policy(policy, dim) for dim in found.dims)

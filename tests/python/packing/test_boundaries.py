@@ -160,7 +160,7 @@ def test_several_tensors_and_undoing() -> None:
 
 
 def test_bad_arguments() -> None:
-    with pytest.raises(ValueError, match="'int9' is no format"):
+    with pytest.raises(ValueError, match="'int9' is not a block format"):
         BoundaryCodec("int9", 8)
     with pytest.raises(ValueError, match="0 elements"):
         BoundaryCodec("int8", 0)

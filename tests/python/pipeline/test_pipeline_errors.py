@@ -51,21 +51,21 @@ def arguments_body(rank: int) -> None:
             ("rank 2", "start 3 ranks", "nearest: plan=[2, 2], micro_batches=2"),
             {"plan": Plan((Pipe((Stage(0, 3, 0), Stage(3, 7, 2)), 2),))},
         ),
-        (("'1f1b'", "2 stages into 1 micro-batches", "give 2"), {"micro_batches": 1}),
+        (("'1f1b'", "2 stages into 1 micro-batches", "use 2"), {"micro_batches": 1}),
         (("micro_batches has 3 numbers for 1 pipelines",), {"micro_batches": [1, 2, 3]}),
-        (("micro_batches is not given",), {"micro_batches": None}),
+        (("micro_batches is missing",), {"micro_batches": None}),
         (("'zero-bubble'", "recompute=False"), {"schedule": "zero-bubble", "recompute": True}),
         (("recompute has 3 values for 2 stages",), {"recompute": [True, False, True]}),
         (("'zbv' has 2 stages on each rank",), {"schedule": "zbv"}),
-        (("'1b' is not known",), {"schedule": "1b"}),
+        (("unknown schedule '1b'",), {"schedule": "1b"}),
         (("float16", "torch.bfloat16"), {"autocast": torch.float16}),
-        (("Sequential has no blocks", "items="), {"model": network}),
+        (("Sequential is not a model that atoll.pipeline can divide", "items="), {"model": network}),
         (("two views of one memory",), {"model": views, "items": ["0", "1"]}),
         (("no module 'x'",), {"items": ["x"]}),
         (("plan 'best'", '"auto"'), {"plan": "best"}),
         (("auto", "'zbv'"), {"plan": "auto", "schedule": "zbv"}),
         (("4 samples", "3 micro-batches", "whole step"), {"plan": "auto", "micro_batches": 3}),
-        (("micro_batches=3", "the plan has [2]", "leave it out"), {"plan": GOOD, "micro_batches": 3}),
+        (("micro_batches=3", "the plan has [2]", "remove it"), {"plan": GOOD, "micro_batches": 3}),
         (("micro_batches=[1]", "the plan has [2]"), {"plan": GOOD, "micro_batches": [1]}),
         (("replicas=2", "the plan has 1 pipelines"), {"plan": GOOD, "replicas": 2}),
         (("recompute=True", "the plan has [False, False]"), {"plan": GOOD, "recompute": True}),
@@ -115,7 +115,7 @@ def alike_body(rank: int) -> None:
     with raises(ValueError, "model with data differs", "rank 0", "rank 1"):
         made(MODELS["gpt2"]() if rank == 0 else MODELS["gpt2"])
     pipe = made()
-    with raises(ValueError, *(("2 micro-batches", "give 4 or 6") if rank else ("rank 1 has a ValueError",))):
+    with raises(ValueError, *(("2 micro-batches", "use 4 or 6") if rank else ("rank 1 has a ValueError",))):
         pipe.loader([INPUTS[0]] * 8, 5 if rank else 4)
     with raises(ValueError, "global_batch differs", "4 on rank 0", "6 on rank 1"):
         pipe.loader([INPUTS[0]] * 8, 6 if rank else 4)
@@ -131,9 +131,9 @@ def test_arguments_of_one_rank(ranks: Ranks) -> None:
 
 def steps_body(rank: int) -> None:
     pipe = made()
-    with raises(ValueError, "3 samples", "2 micro-batches", "give 2 or 4 samples", "micro_batches=3"):
+    with raises(ValueError, "3 samples", "2 micro-batches", "use 2 or 4 samples", "micro_batches=3"):
         pipe.step(INPUTS[:3], LABELS[:3])
-    with raises(ValueError, "0 samples", "give 2 samples"):
+    with raises(ValueError, "0 samples", "use 2 samples"):
         pipe.step(INPUTS[:0], LABELS[:0])
     with raises(ValueError, "4 inputs and 2 labels"):
         pipe.step(INPUTS, LABELS[:2])

@@ -11,6 +11,7 @@ from launching import atoll
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "train_pipeline.py"
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("islands", "options", "stages"),
     [

@@ -187,5 +187,5 @@ def test_the_planner_counts_what_is_sent() -> None:
 
 @pytest.mark.parametrize("name", ["boundaries", "gradients"])
 def test_other_backends_know_no_islands(name: str) -> None:
-    with raises(ValueError, f"{name}='int8'", "only the backend atoll", "leave it out"):
+    with raises(ValueError, f"{name}='int8'", "only the backend atoll", "remove it"):
         Packing(**{name: "int8"}).check([], 0)

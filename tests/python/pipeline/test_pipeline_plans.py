@@ -60,7 +60,7 @@ def test_blocks_or_items(counts: list[int], expected: list[tuple[int, int]]) -> 
 @pytest.mark.parametrize(
     ("counts", "text"),
     [
-        ([2, 3], r"\[2, 3\] has 5: the model has 4 blocks \(7 items.*nearest: \[2, 2\]"),
+        ([2, 3], r"\[2, 3\] adds up to 5, but the model has 4 blocks \(7 items.*nearest: \[2, 2\]"),
         ([15, 17], r"nearest: \[2, 2\]"),
         ([2, 0, 2], r"stage 1 is empty.*nearest: \[1, 1, 2\]|stage 1 is empty.*nearest: \[2, 1, 1\]"),
         ([-1, 5], "at least 0"),
@@ -91,7 +91,7 @@ def test_equal_counts(stages: int, blocks: int) -> None:
 def test_ranks_of_pipelines_are_neighbours() -> None:
     assert ranks_in_lines(4, 2) == [[0, 2], [1, 3]]
     assert ranks_in_lines(3, 1) == [[0, 1, 2]]
-    with pytest.raises(ValueError, match=r"3 pipelines .* 4 ranks: start 6 ranks, or give replicas="):
+    with pytest.raises(ValueError, match=r"3 pipelines .* 4 ranks: start 6 ranks, or use replicas="):
         ranks_in_lines(4, 3)
 
 
@@ -116,13 +116,13 @@ def test_micro_batches_as_pytorch_takes_them(name: str) -> None:
 
 
 def test_schedules_and_stages() -> None:
-    with pytest.raises(ValueError, match="'2f2b' is not known: 1f1b, gpipe"):
+    with pytest.raises(ValueError, match="unknown schedule '2f2b': choose from 1f1b, gpipe"):
         schedule_of("2f2b")
     with pytest.raises(ValueError, match="3 stages on 2 ranks"):
         KINDS["interleaved"].check(2, 3)
-    with pytest.raises(ValueError, match=r"'1f1b' has 1 stages on each rank, the plan has 2 .*'interleaved'"):
+    with pytest.raises(ValueError, match=r"'1f1b' has 1 stages on each rank, but the plan has 2 .*'interleaved'"):
         KINDS["1f1b"].check(2, 4)
-    with pytest.raises(ValueError, match=r"give a plan of 4 stages, or schedule='1f1b'"):
+    with pytest.raises(ValueError, match=r"pass a plan of 4 stages, or schedule='1f1b'"):
         KINDS["zbv"].check(2, 2)
 
 
@@ -141,17 +141,17 @@ def broken(**changes: object) -> Plan:
             GOOD,
             "gpipe",
             1,
-            r"needs rank 1, and the job has ranks 0 to 0: start 2 ranks.* nearest: plan=\[4\], micro_batches=2$",
+            r"needs rank 1, but the job has ranks 0 to 0: start 2 ranks.* nearest: plan=\[4\], micro_batches=2$",
         ),
         (GOOD, "gpipe", 3, "rank 2 has no stage"),
         (Plan(GOOD.pipes * 2), "gpipe", 2, "rank 0 is in two pipelines"),
-        (broken(stages=(Stage(0, 3, 0), Stage(4, 7, 1))), "gpipe", 2, "do not follow each other"),
+        (broken(stages=(Stage(0, 3, 0), Stage(4, 7, 1))), "gpipe", 2, "are not contiguous"),
         (broken(stages=(Stage(0, 3, 0), Stage(3, 6, 1))), "gpipe", 2, "for 6 items.* the model has 7"),
         (broken(stages=(Stage(0, 7, 0), Stage(7, 7, 1))), "gpipe", 2, "at least one"),
-        (broken(stages=()), "gpipe", 2, "do not follow"),
-        (broken(micro_batches=1), "1f1b", 2, "into 1 micro-batches: give 2"),
+        (broken(stages=()), "gpipe", 2, "are not contiguous"),
+        (broken(micro_batches=1), "1f1b", 2, "into 1 micro-batches: use 2"),
         (GOOD, "zbv", 2, "'zbv' has 2 stages on each rank"),
-        (broken(stages=(Stage(0, 3, 0, True), Stage(3, 7, 1))), "zero-bubble", 2, "compute a block again for each"),
+        (broken(stages=(Stage(0, 3, 0, True), Stage(3, 7, 1))), "zero-bubble", 2, "recompute a block for each"),
     ],
 )
 def test_impossible_plans(plan: Plan, schedule: str, ranks: int, text: str) -> None:
@@ -217,7 +217,7 @@ def test_shares_that_are_too_small_for_their_stages() -> None:
     assert nearest_shares(side_by_side([7, 5], [2, 2]), KINDS["interleaved"]) in ([6, 6], [8, 4])
     stages = [(Stage(0, 3, 2 * place), Stage(3, 7, 2 * place + 1)) for place in range(2)]
     plan = Plan((Pipe(stages[0], 7), Pipe(stages[1], 1)))
-    with pytest.raises(ValueError, match=r"pipeline 1 of .* into 1 micro-batches: give 2; nearest .* \[6, 2\]"):
+    with pytest.raises(ValueError, match=r"pipeline 1 of .* into 1 micro-batches: use 2; nearest .* \[6, 2\]"):
         check_plan(plan, model(4), KINDS["1f1b"], 4)
 
 

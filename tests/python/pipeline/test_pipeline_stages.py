@@ -170,7 +170,7 @@ class Bare(nn.Module):
 
 
 def test_parameters_without_initialisation() -> None:
-    with pytest.raises(ValueError, match=r"how inner \(Module\) is initialised.*initial="):
+    with pytest.raises(ValueError, match=r"inner \(Module\) has no rule to initialise it.*initial="):
         initialise(Bare(), SEED)
 
     def ones(module: nn.Module) -> None:
@@ -226,7 +226,7 @@ def test_items_that_are_not_the_model(items: list[str], text: str) -> None:
 
 
 def test_unknown_models() -> None:
-    with pytest.raises(ValueError, match=r"Sequential has no blocks .*GPT2LMHeadModel.*items="):
+    with pytest.raises(ValueError, match=r"Sequential is not a model .*GPT2LMHeadModel.*items="):
         parts_of(network(), None)
 
 

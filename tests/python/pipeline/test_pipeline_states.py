@@ -26,7 +26,7 @@ from pipeline_models import (
     train_alone,
     train_together,
 )
-from support import Ranks, raises
+from support import Ranks, crossed, raises
 
 Arguments = dict[str, Any]
 
@@ -58,17 +58,20 @@ def moving_body(rank: int, folder: str, model: str, before: Arguments, after: Ar
 
 
 @pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"plan": [1, 1, 1, 1], "micro_batches": 4}, {"plan": [3, 1], "replicas": 2, "micro_batches": 2}),
-        ({"plan": [0, 4], "replicas": 2, "micro_batches": [1, 3], "schedule": "gpipe"},
-         {"plan": [1, 2, 3, 1], "micro_batches": 4}),
-        ({"plan": [2, 3, 1, 1], "micro_batches": 4}, {"plan": [7], "replicas": 4, "micro_batches": 2}),
-    ],
+    ("model", "plans"),
+    crossed(
+        ["llama", "gpt2"],
+        [
+            ({"plan": [1, 1, 1, 1], "micro_batches": 4}, {"plan": [3, 1], "replicas": 2, "micro_batches": 2}),
+            ({"plan": [0, 4], "replicas": 2, "micro_batches": [1, 3], "schedule": "gpipe"},
+             {"plan": [1, 2, 3, 1], "micro_batches": 4}),
+            ({"plan": [2, 3, 1, 1], "micro_batches": 4}, {"plan": [7], "replicas": 4, "micro_batches": 2}),
+        ],
+    ),
 )  # fmt: skip
-def test_another_plan(ranks: Ranks, tmp_path: Path, model: str, before: Arguments, after: Arguments) -> None:
+def test_another_plan(ranks: Ranks, tmp_path: Path, model: str, plans: tuple[Arguments, Arguments]) -> None:
+    before, after = plans
     after = {**after, "seed": SEED + 1}  # the loaded values count
     ranks.run(moving_body, str(tmp_path / "state"), model, before, after)
 
@@ -199,7 +202,7 @@ def one_loader_body(rank: int) -> None:
         assert loss.isfinite()
         numbers = part["number"].tolist()
         assert numbers in ([0, 1, 2, 3], [4, 5, 6, 7])
-    with raises(ValueError, "a batch of 5 samples", "2 micro-batches", "give 4 or 6"):
+    with raises(ValueError, "a batch of 5 samples", "2 micro-batches", "use 4 or 6"):
         pipe.loader(Sentences(9), 5)
     with raises(ValueError, "shares cannot be given"):
         pipe.loader(Sentences(9), 4, shares=[1])

@@ -47,7 +47,7 @@ def test_a_page_of_a_training(tmp_path: Path) -> None:
         "Rank 2 (cpu) waits 2", "% of each step for rank ",
         "Plans changed 1 time, the last time at step 1,050: 100 98 34 24: rank 2 slowed down.",
         "Step 1,050: rank 2 (cpu) takes 1.31 times its predicted time.",
-        "What was noted as loss went from 2.3",
+        "The noted value loss went from 2.3",
     ) if said not in page.text] == []  # fmt: skip
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert titles == [
@@ -103,10 +103,10 @@ def test_a_training_without_measurements_says_so(tmp_path: Path) -> None:
                    bridge_seconds=(), staging_seconds=(), links=(), noted={})  # fmt: skip
     record.window(replace(bare, compute_seconds=(0.3, 0.3, 0.21, 0.0)))
     page, text = page_of(tmp_path)
-    assert "How far a step is from the best division is not known" in page.text
-    assert 'shares do not follow speeds with policy="equal": take policy="minmax"' in page.text
-    assert "Nothing was measured of rank 3" in page.text
-    assert "The record has this end: none: the process was killed, or still runs." in page.text
+    assert "The distance of a step from the best division is unknown" in page.text
+    assert 'shares do not follow speeds with policy="equal": use policy="minmax"' in page.text
+    assert "There are no measurements of rank 3" in page.text
+    assert "How the run ended: unknown: the process was killed, or is still running." in page.text
     assert "Communication</h2>" not in text
 
 
@@ -127,7 +127,7 @@ def test_a_slow_loader_is_named(tmp_path: Path) -> None:
     record.window(replace(WINDOW, input_seconds=(0.0, 0.2, 0.0, 0.0), wall_seconds=0.55))
     page, _ = page_of(tmp_path)
     assert "Rank 1 (cuda:1) waits 36 % of each step for its data: more workers" in page.text
-    assert "rank 1 (cuda:1) waits for its data meanwhile: give its loader more workers" in page.text
+    assert "rank 1 (cuda:1) waits for its data in the meantime: give its loader more workers" in page.text
 
 
 def test_restarts_are_listed_and_the_last_is_shown(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_what_links_can_carry(tmp_path: Path) -> None:
     assert "% of the measured rate" in page.text
     document.write_text(json.dumps({"links": pairs[:1], "ranks": [{}] * 2}))
     run(tmp_path / "run", "-o", tmp_path / "r.html", "--doctor", document)
-    assert "The doctor looked at 2 ranks, the training has 4" in Page((tmp_path / "r.html").read_text()).text
+    assert "The doctor measured 2 ranks, but the training has 4" in Page((tmp_path / "r.html").read_text()).text
 
 
 def test_a_page_of_inferences(tmp_path: Path) -> None:
@@ -182,13 +182,13 @@ def test_a_page_of_inferences(tmp_path: Path) -> None:
         "10 % by this machine alone, 90 % by both",
         "This machine alone takes 120 ms: ",
         "2.0 % missed their deadline of 100 ms",
-        "above the bound that no plan undercuts",
+        "above the lower bound of any plan",
         "An inference sends 40 kB and receives 9 kB, and takes 0.4 J",
         "server cpu",
     ) if said not in page.text] == []  # fmt: skip
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert titles == [
-        "Latency", "Missed deadlines", "Who answered", "What this machine does meanwhile", "Operators of plan rows",
+        "Latency", "Missed deadlines", "Who answered", "What this machine does in the meantime", "Operators of plan rows",
         "Bandwidth", "Bytes of an inference", "Energy of an inference",
     ]  # fmt: skip
     assert len(page.of("rect", "event")) == 7
@@ -218,11 +218,11 @@ def test_both_are_shown_on_one_page(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["{folder}/none"], "none is not there: a training records with"),
+        (["{folder}/none"], "none does not exist: a training records with"),
         (["{folder}"], "has no record of a run (it is empty)"),
         (["{folder}/run", "-o", "{folder}/no/x.html"], "cannot be written: No such file or directory"),
         (["{folder}/run", "--doctor", "{folder}/no"], "no cannot be read: No such file or directory"),
-        (["{folder}/run", "--doctor", "{folder}/run/x.csv"], "x.csv is not what atoll doctor --json FILE writes"),
+        (["{folder}/run", "--doctor", "{folder}/run/x.csv"], "x.csv was not written by atoll doctor --json FILE"),
     ],
 )
 def test_bad_arguments(tmp_path: Path, arguments: list[str], message: str) -> None:
@@ -239,7 +239,7 @@ def test_a_record_without_a_step(tmp_path: Path) -> None:
     record.event(PlanEvent(0, "new plan", "t"))
     status, said = run(tmp_path)
     assert status == 2
-    assert "has records, but no step and no inference in them yet" in said
+    assert "has records, but without steps or inferences yet" in said
 
 
 def test_numbers() -> None:

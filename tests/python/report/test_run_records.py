@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_had_is_an_error_at_once(tmp_path: Path) -> None
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(ValueError, match=r"Watch\(record='.*'\) cannot be written: .*: give a folder"):
             Watchers(Watch(live=False, record=str(folder)), rank=0)
-        with pytest.raises(ValueError, match=r"the record of the run cannot be written to .*: give record="):
+        with pytest.raises(ValueError, match=r"the record of the run cannot be written to .*: set record="):
             RunFile(str(folder), "inference", {})
 
 
@@ -122,7 +122,7 @@ def test_a_torn_last_line_is_left_out_and_reported(tmp_path: Path, cut: int) -> 
     path.write_bytes(path.read_bytes()[:-cut])
     (record,) = read(tmp_path)
     assert len(record.of("window")) == 2
-    assert record.notes == [f"the last line of {path.name} was cut off in the middle: it is left out"]
+    assert record.notes == [f"the last line of {path.name} is truncated: it is ignored"]
 
 
 def test_damaged_lines_are_left_out_and_reported(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_damaged_lines_are_left_out_and_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("", "", "is not there: a training records with atoll.Watch"),
+        ("", "", "does not exist: a training records with atoll.Watch"),
         ("other.csv", "a,b", r"has no record of a run \(it holds other.csv\): a training records with"),
         ("x.run.jsonl", '{"what": "song"}\n', "has no record of a run"),
         ("x.run.jsonl", "", "has no record of a run"),
@@ -149,7 +149,7 @@ def test_damaged_lines_are_left_out_and_reported(tmp_path: Path) -> None:
         (
             "x.run.jsonl",
             '{"what": "run", "format": 7, "kind": "training", "atoll": "9.1"}\n',
-            "was written by Atoll 9.1, in format 7; this one reads up to 1: install that Atoll or a newer one",
+            "was written by Atoll 9.1, in format 7, but this one reads up to 1: install that Atoll or a newer one",
         ),
     ],
 )

@@ -73,7 +73,7 @@ def test_a_training_in_80_columns(watcher: Prometheus) -> None:
     lines = text.splitlines()
     assert max(map(len, lines)) <= 80
     assert lines[0] == f"http://127.0.0.1:{watcher.port}/metrics"
-    assert lines[1] == "  step 50, 364 ms a step, 703 samples/s, plan 0, loss 2"
+    assert lines[1] == "  step 50, 364 ms per step, 703 samples/s, plan 0, loss 2"
     assert lines[2] == "  4.0 % above the bound of 350 ms"
     assert lines[3].split() == ["rank", "device", "samples", "computes", "loads", "waits", "bridge", "step"]
     assert lines[6].split()[:9] == ["2", "cpu", "40", "210", "ms", "10", "ms", "25", "%"]
@@ -102,7 +102,7 @@ def test_no_answer_at_all() -> None:
 def test_invalid_endpoints(url: str) -> None:
     status, text = run("--once", url)
     assert status == 2
-    assert "is no endpoint: give" in " ".join(text.replace("│", " ").split())
+    assert "is not an endpoint: give" in " ".join(text.replace("│", " ").split())
 
 
 def test_without_the_package_that_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +144,7 @@ def test_an_endpoint_that_goes_and_comes_back() -> None:
         problems.append(problem)
         endpoint.ask()
         assert drawn(endpoint)[1:3] == [
-            f"  {said}; figures of 4 s ago",
+            f"  {said}; metrics from 4 s ago",
             "  server: 3 clients, 0 models, 2 inferences wait, 10 done",
         ]
     endpoint.ask()
@@ -157,7 +157,7 @@ def test_answers_that_are_not_prometheus() -> None:
     assert "does not answer as Prometheus expects" in drawn(endpoint)[1]
     empty = Endpoint("http://a/metrics", lambda _: "up 1\n")
     empty.ask()
-    assert "has no figures of Atoll yet" in drawn(empty)[1]
+    assert "has no metrics of Atoll yet" in drawn(empty)[1]
 
 
 def test_many_ranks_and_little_room(watcher: Prometheus) -> None:
@@ -195,8 +195,8 @@ def test_a_session_in_80_columns() -> None:
     assert lines[1:] == [
         "  session: 1,200 inferences, 100 local, 1,100 mixed",
         "  link: the server can help; 38.0 Mbit/s up, 40.0 Mbit/s down",
-        "  missed deadlines: 3, went on alone: 1",
-        "  latency: median 43 ms, 95 % 60 ms, 99 % 81 ms, worst 400 ms; here alone 402 ms",
+        "  missed deadlines: 3, finished alone: 1",
+        "  latency: median 43 ms, 95 % 60 ms, 99 % 81 ms, worst 400 ms; this machine alone 402 ms",
         "  plan mixed 3: predicted 41 ms, bound 33 ms",
         "  an inference: 147 kB up, 4 kB down, 0.32 J",
         "  last: 40 ms " + "█" * 30 + "░" * 10,

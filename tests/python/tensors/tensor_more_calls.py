@@ -4,7 +4,7 @@
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from tensor_calls import IN_OUT, Operation, Pairs, Setting, but_first, but_last, all_ranks, first, last, rooted
+from tensor_calls import IN_OUT, Operation, Pairs, Setting, all_ranks, but_first, but_last, first, last, rooted
 from tensor_kinds import read_back
 
 

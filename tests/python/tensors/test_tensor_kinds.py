@@ -26,7 +26,7 @@ AT_ONCE_S = 5.0
 LIMIT = timedelta(seconds=20)
 
 Outcomes = dict[str, tuple[float, str]]
-"""By case: the seconds it took, and what went wrong, "" for nothing."""
+"""For each case: the seconds that it took, and what went wrong, or ""."""
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ class Record:
     line is lost if the process is killed."""
 
     def __init__(self, folder: Path, life: int, rank: int) -> None:
-        self._file = open(folder / f"{life}-{rank}.seen", "a", buffering=1)  # noqa: SIM115 - open as long as the process
+        self._file = open(folder / f"{life}-{rank}.seen", "a", buffering=1)  # noqa: SIM115 - as long as the process
 
     def take(self, loader: atoll.DataLoader, numbers: list[int]) -> None:
         state = loader.state_dict()

@@ -43,31 +43,31 @@ ALIKE: list[tuple[Options, type[Exception], str]] = [
     (fixed(math.nan, 1), ValueError, "the share of rank 0 is nan: give a finite"),
     (fixed(math.inf, 1), ValueError, "the share of rank 0 is inf: give a finite"),
     (fixed(0, 0), ValueError, "all shares are 0: give at least one rank a share above 0"),
-    ({"policy": "fixed"}, ValueError, "belong together: give both, or neither"),
-    ({"policy": "fastest"}, ValueError, 'no policy "fastest": equal, random, .*minmax'),
+    ({"policy": "fixed"}, ValueError, "belong together: pass both, or neither"),
+    ({"policy": "fastest"}, ValueError, 'unknown policy "fastest": choose from equal, random, .*minmax'),
     ({"global_batch": 1}, ValueError, r"cannot give 1 to each of 2 ranks: raise global_batch, or Settings\(least=0\)"),
     ({"global_batch": 0}, ValueError, "global_batch=0: give at least 1 sample"),
     ({"global_batch": -8}, ValueError, "global_batch=-8: give at least 1 sample"),
-    ({"global_batch": 24.0}, TypeError, "global_batch=24.0 is a float: give a whole number"),
-    ({"max_batch": 5}, ValueError, "hold 10 samples.* the global batch is 24: .*lower"),
+    ({"global_batch": 24.0}, TypeError, "global_batch=24.0 is a float: give an integer number"),
+    ({"max_batch": 5}, ValueError, "hold 10 samples.* but the global batch is 24: .*lower"),
     ({"max_batch": 0}, ValueError, "max_batch=0: give at least 1"),
     ({"micro_batch": 0}, ValueError, "micro_batch=0: give at least 1"),
     ({"batch_size": 3}, ValueError, "batch_size cannot be given: the plan sizes the batches"),
-    ({"num_workers": 2, "in_order": False}, ValueError, "in_order=False cannot be given: .*leave it out"),
-    ({"drop_last": True, "global_batch": 200}, ValueError, "leaves no step: an epoch has 157 samples, a step 200; low"),
-    ({"sampler": []}, ValueError, "the sampler gives no sample"),
-    ({"sampler": [5, SAMPLES]}, ValueError, "the sampler gave index 157, the dataset has 157 samples: give 0 to 156"),
+    ({"num_workers": 2, "in_order": False}, ValueError, "in_order=False cannot be given: .*remove it"),
+    ({"drop_last": True, "global_batch": 200}, ValueError, "an epoch has 157 samples, but a step has 200; low"),
+    ({"sampler": []}, ValueError, "the sampler gives no samples"),
+    ({"sampler": [5, SAMPLES]}, ValueError, "sampler gave index 157, but the dataset has 157 samples: give 0 to 156"),
     ({"sampler": [-1, 5]}, ValueError, "the sampler gave index -1"),
     ({"weights": [1.0, 2.0]}, ValueError, "2 weights for a dataset of 157 samples: give one for each sample"),
     ({"sampler": [0], "weights": [1.0] * SAMPLES}, ValueError, "give a sampler or weights, not both"),
     ({"weights": [1.0] * SAMPLES, "samples": 0}, ValueError, "samples=0: give at least 1"),
     ({"dataset": []}, ValueError, "the dataset is empty"),
-    ({"dataset": iter([1])}, TypeError, "is no dataset: it needs __len__ and __getitem__"),
-    ({"dataset": Endless()}, ValueError, r"without a length: give atoll.DataLoader\(samples=...\)"),
-    ({"model": network()}, TypeError, "give what reduces the gradients"),
-    ({"model": None}, ValueError, 'makes uneven shares, .* give model=DistributedDataParallel\\(net\\), or policy="eq'),
+    ({"dataset": iter([1])}, TypeError, "is not a dataset: it needs __len__ and __getitem__"),
+    ({"dataset": Endless()}, ValueError, r"has no length: pass atoll.DataLoader\(samples=...\)"),
+    ({"model": network()}, TypeError, "pass what reduces the gradients"),
+    ({"model": None}, ValueError, 'makes uneven shares, .* pass model=DistributedDataParallel\\(net\\), or policy="eq'),
     ({"model": None, "policy": "equal", **replay(4, 20)}, ValueError, "makes uneven shares"),
-    (replay(8, 8, 8), ValueError, "replayed plan of step 0 is for 3 ranks, here are 2: replay plans of as many"),
+    (replay(8, 8, 8), ValueError, "replayed plan of step 0 is for 3 ranks, but this job has 2: replay plans for the"),
     (replay(30, -6), ValueError, r"\[30, -6\]: give batches of at least 0 that add up to global_batch=24"),
     (replay(8, 8), ValueError, r"\[8, 8\]: give batches of at least 0 that add up to global_batch=24"),
     ({"num_workers": -1}, ValueError, "num_workers"),
@@ -92,7 +92,7 @@ UNLIKE: list[tuple[Options, Options, str]] = [
 OF_ONE: list[tuple[Options, str]] = [
     ({"dataset": []}, "the dataset is empty"),
     ({"micro_batch": -3}, "micro_batch=-3: give at least 1 sample"),
-    ({"model": network()}, "give what reduces the gradients"),
+    ({"model": network()}, "pass what reduces the gradients"),
     ({"sampler": [SAMPLES]}, "the sampler gave index 157"),
     ({"batch_size": 3}, "batch_size cannot be given"),
     ({"no_such_option": 3}, "no_such_option"),
@@ -182,7 +182,7 @@ def test_scores_of_a_batch_sampler(rank: int, size: int) -> None:
     """One score too many would leave out the samples of its rank."""
     for options, said in (
         ({"scores": [1, 1, 1]}, "3 scores for 2 ranks: give one for each"),
-        ({"scores": [1, 1], "rank": 2}, "rank=2, and 2 scores are for ranks 0 to 1"),
+        ({"scores": [1, 1], "rank": 2}, "rank=2, but 2 scores are for ranks 0 to 1"),
         ({"scores": [1, math.nan]}, "rank 1 is nan: give a finite number of at least 0"),
         ({"scores": [0, 0]}, "all weights are 0: give at least one"),
     ):
@@ -209,15 +209,21 @@ def middle(**options: Any) -> tuple[atoll.DataLoader, dict[str, Any]]:
 @on_layouts("AA")
 def test_states_that_cannot_be_used(rank: int, size: int) -> None:
     loader, state = middle()
-    damaged = "it is damaged, take another checkpoint"
+    damaged = "it is damaged, use another checkpoint"
     bad: list[tuple[Any, str]] = [
         (None, "a state is a dictionary, as DataLoader.state_dict.. gives it; this is a NoneType"),
-        ([1, 2], "this is a list"),
-        ({}, "a state of version None; this Atoll reads version 1: go on with the Atoll that saved it"),
-        (state | {"version": 9}, "a state of version 9; this Atoll reads version 1"),
-        (state | {"dataset": 99}, "a training with dataset 99, this one has 157: give the loader what that training"),
-        (state | {"seed": 1}, "a training with seed 1, this one has 0"),
-        (state | {"position": SAMPLES + 1}, "position is 158, an epoch has 157 samples: give the loader the dataset"),
+        ([1, 2], "not a list"),
+        ({}, "the state has version None, but this Atoll reads version 1: resume with the Atoll that saved it"),
+        (state | {"version": 9}, "the state has version 9, but this Atoll reads version 1"),
+        (
+            state | {"dataset": 99},
+            "training run with dataset 99, but this one has 157: give the loader what that run",
+        ),
+        (state | {"seed": 1}, "a training run with seed 1, but this one has 0"),
+        (
+            state | {"position": SAMPLES + 1},
+            "position is 158, but an epoch has 157 samples: give the loader",
+        ),
     ]
     bad += [({key: state[key] for key in state if key != lost}, f"the state lacks {lost}: {damaged}")
             for lost in ("epoch", "position", "steps", "dataset", "seed", "order")]  # fmt: skip
@@ -237,13 +243,13 @@ def test_states_of_another_order(rank: int, size: int) -> None:
     for options in others:
         loader = make(options)
         loader.load_state_dict(state)
-        with pytest.raises(ValueError, match=r"its samples in another order: give the loader the same .* or begin ano"):
+        with pytest.raises(ValueError, match=r"its samples in another order: give the loader the same .* or start ano"):
             next(iter(loader))
     loader.set_epoch(1)
     assert len(list(loader)) == len(loader)
     short = make({"sampler": range(30)})
     short.load_state_dict(state)
-    with pytest.raises(ValueError, match="position is 48, an epoch has 30 samples"):
+    with pytest.raises(ValueError, match="position is 48, but an epoch has 30 samples"):
         next(iter(short))
 
 
@@ -251,7 +257,7 @@ def test_states_of_another_order(rank: int, size: int) -> None:
 def test_a_sampler_that_draws_again_each_time(rank: int, size: int) -> None:
     drawn = RandomSampler(range(SAMPLES), generator=torch.Generator().manual_seed(3))
     loader, _ = middle(sampler=drawn)
-    with pytest.raises(ValueError, match=r"in another order: .* such as RandomSampler with a generator, cannot go on"):
+    with pytest.raises(ValueError, match=r"in another order: .* such as RandomSampler with a generator, cannot resume"):
         next(iter(loader))
 
 

@@ -64,7 +64,7 @@ def test_a_wrapped_model_is_copied_and_saved(rank: int, size: int) -> None:
         model, loader = trained(micro_batch)
         for made in (copy.deepcopy, saved_and_loaded):
             twin, plain = made(model), DistributedDataParallel(copy.deepcopy(model.module))
-            with pytest.raises(RuntimeError, match="on a copy of a model that a loader weighs"):
+            with pytest.raises(RuntimeError, match="on a copy of a model that a loader weights"):
                 twin.register_comm_hook(None, lambda state, bucket: None)
             for each in (twin, plain):
                 each.zero_grad()

@@ -14,6 +14,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
 import atoll
 from client_ranks import on_layouts
+from support import later
 from test_loader import EXACT, UNMEASURED, check_exactly_once, dataset, on_all_ranks, train, wrapped
 from training import check_close, check_equal_bits, network
 from uneven_training import sgd, workers
@@ -87,10 +88,10 @@ def make(data: Any, number: int = 0, **options: Any) -> atoll.DataLoader:
 @on_layouts("AAA")
 def test_datasets_that_divide_themselves_are_refused(rank: int, size: int) -> None:
     own = Subset(dataset(SAMPLES), range(rank, SAMPLES, size))
-    ranks = "ranks do not read the same samples: sample 0 is another one on rank 1 than on rank 0.*divided=True"
+    ranks = "ranks do not read the same samples: sample 0 on rank 1 always differs from that on rank 0.*divided=True"
     cases: list[tuple[Any, int, str]] = [
         (ByRank(), 0, ranks), (ByRank(), 2, ranks), (own, 0, ranks), (own, 2, ranks),
-        (ByWorker(), 2, "sample 0 is another one in worker 1 of rank 0 than in worker 0.*give num_workers=1"),
+        (ByWorker(), 2, "sample 0 in worker 1 of rank 0 always differs from that in worker 0.*pass num_workers=1"),
         (ByBoth(), 2, "workers do not read the same samples"),
     ]  # fmt: skip
     for data, number, said in cases:
@@ -99,7 +100,7 @@ def test_datasets_that_divide_themselves_are_refused(rank: int, size: int) -> No
             make(data, number, **options)
         if data is not own:
             make(data, number, **options, divided=False)
-    with pytest.raises(ValueError, match=r"workers do not read the same samples: .* give num_workers=1"):
+    with pytest.raises(ValueError, match=r"workers do not read the same samples: .* pass num_workers=1"):
         make(ByBoth(), 2, samples=SAMPLES // size, **OWN)
 
 
@@ -135,7 +136,7 @@ def part_of(rank: int, size: int, lengths: list[int]) -> Subset[Any]:
     return Subset(dataset(sum(lengths)), list(range(rank, sum(lengths), size))[: lengths[rank]])
 
 
-@on_layouts("AAA", "ABA")
+@on_layouts("AAA", later("ABA"))
 def test_parts_are_trained_on_exactly_once(rank: int, size: int) -> None:
     """The parts have equal or unequal lengths, several batches, and workers."""
     lengths = [SAMPLES // size] * size
@@ -199,7 +200,7 @@ def test_parts_go_on_where_they_were(rank: int, size: int) -> None:
     other = make(Own(rank, lengths), samples=lengths[rank], **OWN)
     other.load_state_dict(state | {"position": 7})
     with pytest.raises(
-        ValueError, match=r"no step of these ranks' own samples begins at the state's position 7: .*as ma"
+        ValueError, match=r"no step of these ranks' own samples starts at the state's position 7: .*same nu"
     ):
         next(iter(other))
 
@@ -207,10 +208,10 @@ def test_parts_go_on_where_they_were(rank: int, size: int) -> None:
 @on_layouts("AA")
 def test_what_divided_datasets_cannot_have(rank: int, size: int) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"divided": True}, 'policy "minmax" gives fast ranks more .*give policy="equal"'),
+        ({"divided": True}, 'policy "minmax" gives fast ranks more .*pass policy="equal"'),
         ({"divided": True, "policy": "equal", "settings": atoll.Settings(replay=[])}, r"Settings\(replay=...\) gives"),
         ({"divided": True, "policy": "fixed", "shares": [0, 1], "settings": atoll.Settings(least=0)},
-         "rank 0 has samples of its own and no share"),
+         "rank 0 has its own samples but no share"),
         ({"divided": [True, None][rank], "policy": "equal"}, 'dataset differs: "divided" on rank 0; 120 on rank 1'),
         ({"dataset": dataset(BATCH + rank)}, 'dataset differs: 24 on rank 0; 25 on rank 1. .* divided=True and policy'),
     ]  # fmt: skip
@@ -218,5 +219,5 @@ def test_what_divided_datasets_cannot_have(rank: int, size: int) -> None:
         given: dict[str, Any] = {"dataset": dataset(SAMPLES), "settings": UNMEASURED} | options
         with pytest.raises(ValueError, match=said):
             atoll.DataLoader(given.pop("dataset"), BATCH, model=wrapped(), **given)
-    with pytest.raises(ValueError, match="drop_last=True leaves no step"):
+    with pytest.raises(ValueError, match="drop_last=True leaves no steps"):
         make(Own(rank, [5, 40]), samples=[5, 40][rank], drop_last=True, **OWN)

@@ -19,7 +19,7 @@ import atoll
 from atoll.loading.timing import StepTimes
 from atoll.watching.options import Watch
 from client_ranks import on_layouts
-from support import Ranks, device, warnings_of_plans
+from support import Ranks, device, later, warnings_of_plans
 from test_loader import BATCH, EXACT, Numbers, check_exactly_once, dataset, on_all_ranks, train, train_alone, wrapped
 from training import check_close, network
 from uneven_training import workers
@@ -48,7 +48,7 @@ def slow_later(rank: int, step: int) -> float:
     return 2e-3 if rank == 0 and step < 8 else 1e-3
 
 
-@on_layouts("AAA", "ab")
+@on_layouts(later("AAA"), "ab")
 def test_the_plan_follows(rank: int, size: int) -> None:
     for number in (0, 2):
         model = wrapped()
@@ -275,7 +275,7 @@ def draw() -> list[float]:
     return [random.random(), numpy.random.random(), torch.rand(()).item()]
 
 
-@on_layouts("AA", "ab")
+@on_layouts("AA", later("ab"))
 def test_measuring_moves_no_random_numbers_on(rank: int, size: int) -> None:
     for settings in (atoll.Settings(reuse=False), atoll.Settings(), atoll.Settings(measure=False, forward=sum_loss)):
         model, drawn = wrapped(), []

@@ -9,13 +9,13 @@ from torch.nn.parallel import DistributedDataParallel
 from atoll.weighting.part import Part
 from atoll.weighting.weights import Weights, weights_of
 from client_ranks import on_layouts
-from support import device
+from support import device, later
 from training import check_close, check_equal_bits, network
 from uneven_training import BATCH, Shares, batch, mean_loss, random_shares, sgd
 
 STEPS, EXACT = 30, 1e-12
 BROKEN = {4: 0, 5: 11, 17: BATCH - 1}  # step: the infinite sample; empty ranks compute the first one, too
-LAYOUTS = ("AAA", "ab", "aCb")
+LAYOUTS = (later("AAA"), later("ab"), "aCb")
 
 
 def data(step: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -73,7 +73,7 @@ def test_ddp(rank: int, size: int) -> None:
         check_close(model.module, reference, EXACT)
 
 
-@on_layouts("AAA", "ab")
+@on_layouts(later("AAA"), "ab")
 def test_half_precision(rank: int, size: int) -> None:
     """Ranks round different sums than one process, but with no larger error."""
     reference, scales = alone(torch.float32, half=True)

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 import atoll
 from client_ranks import on_layouts
 from lives import random_plans
-from support import device
+from support import device, later
 from test_loader import BATCH, EXACT, SAMPLES, dataset, wrapped
 from test_loader_steps import sentences, token_loss, valid_tokens
 from training import check_close, network
@@ -65,7 +65,7 @@ def loader_of(model: nn.Module, size: int, micro_batch: int | None) -> atoll.Dat
                             elements=valid_tokens)  # fmt: skip
 
 
-@on_layouts("AA", "AAA", "aCb")
+@on_layouts(later("AA"), later("AAA"), "aCb")
 def test_steps_add_up(rank: int, size: int) -> None:
     """Each rank has as many parts as it needs, sometimes only one rank has several; gradients are reduced after each
     step, or not."""

@@ -154,7 +154,7 @@ def test_two_devices(ranks: Ranks, policy: str, form: str, tmp_path: Path) -> No
 
 def without_power(rank: int) -> None:
     settings = atoll.Settings(watts=(5, 1) if rank == 0 else None)
-    with made_up(), pytest.raises(ValueError, match=r"that of rank 1 \(cpu\): give Settings\(watts="):
+    with made_up(), pytest.raises(ValueError, match=r"that of rank 1 \(cpu\): pass Settings\(watts="):
         atoll.DataLoader(Numbers(), BATCH, model=wrapped(), policy="energy", settings=settings)
 
 

@@ -12,13 +12,13 @@ from torch.utils.data import Dataset, IterableDataset, TensorDataset
 
 import atoll
 from client_ranks import on_layouts
-from support import device
+from support import device, later
 from training import CLASSES, FEATURES, check_close, check_equal_bits, network
 from uneven_training import sgd, workers
 
 SAMPLES, BATCH = 157, 24
 EXACT = 1e-12
-LAYOUTS = ("AA", "AAA", "ABAA", "ab", "aCb")
+LAYOUTS = (later("AA"), "AAA", "ABAA", later("ab"), "aCb")
 UNMEASURED = atoll.Settings(measure=False)
 
 

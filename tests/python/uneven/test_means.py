@@ -80,7 +80,7 @@ def test_there_is_no_mean_outside_the_loop(rank: int, size: int) -> None:
     for options in ({"model": wrapped(), "settings": UNMEASURED}, {"policy": "equal"}):
         loader = atoll.DataLoader(sentences(), BATCH, **options)
         for _ in range(2):
-            with pytest.raises(RuntimeError, match="no batch is at hand; call it in the loop"):
+            with pytest.raises(RuntimeError, match="there is no current batch; call it in the loop"):
                 loader.mean(1.0)
             means = [loader.mean(1.0 + rank).item() for _ in loader]
             assert means[0] == 1.5

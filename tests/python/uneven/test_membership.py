@@ -26,7 +26,7 @@ from atoll.loading.seen import NOT_MEASURED, Seen
 from atoll.loading.timing import StepTimes
 from atoll.profiling.device import DeviceProfile, Measured
 from client_ranks import on_layouts
-from support import Ranks, device, warnings_of_plans
+from support import Ranks, device, later, warnings_of_plans
 
 GPU, MLU = 0.001, 0.004  # seconds for a sample
 KAITIAN = [GPU, GPU, MLU]  # "2G + 1M"
@@ -284,7 +284,7 @@ def check_told(events: list[dict[str, Any]], size: int) -> None:
     assert f"{1e3 * event['seconds']:.3g} ms ({100 * event['value']:.0f} %) less" in event["text"]
 
 
-@pytest.mark.parametrize("ranks", ["AB", "ABA"], indirect=True)
+@pytest.mark.parametrize("ranks", [later("AB"), "ABA"], indirect=True)
 def test_large_gradients_make_one_alone_faster(ranks: Ranks, folder: Path) -> None:
     told, *silent = ranks.run(on_memory, str(folder))
     check_told(told, ranks.size)

@@ -153,7 +153,7 @@ def test_a_place_set_inside_a_loop(rank: int, size: int) -> None:
                 set_place()
 
     for set_place in (lambda: loader.load_state_dict(state), lambda: loader.set_epoch(3)):
-        with pytest.raises(RuntimeError, match="load_state_dict or set_epoch has set the place"):
+        with pytest.raises(RuntimeError, match="load_state_dict or set_epoch has moved this"):
             set_inside(set_place)
     assert loader.epoch == 3
     check_exactly_once(train(model, loader, 1))
@@ -180,7 +180,7 @@ def test_a_group_of_other_ranks(rank: int, size: int) -> None:
     model = wrapped()
     group = dist.new_group([0, 1])
     if rank < 2:
-        with pytest.raises(ValueError, match=r"the group has ranks \[0, 1\], .* added up over ranks \[0, 1, 2\]: give"):
+        with pytest.raises(ValueError, match=r"the group has ranks \[0, 1\], .* added up over ranks \[0, 1, 2\]: pass"):
             atoll.DataLoader(dataset(), BATCH, model=model, group=group, settings=UNMEASURED)
     loader = atoll.DataLoader(dataset(), BATCH, model=model, group=dist.new_group([2, 0, 1]), settings=UNMEASURED)
     assert on_all_ranks(loader.batch_sizes()) == [[8, 8, 8]] * size

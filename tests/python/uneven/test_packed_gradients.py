@@ -6,14 +6,14 @@ from torch.nn.parallel import DistributedDataParallel
 import atoll
 from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
-from support import device
+from support import device, later
 from training import check_close, check_equal_bits, network
 from uneven_training import random_shares, train_alone, train_together
 
 STEPS = 40
 
 
-@on_layouts("AB", "AABB", "aCb")
+@on_layouts("AB", later("AABB"), "aCb")
 def test_uneven_batches_are_weighed(rank: int, size: int) -> None:
     """Compression is set up before or after the weights, with parts that accumulate."""
     alone = network()

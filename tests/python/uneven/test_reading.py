@@ -167,9 +167,9 @@ def only_here(rank: int, folder: str) -> None:
     with warnings_of_plans() as said:
         atoll.DataLoader(data, BATCH, model=wrapped(), settings=atoll.Settings(reuse=False))
     assert repr(data.state()) == before
-    (text,) = [text for text in said if "to measure with are read" in text]
+    (text,) = [text for text in said if "and measurements are read" in text]
     assert "(RuntimeError: " in text
-    assert "is put back as far as Python shows it" in text
+    assert "is restored as far as Python exposes it" in text
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
@@ -259,5 +259,5 @@ def test_a_sampler_is_asked_once_for_each_epoch(rank: int, size: int) -> None:
         seen = on_all_ranks([numbers.tolist() for _, _, numbers in loader])
         assert [number for step in zip(*seen, strict=True) for part in step for number in part] == list(own)
     loader = atoll.DataLoader(dataset(RECORDS), BATCH, model=wrapped(), policy="equal", sampler=iter(range(RECORDS)))
-    with pytest.raises(ValueError, match="the sampler gives no sample: give one that does, each time it is asked"):
+    with pytest.raises(ValueError, match="the sampler gives no samples: pass one that does, at every iteration"):
         list(loader)

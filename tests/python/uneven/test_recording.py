@@ -25,7 +25,7 @@ def recorded(rank: int, size: int, folder: str) -> None:
     settings = atoll.Settings(measure=False, update_interval=2, watch=Watch(live=False, record=folder))
     loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
     losses = []
-    with pytest.raises(RuntimeError, match="no batch is at hand"):
+    with pytest.raises(RuntimeError, match="there is no current batch"):
         loader.note(loss=1.0)
     for steps, (inputs, targets, _) in enumerate(loader, start=1):
         loss = nn.functional.cross_entropy(model(inputs.to(device())), targets.to(device()))
@@ -73,7 +73,7 @@ def test_ranks_that_note_different_names_get_a_warning(rank: int, size: int) -> 
             break
     logging.getLogger("atoll.plan").removeHandler(handler)
     loader.planner._follower.watchers.close()
-    assert len([text for text in told if "unlike names" in text]) == (1 if rank == 0 else 0)
+    assert len([text for text in told if "different names" in text]) == (1 if rank == 0 else 0)
 
 
 def test_notes_are_weighted_means() -> None:
@@ -96,5 +96,5 @@ def test_notes_that_cannot_be_shown() -> None:
     notes = Notes()
     with pytest.raises(ValueError, match="loss has 2 elements: give a single number"):
         notes.add(1.0, {"loss": torch.zeros(2)})
-    with pytest.raises(ValueError, match=f"is one name too many: {MOST_NAMES} are shown"):
+    with pytest.raises(ValueError, match=f"is one name too many: at most {MOST_NAMES} can be shown"):
         notes.add(1.0, {f"name{place}": 0.0 for place in range(MOST_NAMES + 1)})

@@ -10,7 +10,7 @@ from torch.distributed.fsdp import fully_shard
 import atoll
 from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
-from support import device
+from support import device, later
 from test_loader import BATCH as SAMPLES
 from test_loader import dataset
 from test_weights import SGD_EXACT
@@ -36,7 +36,7 @@ def check(model: nn.Module) -> None:
     check_close(gathered, alone, SGD_EXACT)
 
 
-@on_layouts("AAAA", "abaC")
+@on_layouts("AAAA", later("abaC"))
 def test_replicas_of_shards(rank: int, size: int) -> None:
     for shape in ((2, 2), (4, 1)):
         model = sharded(init_device_mesh(device(), shape, mesh_dim_names=("replicate", "shard")))
@@ -46,7 +46,7 @@ def test_replicas_of_shards(rank: int, size: int) -> None:
         check(model)
 
 
-@on_layouts("AA", "ab")
+@on_layouts(later("AA"), "ab")
 def test_replicas_alone(rank: int, size: int) -> None:
     mesh = init_device_mesh(device(), (size,))
     model = network(place=device())
@@ -67,7 +67,7 @@ def test_a_mesh_of_one_rank(rank: int, size: int) -> None:
     check(model)
 
 
-@on_layouts("AA", "ab")
+@on_layouts("AA", later("ab"))
 def test_devices_are_measured_with_a_sharded_model(rank: int, size: int) -> None:
     model = sharded(init_device_mesh(device(), (size,)))
     before = {name: value.full_tensor().clone() for name, value in model.state_dict().items()}

@@ -80,7 +80,7 @@ def test_a_copy_reads_from_the_start() -> None:
     stream = Stream(Counted(), 9)
     assert stream[0, 3] == 3
     copy = pickle.loads(pickle.dumps(stream))
-    assert [copy[0, 4], stream[0, 4], stream.anew()[0, 2], stream[0, 5]] == [4, 4, 2, 5]
+    assert [copy[0, 4], stream[0, 4], stream.reopened()[0, 2], stream[0, 5]] == [4, 4, 2, 5]
 
 
 class Skips(Counted):

@@ -137,7 +137,7 @@ def test_training_does_not_run_out_of_memory(unlike: Ranks) -> None:
 def too_little_room(rank: int) -> None:
     model = wrapped()
     limits = {"max_batch": 3} if rank == 1 else {}
-    with raises(ValueError, "samples of a step together, the global batch is 48", " (memory)", "rank 1 (sim:0) 3 (max_",
+    with raises(ValueError, "samples of a step, but the global batch is 48", " (memory)", "rank 1 (sim:0) 3 (max_",
                 "rank 2 (cpu) 7 (max_batch)", "micro_batch"):  # fmt: skip
         loader_of(rank, model, **limits)
     train(model, loader_of(rank, model, micro_batch=4))
@@ -267,7 +267,7 @@ def watts(rank: int) -> None:
     for other, facts in enumerate(planner.facts):
         told = facts.as_planned(1, 1)
         assert (told["busy_watts"], told["idle_watts"]) == (300.0 + other, 60.0)
-    with raises(ValueError, "nothing measures that of rank 0 (sim:0): give Settings(watts="):
+    with raises(ValueError, "nothing measures that of rank 0 (sim:0): pass Settings(watts="):
         loader_of(rank, wrapped(), policy="energy")
 
 

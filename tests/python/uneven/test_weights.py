@@ -17,14 +17,14 @@ from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm
 from atoll.weighting.part import part_of
 from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
-from support import device
+from support import device, later
 from training import check_close, check_equal_bits, network
 from uneven_training import BATCH, adam, random_shares, sgd, train_alone, train_together
 
 STEPS = 50
 SGD_EXACT, ADAM_EXACT = 1e-12, 1e-10
 SMALL_BUCKETS_MB = 0.001
-LAYOUTS = ("AA", "AAA", "ABAA", "ab", "aCb")
+LAYOUTS = (later("AA"), "AAA", "ABAA", later("ab"), "aCb")
 
 
 def reference(**options: object) -> nn.Module:
@@ -63,7 +63,7 @@ def test_parts_accumulate(rank: int, size: int) -> None:
         check_close(model.module, reference(), SGD_EXACT)
 
 
-@on_layouts("AAA", "ab")
+@on_layouts("AAA", later("ab"))
 def test_a_hook_of_the_user_sees_weighted_buckets(rank: int, size: int) -> None:
     """The hook is registered before or after the weights, with parts that accumulate."""
     for first in (True, False):
@@ -102,7 +102,7 @@ def test_compressing_hooks(rank: int, size: int) -> None:
         check_close(model.module, reference(), far)
 
 
-@on_layouts("AAA", "ab")
+@on_layouts(later("AAA"), "ab")
 def test_a_built_in_hook(rank: int, size: int) -> None:
     model = wrapped()
     model._register_builtin_comm_hook(torch.distributed.BuiltinCommHookType.ALLREDUCE)
@@ -124,7 +124,7 @@ def test_gradients_of_empty_parts_may_be_anything(rank: int, size: int) -> None:
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)
 
 
-@on_layouts("AAA", "ab", "aCb")
+@on_layouts(later("AAA"), later("ab"), "aCb")
 def test_fsdp(rank: int, size: int) -> None:
     model = network(place=device())
     for layer in model:
@@ -146,7 +146,7 @@ def convolutional() -> nn.Module:
     return nn.Sequential(*features, nn.Linear(5 * 4 * 4, 7), nn.BatchNorm1d(7), nn.Tanh(), nn.Linear(7, 5)).double()
 
 
-@on_layouts("AA", "AAA", "aCb")
+@on_layouts(later("AA"), later("AAA"), "aCb")
 def test_synchronised_batch_norm(rank: int, size: int) -> None:
     """Running statistics as well. All ranks compute one part, some of them an empty one."""
     alone = convolutional()
@@ -165,7 +165,7 @@ def test_synchronised_batch_norm(rank: int, size: int) -> None:
 def test_the_same_weights_when_asked_again(rank: int, size: int) -> None:
     model = wrapped()
     assert weights_of(model) is weights_of(model)
-    with pytest.raises(TypeError, match="give what reduces the gradients"):
+    with pytest.raises(TypeError, match="pass what reduces the gradients"):
         weights_of(copy.deepcopy(model.module))
     with pytest.raises(RuntimeError, match="before the first batch of atoll"):
         model(torch.ones(2, 12, dtype=torch.float64)).sum().backward()

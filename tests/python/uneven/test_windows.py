@@ -77,7 +77,7 @@ def test_parts_differ_by_at_most_one(share: int, parts: int) -> None:
 
 
 def test_shares_must_add_up() -> None:
-    with pytest.raises(ValueError, match="add up to 5, the step has 6"):
+    with pytest.raises(ValueError, match="add up to 5, but the step has 6"):
         cut(Window(0, 6), [2, 3], 0)
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kinds of simulated devices: how long each operator takes, in tables (*.toml) beside this file or of the user's.
+"""Kinds of simulated devices: the time of each operator, in tables (*.toml) beside this file or of the user.
 
-A table has `launch_us`, `jitter` and `pageable`; `[warm]` with `after_s` and `speed`, or nothing of it; and one
-`[work.NAME]` for each kind of work: its `operators`, and the rates that they reach. `[work.other]` is for all that are
-not named."""
+A table has `launch_us`, `jitter` and `pageable`; optionally `[warm]` with `after_s` and `speed`; and one `[work.NAME]`
+for each kind of work: its `operators`, and their rates. `[work.other]` applies to all operators that are not named."""
 
 import os
 import tomllib
@@ -21,7 +20,8 @@ def named_kinds() -> list[str]:
 
 
 def chosen() -> dict[str, Any]:
-    """What `_sim.set_kind` takes, for ATOLL_SIM_MODEL: a name, or a table's path. ValueError for what is neither."""
+    """Returns the arguments of `_sim.set_kind` for ATOLL_SIM_MODEL, a name or a table's path. Raises ValueError for
+    other values."""
     wanted = os.environ.get("ATOLL_SIM_MODEL") or USUAL
     path = _FOLDER / f"{wanted}.toml" if wanted in named_kinds() else Path(wanted)
     if path.suffix != ".toml" or not path.is_file():
@@ -31,17 +31,17 @@ def chosen() -> dict[str, Any]:
         )
     try:
         return arguments_of(tomllib.loads(path.read_text()))
-    except (ValueError, OSError) as error:  # tomllib's are ValueError
+    except (ValueError, OSError) as error:  # tomllib raises ValueErrors
         raise ValueError(f"ATOLL_SIM_MODEL, {path}: {error}") from None
 
 
 def arguments_of(table: dict[str, Any]) -> dict[str, Any]:
-    """ValueError that names the field."""
+    """Returns the arguments of `_sim.set_kind`. Raises ValueError that names the field."""
     _refuse_others(table, ("launch_us", "jitter", "pageable", "warm", "work"), "")
     warm, work = _part(table, "warm"), _part(table, "work")
     _refuse_others(warm, ("after_s", "speed"), "warm.")
     if "other" not in work:
-        raise ValueError("[work.other] is missing: the rates of operators that are not named")
+        raise ValueError("[work.other] is missing: it holds the rates of operators that are not named")
     operators: dict[str, Rates] = {}
     for name in work:
         row = _part(work, name)
@@ -74,7 +74,7 @@ def _rates(row: dict[str, Any], name: str) -> Rates:
 def _part(table: dict[str, Any], name: str) -> dict[str, Any]:
     part = table.get(name, {})
     if not isinstance(part, dict):
-        raise ValueError(f"{name} must be a table of its own")
+        raise ValueError(f"{name} must be a table")
     return part
 
 

@@ -51,7 +51,7 @@ class IslandStage {
   };
   const std::optional<Own>& own() const noexcept { return own_; }
 
-  /// That input and that output; nothing if no bytes have to be copied from one to the other.
+  /// The input and the output that are this rank's own; nothing if no bytes have to be copied from one to the other.
   std::optional<std::pair<at::Tensor, at::Tensor>> own_copy() const;
 
   /// Issues the library's operations before the bridge. Returns what this rank contributes there, valid once
