@@ -47,7 +47,7 @@ def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
 
 
 def _take_back(thread: int) -> None:
-    """Withdraws the exception: `thread` has learned of the failure from a call of its own before."""
+    """Withdraws the exception, because `thread` has already learned of the failure from a call."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
 

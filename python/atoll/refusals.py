@@ -47,25 +47,25 @@ def install() -> None:
     for function in wrapped_functions():
         place = function.__code__.co_freevars.index("func")
         cell = (function.__closure__ or ())[place]
-        cell.cell_contents = _telling(cell.cell_contents)
+        cell.cell_contents = _reporting(cell.cell_contents)
     for function in (distributed_c10d.isend, distributed_c10d.irecv):
-        _replace_code(function, _telling)
-    _replace_code(distributed_c10d.batch_isend_irecv, _telling_of_each)
-    _tell_of_hooks()
+        _replace_code(function, _reporting)
+    _replace_code(distributed_c10d.batch_isend_irecv, _reporting_each)
+    _report_hook_errors()
 
 
-def _tell_of_hooks() -> None:
+def _report_hook_errors() -> None:
     """Reports exceptions in communication hooks of DistributedDataParallel, for any group."""
     register = DistributedDataParallel.register_comm_hook
 
     @functools.wraps(register)
     def register_comm_hook(self: DistributedDataParallel, state: object, hook: Any) -> Any:
-        return register(self, state, _ToldHook(hook, self.process_group) if callable(hook) else hook)
+        return register(self, state, _ReportingHook(hook, self.process_group) if callable(hook) else hook)
 
     DistributedDataParallel.register_comm_hook = register_comm_hook  # type: ignore[method-assign]
 
 
-class _ToldHook:
+class _ReportingHook:
     """A communication hook whose exceptions are reported to the group. It does not hold the model, which would keep
     itself alive, and is copied and saved as the plain hook: DistributedDataParallel keeps it, and copies do not
     register it."""
@@ -75,7 +75,7 @@ class _ToldHook:
         self._hook, self._group = hook, group
 
     def __call__(self, *arguments: Any) -> Any:
-        with told_to(self._group, "communication hook"):
+        with reported_to(self._group, "communication hook"):
             return self._hook(*arguments)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -99,7 +99,7 @@ def _replace_code(function: Any, telling: Callable[[Callable[..., Any]], Callabl
     function.__defaults__ = function.__kwdefaults__ = None
 
 
-def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
         before = _C.Backend.entered_on_this_thread()
@@ -113,7 +113,7 @@ def _telling(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _telling_of_each(batch: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting_each(batch: Callable[..., Any]) -> Callable[..., Any]:
     """Reports the messages after a failed one, which are not issued."""
 
     @functools.wraps(batch)
@@ -133,7 +133,7 @@ def _telling_of_each(batch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def told_to(group: dist.ProcessGroup, what: str) -> Iterator[None]:
+def reported_to(group: dist.ProcessGroup, what: str) -> Iterator[None]:
     """Reports an exception inside, raised before a collective was called there, to the group's other ranks, which wait
     for this one."""
     from atoll.backend import backend_of

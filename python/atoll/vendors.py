@@ -172,8 +172,8 @@ def _require_version(vendor: Vendor, module: Any) -> None:
     wanted = ".".join(torch.__version__.split(".")[:2])
     if vendor.follows_torch and not re.match(re.escape(wanted) + r"(\D|$)", found):
         raise VendorError(
-            f"{vendor.module} {found} is not built for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*, "
-            f"or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
+            f"{vendor.module} {found} is not built for PyTorch {torch.__version__}: install {vendor.module} {wanted}.*"
+            f", or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
         )
 
 

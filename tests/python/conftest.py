@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-from support import Ranks
+from support import Ranks, later
 
 JOB_VARIABLES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"}
 
@@ -90,7 +90,7 @@ def three_on_sim() -> Iterator[Ranks]:
     yield from _ranks(3, device="sim", ATOLL_SIM_SERIAL="0")
 
 
-@pytest.fixture(params=["two_ranks", "three_ranks", "island_ranks"])
+@pytest.fixture(params=[later("two_ranks"), "three_ranks", "island_ranks"])
 def any_ranks(request: pytest.FixtureRequest) -> Ranks:
     """The workers of each layout in turn."""
     ranks: Ranks = request.getfixturevalue(request.param)

@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,11 @@ BACKEND = "TEST_BACKEND"  # of the default group; "atoll" where it is not set
 def later(*values: Any) -> Any:
     """Marks a parameter for `make verify` only."""
     return pytest.param(*values, marks=pytest.mark.verify)
+
+
+def sampled(cases: Iterable[Any], left: Collection[Any]) -> list[Any]:
+    """Returns the cases as parameters; those that are named in `left` are for `make verify` only."""
+    return [later(case) if case in left else case for case in cases]
 
 
 def crossed(*choices: Iterable[Any]) -> list[Any]:

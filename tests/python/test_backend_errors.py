@@ -194,7 +194,7 @@ def test_wrong_setting_is_named(variable: str, value: str) -> None:
     [
         ("', pg_options=dist.ProcessGroupGloo._Options()", {}, "TypeError: the atoll backend takes atoll.Options, got "
          "_Options"),
-        ("'", {"ATOLL_BRIDGE": "relay", "ATOLL_TLS": "1"}, "ValueError: ATOLL_BRIDGE=relay with ATOLL_TLS=1: its bytes "
+        ("'", {"ATOLL_BRIDGE": "relay", "ATOLL_TLS": "1"}, "ValueError: ATOLL_BRIDGE=relay with ATOLL_TLS=1: the relay "
          "sends through Gloo, unencrypted; unset one of them"),
     ],
 )  # fmt: skip
@@ -208,7 +208,7 @@ def test_missing_rank_is_named() -> None:
     source = """
 import os, datetime, torch.distributed as dist, atoll
 store = dist.TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]))
-rank, limit = int(os.environ["RANK"]), datetime.timedelta(seconds=12)
+rank, limit = int(os.environ["RANK"]), datetime.timedelta(seconds=5)
 dist.init_process_group("atoll", store=store, rank=rank, world_size=3, timeout=limit)
 """
     for process in run_script(source, 2):

@@ -36,6 +36,8 @@ sys.exit(worker.run(Options.from_json({options!r})))
 
 
 def doctor(*arguments: str, launcher: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    if not launcher:
+        return run_module("atoll.doctor", *arguments)
     command = [sys.executable, *launcher, "-m", "atoll.doctor", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
 
@@ -85,6 +87,7 @@ def test_tables_and_json_of_a_mixed_job(tmp_path: Path) -> None:
     assert "lane 0" in part["steps"]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize(
     ("devices", "inner", "library"), [("sim,sim,cpu", "", "simccl"), later("cpu", "cpu:gloo", "gloo")]
 )
@@ -100,6 +103,7 @@ def test_what_reduces_inside_each_island_is_shown(
     assert f"cpu atoll 0-2 A: {library}, B: atoll" in lines
 
 
+@pytest.mark.verify
 def test_under_torchrun_rank_0_prints() -> None:
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = doctor("--layout", "AB", "--json", "-", launcher=launcher)
@@ -332,7 +336,7 @@ def test_a_pair_without_ucx_is_reported() -> None:
     assert reason("ucx", *facts) == "ATOLL_TRANSPORT=ucx"
     staged = "ucx rc_mlx5 (staged: 64 bytes cannot be made known: no memory; raise it (ulimit -l)), beside "
     (finding,) = found(facts, replace(TCP, link=staged + TCP.link))
-    assert finding.what.endswith("through UCX's own memory: 64 bytes cannot be made known: no memory")
+    assert finding.what.endswith("in UCX's own memory: 64 bytes cannot be made known: no memory")
 
 
 def test_several_hosts_want_an_interface_and_a_key_file() -> None:

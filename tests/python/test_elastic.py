@@ -55,6 +55,7 @@ def starts(folder: Path, epochs: int) -> list[tuple[int, int]]:
     return [(begin["start"], begin["ranks"]) for begin in check_history(folder, epochs).values()]
 
 
+@pytest.mark.verify
 def test_a_rank_is_killed_and_then_its_island_is_lost(tmp_path: Path) -> None:
     faults = [
         {"attempt": 0, "step": 8, "island": "b", "do": "kill"},

@@ -41,14 +41,13 @@ def test_lines_from_the_level_on(tmp_path: Path, level: str, levels: set[str]) -
     assert level != "off" or not found, text
 
 
-def test_an_unknown_level_is_refused() -> None:
-    program = "import atoll\nfrom atoll import _C"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, "ATOLL_LOG_LEVEL": "loud"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def test_an_unknown_level_is_refused_by_a_session() -> None:
+    program = """
+import torch, atoll
+atoll.infer.Session(torch.nn.Linear(2, 2), (torch.ones(1, 2),), server="127.0.0.1:1")
+"""
+    environment = {**os.environ, "ATOLL_LOG_LEVEL": "loud"}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
-    assert 'ATOLL_LOG_LEVEL is "loud"; it may be debug, info, warning, error or off' in done.stderr
+    assert 'ValueError: ATOLL_LOG_LEVEL is "loud"; it may be debug, info, warning, error or off' in done.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from atoll.launch.members import (
     GRACE_S,
-    MOST_FRUITLESS,
+    MAX_FRUITLESS_GROUPS,
     START_S,
     Decision,
     End,
@@ -304,7 +304,7 @@ def test_programs_that_ask_for_no_group() -> None:
 
 def test_groups_that_fail_again_and_again() -> None:
     job = Job(2).begin()
-    for _ in range(MOST_FRUITLESS):
+    for _ in range(MAX_FRUITLESS_GROUPS):
         assert not job.rule.is_over
         job.ready("0.0", 3)
         decisions = job.ready("1.0", 3, reason="the link is cut")

@@ -95,7 +95,7 @@ def test_a_roster_is_read_or_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[]", "a notice has the keys member, kind, number"),
+        ("[]", "a notice must have the keys member, kind, number"),
         (NOTICE.text().replace("40", '"many"'), "the step of a notice is 'many'"),
         (NOTICE.text().replace('["1.0", "2.0"]', "[[]]"), r"the suspects of a notice is \[\[\]\]"),
         (NOTICE.text().replace('"ready"', '"gone"'), "the kind of a notice is 'gone'"),

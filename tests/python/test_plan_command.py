@@ -174,11 +174,14 @@ def test_ranks_from_all_sources_in_order(tmp_path: Path) -> None:
         (["--rank", "b:most=5"], "rank 0 (b): it has no cost: give seconds as"),
         (["--rank", "b:cost=1b,mots=5"], "rank 0 (b): unknown key 'mots=5': choose from cost, knee, step"),
         (["--rank", "b:cost=1b,cost=2b"], "rank 0 (b): cost comes twice: give it once"),
-        (["--rank", "b:cost=1b,most=many"], "rank 0 (b): most 'many': give a whole number"),
+        (["--rank", "b:cost=1b,most=many"], "rank 0 (b): most 'many': give an integer"),
         (["--rank", "b:cost=1b,knee=x"], "rank 0 (b): knee 'x': give a number of at least 0"),
         (["--rank", "b:cost=1b,watts=300"], "rank 0 (b): watts '300': give BUSY/IDLE, such as 300/60"),
-        (["--rank", "b:cost=1b,knee=2,step=2"], "rank 0 (b): too much for this cost: knee, step: give at most one"),
-        (["--rank", "b:cost=1:1/2:2,step=2"], "rank 0 (b): too much for this cost: step: give at most one"),
+        (
+            ["--rank", "b:cost=1b,knee=2,step=2"],
+            "rank 0 (b): incompatible with this cost: knee, step: give at most one",
+        ),
+        (["--rank", "b:cost=1:1/2:2,step=2"], "rank 0 (b): incompatible with this cost: step: give at most one"),
         (["--rank", "b:cost=1b,count=0"], "rank 0 (b): count 0: give 1 or more"),
         (["--rank", "b:cost=1b,most=4"], "hold 4 samples"),
         (["--rank", FAST, "--policy", "best"], 'policy "best" is not known: give one of equal, random'),
@@ -262,7 +265,7 @@ def test_the_page_of_many_ranks_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "plan.html"
     ranks = ["--rank", "a:cost=0.002+0.0005b,count=16", "--rank", "b:cost=0.002+0.0008b,count=16"]
     assert plan("--batch", "8192", *ranks, "--html", str(path)).exit_code == 0
-    assert "Bars of the literal forms go on beyond the chart" in path.read_text()
+    assert "Bars of the literal forms extend beyond the chart" in path.read_text()
     plans = document_of("--batch", "8192", *ranks)["plans"]
     (_, bars), (data, curves) = figures(path.read_text())
     assert [trace["name"] for trace in data[:2]] == ["0 a 0, 1 a 1, 2 a 2 and 13 more",

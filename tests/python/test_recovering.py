@@ -97,7 +97,7 @@ def test_ranks_are_lost_in_each_phase_of_a_step(tmp_path: Path) -> None:
     check_training(outcome, [2], kind="adam")
     assert not outcome.of("done", rank=0, step=2)
     assert "atoll run: rank 3 is lost: island b, pid " in outcome.err
-    assert "ended by SIGKILL; perhaps the system ran out of memory: `dmesg` tells" in outcome.err
+    assert "ended by SIGKILL; the system may have run out of memory: check `dmesg`" in outcome.err
     groups = [("ranks 0, 1, 2 go", 1), ("ranks 0, 1, 2 go", 3), ("ranks 0, 1, 2 go", 4), ("ranks 1, 2 go", 6),
               ("rank 2 goes", 9)]  # fmt: skip
     for number, (ranks, step) in enumerate(groups, start=2):

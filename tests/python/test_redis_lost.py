@@ -57,7 +57,7 @@ def of_launchers(job: Launched, text: str) -> bool:
 @pytest.mark.parametrize(
     ("fate", "mode"),
     [
-        ("keeps", "restart"), later("keeps", "shrink"),
+        later("keeps", "restart"), later("keeps", "shrink"),
         later("loses", "restart"), ("loses", "shrink"),
         later("stays away", "restart"), later("stays away", "shrink"),
     ],

@@ -157,6 +157,7 @@ def test_two_commands_meet(server: RedisServer, tmp_path: Path, form: str) -> No
     check_two_commands_meet(server, server.place if form == "place" else server.url(), tmp_path)
 
 
+@pytest.mark.verify
 def test_torchrun_finds_it(server: RedisServer, tmp_path: Path) -> None:
     file = tmp_path / "train.py"
     file.write_text(SUM)

@@ -5,14 +5,14 @@ import json
 import os
 import pty
 import re
-import subprocess
 import sys
 import venv
 from pathlib import Path
 
 import pytest
 
-from launching import COMMAND, TIMEOUT_S, atoll, free_port, launched
+from forking import Program, module_source
+from launching import TIMEOUT_S, atoll, free_port, launched
 
 TELL = """
 import json, os, sys
@@ -132,7 +132,7 @@ signal.pause()
 def test_the_first_failure_is_reported_first(tmp_path: Path) -> None:
     """Rank 0 fails because rank 2 did, before the launcher looks, so only the times of their ends distinguish them."""
     os.mkfifo(tmp_path / "fifo")
-    islands = ["--island=fast:2", "--island=slow:1", "--monitor-interval=6"]
+    islands = ["--island=fast:2", "--island=slow:1", "--monitor-interval=3"]
     done = atoll("run", *islands, script(tmp_path, FAIL), tmp_path / "fifo")
     assert done.returncode == 3
     report = done.stderr[done.stderr.index("atoll run: rank") :].splitlines()
@@ -228,11 +228,11 @@ def test_logs_without_a_folder_are_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("no_color", ["", "1"])
 def test_colours_are_for_terminals(tmp_path: Path, no_color: str) -> None:
     here, there = pty.openpty()
-    command = [*COMMAND, "run", "--island=a:1", "--island=b:1", script(tmp_path, "print('hello')")]
-    subprocess.run(
-        command, env={**os.environ, "NO_COLOR": no_color}, stdout=there, stderr=subprocess.DEVNULL, timeout=TIMEOUT_S,
-        check=True,
-    )  # fmt: skip
+    (tmp_path / "out").symlink_to(os.ttyname(there))
+    source = module_source("atoll.cli", "run", "--island=a:1", "--island=b:1", script(tmp_path, "print('hello')"))
+    program = Program(source, {**os.environ, "NO_COLOR": no_color}, tmp_path)
+    program.process.join(TIMEOUT_S)
+    assert program.process.exitcode == 0, program.err.read_text()
     os.close(there)
     lines = sorted(os.read(here, 65536).decode().splitlines())
     os.close(here)

@@ -68,7 +68,7 @@ def test_the_other_command_never_comes(capfd: pytest.CaptureFixture[str], tmp_pa
     assert run([*arguments, "--rdzv-conf=join_timeout=1", "--island=a:1", "x.py"]) == 1
     said = capfd.readouterr().err
     assert "atoll run: the commands of job j could not meet at localhost:0: " in said
-    assert "; is the command of the first host running, do all have the same --master-addr and --master-port" in said
+    assert "; check that the command of the first host is running, that all have the same --master-addr and" in said
 
 
 def test_an_endpoint_without_a_port(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_port_that_is_taken(capfd: pytest.CaptureFixture[str], tmp_path: Path)
         assert run(["--nnodes=2", f"--master-port={port}", "--rdzv-id=j", "--island=a:1", "x.py"]) == 1
     said = capfd.readouterr().err
     assert f"atoll run: the commands of job j could not meet at 127.0.0.1:{port}: " in said
-    assert "; another program has that port: give all commands of the job another --master-port" in said
+    assert "; another program uses that port: give all commands of the job another --master-port" in said
 
 
 def test_signal_handlers_are_restored(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_they_end_with_their_last_reference(tmp_path: Path) -> None:
 
 def test_the_port_that_another_watcher_has() -> None:
     first = made(prometheus=0)
-    with pytest.raises(ValueError, match=r"cannot listen: .*; another atoll.DataLoader of this process may have this"):
+    with pytest.raises(ValueError, match=r"cannot listen: .*; another atoll.DataLoader of this process may use this"):
         made(prometheus=first.list[0].port)
     first.close()
 

@@ -171,6 +171,7 @@ def test_a_row_that_was_not_written_to_its_end_is_left_out(tmp_path: Path) -> No
     assert read_rows(tmp_path / "results.jsonl") == [machine()]
 
 
+@pytest.mark.verify
 def test_without_a_card_it_says_so() -> None:
     done = subprocess.run(
         [sys.executable, "-c", gpu_build.PROBE], capture_output=True, text=True, timeout=60, check=True

@@ -60,7 +60,7 @@ class Operation:
 
     @property
     def most_calls(self) -> int:
-        return values.MOST_CALLS
+        return values.MAX_CALLS
 
     def bus_factor(self) -> float:
         return 1.0

@@ -13,7 +13,7 @@ import torch
 REDUCTIONS = ("sum", "avg", "product", "min", "max", "band", "bor", "bxor")
 _BITWISE = {"band", "bor", "bxor"}
 _TILE_ELEMENTS = 1 << 18
-MOST_CALLS = 1000  # between two checks, unless the values set a lower limit
+MAX_CALLS = 1000  # between two checks, unless the values set a lower limit
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def reduced_repeatedly(vectors: Sequence[torch.Tensor], op: str, calls: int) -> 
 
 def most_calls(number: NumberType, op: str, ranks: int) -> int:
     """Returns how many reductions in a row still have a result that can be checked."""
-    limit = MOST_CALLS
+    limit = MAX_CALLS
     if op == "sum":
         limit = min(limit, int(number.room_bits / max(1, (ranks - 1).bit_length())))
     if not _is_exact(number, op, ranks):

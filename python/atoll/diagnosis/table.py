@@ -13,7 +13,7 @@ from atoll.diagnosis.waiting import Absence, Collective, Late, blames, late, nev
 from atoll.planning.table import seconds_text
 
 _WIDTH = 120  # if the output is not a terminal
-_MOST_ERRORS = 8
+_MAX_ERRORS = 8
 
 
 def show(
@@ -85,7 +85,7 @@ def _errors(folder: Folder) -> list[str]:
         if record.error:
             texts.setdefault(record.error, []).append(record.rank)
     lines = [f"{ranks_text(ranks)}: {text}" for text, ranks in texts.items()]
-    return lines[:_MOST_ERRORS] + ([f"and {len(lines) - _MOST_ERRORS} more"] if len(lines) > _MOST_ERRORS else [])
+    return lines[:_MAX_ERRORS] + ([f"and {len(lines) - _MAX_ERRORS} more"] if len(lines) > _MAX_ERRORS else [])
 
 
 def _absences(rows: Sequence[Absence]) -> Table:

@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 
 _REPLY_SECONDS = 5.0  # for rank 0's answer, after the other ranks' time has passed
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.001, 0.05
+_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.001, 0.05
 
 
 class JobError(ValueError):
@@ -56,7 +56,7 @@ class Board:
             if time.monotonic() > deadline:
                 return False
             time.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            pause = min(2 * pause, _MAX_PAUSE_SECONDS)
         return True
 
 
@@ -90,12 +90,12 @@ def _wait_for_listener(address: str, port: int, seconds: float) -> None:
     while True:
         left = deadline - time.monotonic()
         try:
-            socket.create_connection((address, port), timeout=max(_LONGEST_PAUSE_SECONDS, left)).close()
+            socket.create_connection((address, port), timeout=max(_MAX_PAUSE_SECONDS, left)).close()
             return
         except OSError:
             if left <= 0:
                 raise
-        time.sleep(_LONGEST_PAUSE_SECONDS)
+        time.sleep(_MAX_PAUSE_SECONDS)
 
 
 def world_size() -> int:

@@ -12,7 +12,7 @@ from atoll.doctor.facts import Facts
 from atoll.doctor.links import Measured, reason
 
 LEVELS = PROBLEM, WARNING, NOTE = "problem", "warning", "note"
-_MOST_DESCRIPTORS_PER_RANK = 16  # per peer, with some reserve
+_MAX_DESCRIPTORS_PER_RANK = 16  # per peer, with some reserve
 _OPEN_RAILS = re.compile(r" over (\d+) of (\d+) rails")
 _FAR_SLOWER, _ENOUGH_LINKS = 4, 3
 _OWN_DESCRIPTORS = 256  # used by Python, PyTorch and the program itself
@@ -69,7 +69,7 @@ def by_value(facts: Sequence[Facts], value: Callable[[Facts], str]) -> dict[str,
     return found
 
 
-def _who_has_what(values: dict[str, list[int]]) -> str:
+def _values_text(values: dict[str, list[int]]) -> str:
     return ", ".join(f"{value} on {ranks_text(ranks)}" for value, ranks in values.items())
 
 
@@ -82,7 +82,7 @@ def _versions(facts: Sequence[Facts]) -> Iterator[Finding]:
     for package, (level, fix) in advice.items():
         values = by_value(facts, lambda each, name=package: each.versions[name])  # type: ignore[misc]
         if len(values) > 1:
-            yield Finding(level, f"{package} differs: {_who_has_what(values)}", fix)
+            yield Finding(level, f"{package} differs: {_values_text(values)}", fix)
 
 
 def _libraries(facts: Sequence[Facts], islands: Sequence[dict[str, Any]]) -> Iterator[Finding]:
@@ -93,7 +93,7 @@ def _libraries(facts: Sequence[Facts], islands: Sequence[dict[str, Any]]) -> Ite
         if len(values) > 1:
             yield Finding(
                 WARNING,
-                f"the vendor library differs inside island {island['island']}: {_who_has_what(values)}",
+                f"the vendor library differs inside island {island['island']}: {_values_text(values)}",
                 "install the same version on these ranks, or give them different labels with ATOLL_ISLAND",
             )
 
@@ -203,7 +203,7 @@ def _key_file(facts: Sequence[Facts]) -> Iterator[Finding]:
 
 
 def _open_files(facts: Sequence[Facts]) -> Iterator[Finding]:
-    need = _OWN_DESCRIPTORS + _MOST_DESCRIPTORS_PER_RANK * len(facts)
+    need = _OWN_DESCRIPTORS + _MAX_DESCRIPTORS_PER_RANK * len(facts)
     few = [each for each in facts if 0 <= each.open_files[0] < need]
     for limit, ranks in by_value(few, lambda each: str(each.open_files[0])).items():
         yield Finding(

@@ -16,12 +16,12 @@ import torch.distributed as dist
 
 from atoll.doctor.facts import Facts
 
-MOST_RANKS_FOR_ALL_PAIRS = 16
+MAX_RANKS_FOR_ALL_PAIRS = 16
 _ALL_SECONDS = 6.0
 _PAIR_SECONDS = 0.12  # for latency and for each direction together
 _END, _PING, _TOWARDS_PEER, _TOWARDS_DRIVER = range(4)
-_MOST_PINGS = 1000
-_FIRST_BYTES, _MOST_BYTES, _MOST_MESSAGES = 64 << 10, 4 << 20, 64
+_MAX_PINGS = 1000
+_FIRST_BYTES, _MAX_BYTES, _MAX_MESSAGES = 64 << 10, 4 << 20, 64
 _GROWTH = 4
 _BURSTS = 3
 
@@ -50,7 +50,7 @@ class Measured:
 def pairs_to_measure(ranks: int, islands: list[list[int]]) -> list[tuple[int, int]]:
     """Returns all pairs of a small group; of a larger one, the first ranks of every two islands, and each rank with the
     next one of its island."""
-    if ranks <= MOST_RANKS_FOR_ALL_PAIRS:
+    if ranks <= MAX_RANKS_FOR_ALL_PAIRS:
         return [(a, b) for a in range(ranks) for b in range(a + 1, ranks)]
     first = sorted(min(island) for island in islands)
     pairs = {(a, b) for a in first for b in first if a < b}
@@ -102,9 +102,9 @@ class _Driver:
             begin = time.perf_counter()
             seconds = median(self.pings(rounds))
             elapsed = time.perf_counter() - begin
-            if rounds >= _MOST_PINGS or elapsed * _GROWTH > self.seconds:
+            if rounds >= _MAX_PINGS or elapsed * _GROWTH > self.seconds:
                 return seconds / 2 * 1e6
-            rounds = min(_MOST_PINGS, rounds * _GROWTH)
+            rounds = min(_MAX_PINGS, rounds * _GROWTH)
 
     def pings(self, rounds: int) -> list[float]:
         self.order(_PING, rounds, 0)
@@ -118,13 +118,13 @@ class _Driver:
 
     def message_bytes(self) -> int:
         size = _FIRST_BYTES
-        while size < _MOST_BYTES and self.stream(_TOWARDS_PEER, 1, size) * _GROWTH <= self.seconds:
+        while size < _MAX_BYTES and self.stream(_TOWARDS_PEER, 1, size) * _GROWTH <= self.seconds:
             size *= 2
         return size
 
     def rate(self, direction: int, size: int) -> float:
         once = self.stream(direction, 1, size)
-        count = max(1, min(_MOST_MESSAGES, int(self.seconds / once / _BURSTS)))
+        count = max(1, min(_MAX_MESSAGES, int(self.seconds / once / _BURSTS)))
         seconds = median(self.stream(direction, count, size) for _ in range(_BURSTS))
         return count * size / seconds * 1e-9
 
@@ -145,7 +145,7 @@ class _Driver:
 
 def _message() -> torch.Tensor:
     """Returns ones, because fresh zeros may be a single page of the system, which stays in every cache."""
-    return torch.ones(_MOST_BYTES, dtype=torch.uint8)
+    return torch.ones(_MAX_BYTES, dtype=torch.uint8)
 
 
 def _follow(group: dist.ProcessGroup, driver: int) -> None:

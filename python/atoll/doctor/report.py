@@ -11,7 +11,7 @@ from rich.text import Text
 from atoll.bench.sizes import format_size
 from atoll.doctor import heat
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
-from atoll.doctor.links import MOST_RANKS_FOR_ALL_PAIRS
+from atoll.doctor.links import MAX_RANKS_FOR_ALL_PAIRS
 
 Document = dict[str, Any]
 Part = tuple[str, RenderableType]  # with its title
@@ -99,7 +99,7 @@ def _links(document: Document) -> Iterator[Part]:
     yield "Links", table
     count = len(document["ranks"])
     sizes = " or ".join(format_size(size) for size in sorted({pair["bytes"] for pair in pairs}))
-    if count > MOST_RANKS_FOR_ALL_PAIRS:
+    if count > MAX_RANKS_FOR_ALL_PAIRS:
         yield f"Half a round trip of 4 bytes, and messages of {sizes}", _pair_list(pairs)
         return
     delays, rates = heat.latencies(document), heat.rates(document)

@@ -43,7 +43,7 @@ def slurm(
     time: Annotated[str, typer.Option(metavar="TIME", help="Slurm's time limit, such as 2:00:00.")] = "",
     output: Output = "-",
 ) -> None:
-    """A batch script for sbatch: a heterogeneous job, one component for each island."""
+    """Write a batch script for sbatch: a heterogeneous job with one component for each island."""
 
     def make() -> str:
         if not _WORD.fullmatch(name):
@@ -57,13 +57,13 @@ def slurm(
 
 @generate.command(context_settings=_SETTINGS)
 def jobset(script: Script, island: Islands, name: Name = "atoll", port: Port = PORT, output: Output = "-") -> None:
-    """A Kubernetes JobSet: one replicated job for each island; kubectl apply -f FILE."""
+    """Write a Kubernetes JobSet with one replicated job for each island, for kubectl apply -f FILE."""
     _give(lambda: kubernetes.jobset(Job(parse_all(island), script, name, port)), output)
 
 
 @generate.command(context_settings=_SETTINGS)
 def kubeflow(script: Script, island: Islands, name: Name = "atoll", port: Port = PORT, output: Output = "-") -> None:
-    """A TrainingRuntime and a TrainJob of Kubeflow Trainer 2; kubectl apply -f FILE."""
+    """Write a TrainingRuntime and a TrainJob of Kubeflow Trainer 2, for kubectl apply -f FILE."""
     _give(lambda: kubernetes.kubeflow(Job(parse_all(island), script, name, port)), output)
 
 
@@ -78,7 +78,7 @@ def docker(
     ] = "",
     output: Output = "-",
 ) -> None:
-    """A Dockerfile that builds Atoll from a checkout."""
+    """Write a Dockerfile that builds Atoll from a checkout."""
 
     def make() -> str:
         if vendor not in docker_file.IMAGES:

@@ -11,7 +11,7 @@ from torch import fx
 
 from atoll.infer.dtypes import BY_NAME, CHOICE, name_of
 from atoll.infer.errors import ExportError
-from atoll.infer.graph import MOST_ELEMENTS
+from atoll.infer.graph import MAX_ELEMENTS
 
 # Defaults in schemas are the numbers of C++ enumerators.
 _DTYPES = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
@@ -122,7 +122,7 @@ def entries(encoded: Sequence[Any]) -> int:
 
 
 def _integer(value: int) -> int:
-    if abs(value) >= MOST_ELEMENTS:
+    if abs(value) >= MAX_ELEMENTS:
         raise ExportError(f"is {value}: integers in a graph must be smaller than 2^40")
     return value
 

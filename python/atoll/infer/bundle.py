@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from atoll.infer.watching import Watch
 
 GRAPH, WEIGHTS, META = "graph.json", "weights.safetensors", "meta.json"
-MOST_GRAPH_BYTES = 1 << 24
+MAX_GRAPH_BYTES = 1 << 24
 _CHUNK = 1 << 24
 
 
@@ -106,15 +106,15 @@ class Bundle:
         BundleError if anything in it differs from what was saved. `classes` are those that inputs and output hold,
         such as a dataclass that the model returns: none is imported by name."""
         folder, known = Path(path), list(classes)
-        text = _read(folder / GRAPH, MOST_GRAPH_BYTES)
+        text = _read(folder / GRAPH, MAX_GRAPH_BYTES)
         mapped = weight_files.map_file(folder / WEIGHTS)
         digest = hashlib.sha256(text)
         for begin in range(0, len(mapped), _CHUNK):
             digest.update(memoryview(mapped)[begin : begin + _CHUNK])
         if digest.hexdigest() != folder.resolve().name:
             raise BundleError(
-                f"{folder} holds a model with the hash {digest.hexdigest()}, but the hash must be the folder's name: it was "
-                f"renamed, or its files have changed"
+                f"{folder} holds a model with the hash {digest.hexdigest()}, but the hash must be the folder's name: "
+                f"it was renamed, or its files have changed"
             )
         graph = graphs.from_text(text)
         wanted = graphs.of_weights(graph)
@@ -185,7 +185,7 @@ def _check_weights(folder: Path, weights: Mapping[str, torch.Tensor], wanted: Ma
 
 def _check_meta(folder: Path) -> None:
     try:
-        meta = json.loads(_read(folder / META, MOST_GRAPH_BYTES))
+        meta = json.loads(_read(folder / META, MAX_GRAPH_BYTES))
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{folder / META} is not JSON: {error}") from None
     if not isinstance(meta, dict) or meta.get("atoll_bundle") != graphs.VERSION:

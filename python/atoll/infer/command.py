@@ -15,7 +15,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from atoll.infer.bundle import Bundle
 
-_MOST_OPERATORS = 12  # shown by name
+_MAX_OPERATORS = 12  # shown by name
 
 
 def export(
@@ -80,9 +80,9 @@ def _refusal(bundle: "Bundle") -> str:
 def _show(bundle: "Bundle", path: Path) -> None:
     facts = bundle.facts()
     counts = [f"{name.removeprefix('aten::')} {count}" for name, count in facts["operators"].items()]
-    shown = ", ".join(counts[:_MOST_OPERATORS])
-    if len(counts) > _MOST_OPERATORS:
-        shown += f" and {len(counts) - _MOST_OPERATORS} more"
+    shown = ", ".join(counts[:_MAX_OPERATORS])
+    if len(counts) > _MAX_OPERATORS:
+        shown += f" and {len(counts) - _MAX_OPERATORS} more"
     graph_bytes = (path / "graph.json").stat().st_size
     rows = {
         "inputs": "\n".join(_tensor(each) for each in facts["inputs"]),

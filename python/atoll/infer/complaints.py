@@ -20,7 +20,7 @@ _OTHERS = (f"{Path(__file__).parent}{os.sep}", *(f"{_PACKAGES / name}{os.sep}" f
 _STANDARD_LIBRARY = f"{Path(os.__file__).parent}{os.sep}"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in .*(?:\n +(.+))?')
 _NO_DATA = ("data pointer", "numpy", "Cannot copy out of meta tensor", "is not allocated yet")
-_MOST_LETTERS = 400
+_MAX_LETTERS = 400
 _CHANGED_CONSTANT = re.compile(r"Constant (?:module\.)?(\S+) is mutated")
 
 
@@ -37,7 +37,7 @@ def complaint(error: BaseException) -> ExportError:
         )
     if changed := next((found for one in chain if (found := _CHANGED_CONSTANT.search(str(one)))), None):
         return changes(changed[1])
-    said = str(error).strip().partition("\n")[0][:_MOST_LETTERS]
+    said = str(error).strip().partition("\n")[0][:_MAX_LETTERS]
     if any(text in str(one) for one in chain for text in _NO_DATA):
         return ExportError(
             f"forward reads values of a tensor{where}, which has none while it is captured ({said}): "
@@ -64,7 +64,7 @@ def module_of(node: fx.Node) -> str:
     """Returns the path, in the user's module, of the module whose forward calls the node; "" for the user's module."""
     stack = node.meta.get("nn_module_stack") or {}
     path = str(next(reversed(stack.values()))[0]) if stack else ""
-    return re.sub(r"^(?:L\['self'\]\.)?module\.?", "", path)[:_MOST_LETTERS]
+    return re.sub(r"^(?:L\['self'\]\.)?module\.?", "", path)[:_MAX_LETTERS]
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -19,7 +19,7 @@ from atoll.infer.complaints import changes, line_of, module_of
 from atoll.infer.dtypes import BY_NAME, CHOICE, name_of
 from atoll.infer.errors import ExportError
 from atoll.infer.folding import Folding
-from atoll.infer.graph import MOST_ARGUMENTS, MOST_DIMENSIONS, MOST_NODES, VERSION, Graph
+from atoll.infer.graph import MAX_ARGUMENTS, MAX_DIMENSIONS, MAX_NODES, VERSION, Graph
 
 aten = torch.ops.aten
 _SAME_VALUE = {
@@ -75,9 +75,9 @@ class Converter:
                 self._convert(node)
             except ExportError as error:
                 raise ExportError(f"{_called(node)}: {error}{line_of(node)}") from None
-        if len(self.nodes) > MOST_NODES:
+        if len(self.nodes) > MAX_NODES:
             raise ExportError(
-                f"the graph has {len(self.nodes)} nodes, but at most {MOST_NODES} are allowed: export a part"
+                f"the graph has {len(self.nodes)} nodes, but at most {MAX_NODES} are allowed: export a part"
             )
         results = [{"tensor": self._place(node)} for node in outputs]  # may be weights, which this adds
         return {
@@ -150,9 +150,9 @@ class Converter:
         places = [self._tensor(item, "its result") for item in (value if several else [value])]
         is_list = several and len(schema.returns) == 1
         count = entries(encoded) + len(places)
-        if count > MOST_ARGUMENTS:
+        if count > MAX_ARGUMENTS:
             raise ExportError(
-                f"it has {count} arguments and results, but at most {MOST_ARGUMENTS} are allowed: split the call"
+                f"it has {count} arguments and results, but at most {MAX_ARGUMENTS} are allowed: split the call"
             )
         made = {
             "op": schema.name,
@@ -213,9 +213,9 @@ class Converter:
             raise ExportError(
                 f"the shape of {name} depends on values: use masks or torch.where, which keep shapes fixed"
             )
-        if value.layout is not torch.strided or value.dim() > MOST_DIMENSIONS:
-            what = f"{value.dim()} dimensions, more than the maximum of {MOST_DIMENSIONS}"
-            raise ExportError(f"{name} has {what if value.dim() > MOST_DIMENSIONS else f'the layout {value.layout}'}")
+        if value.layout is not torch.strided or value.dim() > MAX_DIMENSIONS:
+            what = f"{value.dim()} dimensions, more than the maximum of {MAX_DIMENSIONS}"
+            raise ExportError(f"{name} has {what if value.dim() > MAX_DIMENSIONS else f'the layout {value.layout}'}")
         self.tensors.append({"dtype": name_of(value.dtype), "shape": list(value.shape)})
         return len(self.tensors) - 1
 

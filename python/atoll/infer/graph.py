@@ -11,10 +11,10 @@ from atoll.infer.errors import BundleError
 
 Graph = dict[str, Any]
 VERSION = 1
-MOST_NODES = 20_000
-MOST_ARGUMENTS = 1_000  # of a node, including its results and the entries of lists
-MOST_DIMENSIONS = 8
-MOST_ELEMENTS = 2**40  # of a tensor, and the largest integer anywhere
+MAX_NODES = 20_000
+MAX_ARGUMENTS = 1_000  # of a node, including its results and the entries of lists
+MAX_DIMENSIONS = 8
+MAX_ELEMENTS = 2**40  # of a tensor, and the largest integer anywhere
 _FIELDS = {"atoll_graph", "tensors", "inputs", "weights", "nodes", "outputs", "structure"}
 
 
@@ -68,15 +68,15 @@ def used_by(node: dict[str, Any]) -> Iterator[int]:
 def _check(graph: Graph) -> None:
     for place, tensor in enumerate(graph["tensors"]):
         shape = tensor["shape"]
-        if tensor["dtype"] not in BY_NAME or len(shape) > MOST_DIMENSIONS or not all(_is_size(size) for size in shape):
+        if tensor["dtype"] not in BY_NAME or len(shape) > MAX_DIMENSIONS or not all(_is_size(size) for size in shape):
             raise BundleError(f"the graph's tensor {place} is {str(tensor)[:200]}: not a dtype and a shape")
     made = [False] * len(graph["tensors"])
     _make(made, graph["inputs"], "an input")
     _make(made, (weight["tensor"] for weight in graph["weights"]), "a weight")
     if len(of_weights(graph)) != len(graph["weights"]) or not all(isinstance(name, str) for name in of_weights(graph)):
         raise BundleError("the graph has two weights with the same name")
-    if len(graph["nodes"]) > MOST_NODES:
-        raise BundleError(f"the graph has {len(graph['nodes'])} nodes, but at most {MOST_NODES} are allowed")
+    if len(graph["nodes"]) > MAX_NODES:
+        raise BundleError(f"the graph has {len(graph['nodes'])} nodes, but at most {MAX_NODES} are allowed")
     for place, node in enumerate(graph["nodes"]):
         what = f"node {place} ({str(node['op'])[:80]})"
         if not all(isinstance(node[field], str) for field in ("op", "overload")) or type(node["list"]) is not bool:
@@ -93,7 +93,7 @@ def _check(graph: Graph) -> None:
 
 
 def _is_size(size: Any) -> bool:
-    return type(size) is int and 0 <= size < MOST_ELEMENTS
+    return type(size) is int and 0 <= size < MAX_ELEMENTS
 
 
 def _make(made: list[bool], places: Iterable[Any], what: str) -> None:

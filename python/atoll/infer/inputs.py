@@ -79,8 +79,8 @@ class Inputs:
                 yield f"{name} is a {what}: give a dense tensor that has its values in memory"
             elif kind not in self._kinds and _changes_operators(kind):
                 yield (
-                    f"{name} is a {kind.__name__}, for which operators may behave differently, but in the example it was a "
-                    f"plain tensor: pass {name}.as_subclass(torch.Tensor)"
+                    f"{name} is a {kind.__name__}, for which operators may behave differently, but in the example it "
+                    f"was a plain tensor: pass {name}.as_subclass(torch.Tensor)"
                 )
 
     def to_json(self) -> str:

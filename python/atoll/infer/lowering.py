@@ -18,7 +18,7 @@ from atoll import _C
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 _BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
-_MOST_LETTERS = 64  # in an einsum that servers list
+_MAX_LETTERS = 64  # in an einsum that servers list
 
 Lowering = Callable[..., Any]
 
@@ -65,7 +65,7 @@ def _einsum(equation: str, tensors: list[torch.Tensor], *, path: Any = None) -> 
     made_from, arrow, _ = equation.replace(" ", "").partition("->")
     operands = made_from.split(",")
     plain = all(re.fullmatch("[a-zA-Z]*", each) and len(set(each)) == len(each) for each in operands)
-    if path is None and arrow and plain and len(operands) <= 2 and len(equation) <= _MOST_LETTERS:
+    if path is None and arrow and plain and len(operands) <= 2 and len(equation) <= _MAX_LETTERS:
         return NotImplemented
     return aten.einsum.default._op_dk(_COMPOSITE, equation, tensors, path=path)
 

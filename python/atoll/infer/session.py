@@ -32,10 +32,10 @@ from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
 from atoll.infer.warning import warn
 
-_MOST_NAME = 200
-_MOST_SECONDS = 1e9
-_MOST_WAITING = 1024  # submitted inferences
-_MOST_TOLD = 8  # warnings of refusals
+_MAX_NAME = 200
+_MAX_SECONDS = 1e9
+_MAX_WAITING = 1024  # submitted inferences
+_MAX_WARNINGS = 8  # warnings of refusals
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Session:
     def run(self, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None, deadline: float | None = None) -> Any:
         """The same with a deadline for this call, in seconds from now. `args` may also be a single tensor. Raises
         ValueError for a deadline that is not a number, NaN, or above 1e9."""
-        if deadline is not None and not (isinstance(deadline, Real) and deadline <= _MOST_SECONDS):
+        if deadline is not None and not (isinstance(deadline, Real) and deadline <= _MAX_SECONDS):
             raise ValueError(f"deadline is {deadline!r}: give seconds, at most 1e9, or None for the session's")
         args = args if isinstance(args, tuple) else (args,)
         return self._answer(time.monotonic(), args, kwargs or {}, deadline)
@@ -209,7 +209,7 @@ class Session:
                 raise ValueError("the session is closed: make another one")
             if self._queue is None:
                 self._queue = ThreadPoolExecutor(1, "atoll-session")
-            if self._waiting >= _MOST_WAITING:
+            if self._waiting >= _MAX_WAITING:
                 raise RuntimeError(f"{self._waiting} inferences are waiting: take their answers before you submit more")
             future = self._queue.submit(self._answer, asked, args, kwargs, None)
             self._waiting += 1
@@ -294,7 +294,7 @@ class Session:
 
     def _tell(self, refusal: str) -> None:
         """Warns, once for each reason, that the server does not help, which answers would not show."""
-        if refusal and refusal not in self._told and len(self._told) < _MOST_TOLD:
+        if refusal and refusal not in self._told and len(self._told) < _MAX_WARNINGS:
             self._told.add(refusal)
             warn(f"this machine computes everything alone: {refusal}")
 
@@ -342,7 +342,7 @@ def checked_key(key_file: str | os.PathLike[str] | None) -> Path:
 
 
 def _name() -> str:
-    return f"{os.uname().nodename} {os.getpid()}"[:_MOST_NAME]
+    return f"{os.uname().nodename} {os.getpid()}"[:_MAX_NAME]
 
 
 def _ms(seconds: float) -> str:

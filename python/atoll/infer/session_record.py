@@ -17,7 +17,7 @@ log = logging.getLogger("atoll.watch")
 
 STATE_SECONDS = 1.0  # minimum time between two records of the link
 TOTALS_EVERY = 100  # inferences
-MOST_PICTURES = 16
+MAX_PICTURES = 16
 
 
 class SessionRecord:
@@ -39,7 +39,7 @@ class SessionRecord:
 
     @property
     def wants_picture(self) -> bool:
-        return self._file is not None and len(self._pictures) < MOST_PICTURES
+        return self._file is not None and len(self._pictures) < MAX_PICTURES
 
     def add(self, facts: Mapping[str, Any], picture: str, report: Callable[[], Mapping[str, Any]]) -> None:
         """Adds one inference. `facts` are the fields of Inference; `report` returns the session's statistics so far."""

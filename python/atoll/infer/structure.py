@@ -20,7 +20,7 @@ from atoll.infer.errors import BundleError, ExportError, InputError
 Spec = Any  # as above
 Classes = dict[str, type]
 TENSOR = "tensor"
-MOST_LEVELS = 64
+MAX_LEVELS = 64
 _PLAIN = (bool, int, float, str, type(None))
 _SEQUENCES: dict[str, type] = {"tuple": tuple, "list": list}
 
@@ -85,8 +85,8 @@ class _Taking:
         self.classes: Classes = {}
 
     def spec(self, value: Any, path: str, level: int) -> Spec:
-        if level > MOST_LEVELS:
-            raise ExportError(f"{path} is nested deeper than {MOST_LEVELS} levels: return less nested values")
+        if level > MAX_LEVELS:
+            raise ExportError(f"{path} is nested deeper than {MAX_LEVELS} levels: return less nested values")
         if isinstance(value, torch.Tensor):
             self.tensors.append(value)
             return TENSOR
@@ -262,7 +262,7 @@ def _check(spec: Any, level: int) -> None:
     """Raises BundleError unless the other functions can read the structure."""
     if spec == TENSOR:
         return
-    if level > MOST_LEVELS or not isinstance(spec, dict) or not spec:
+    if level > MAX_LEVELS or not isinstance(spec, dict) or not spec:
         raise BundleError(f"the structure of inputs or outputs has {str(spec)[:80]!r} on level {level}")
     kind = next(iter(spec))
     if kind == "constant" and len(spec) == 1 and _is_constant(spec[kind]):

@@ -32,7 +32,7 @@ from atoll.infer.structure import Structure
 from atoll.infer.turns import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.watching import Watch
 
-_MOST_ATTEMPTS = 10  # that a torch.export in another thread disturbs
+_MAX_ATTEMPTS = 10  # that a torch.export in another thread disturbs
 
 
 def capture(module: nn.Module, args: Any, kwargs: Mapping[str, Any] | None = None) -> Bundle:
@@ -212,9 +212,9 @@ def _check(module: nn.Module) -> None:
 
 
 def _exported(flat: _Flat, tensors: list[torch.Tensor]) -> torch.export.ExportedProgram:
-    for _ in range(_MOST_ATTEMPTS):
+    for _ in range(_MAX_ATTEMPTS):
         try:
-            with _without_chatter():
+            with _without_torch_messages():
                 program: torch.export.ExportedProgram = torch.export.export(flat, tuple(tensors), strict=False)
                 functional: torch.export.ExportedProgram = program.run_decompositions(decompositions())
                 return functional
@@ -229,7 +229,7 @@ def _exported(flat: _Flat, tensors: list[torch.Tensor]) -> torch.export.Exported
 
 
 @contextlib.contextmanager
-def _without_chatter() -> Iterator[None]:
+def _without_torch_messages() -> Iterator[None]:
     """Suppresses torch's own messages about errors that `complaint` reports."""
     logger = logging.getLogger("torch.fx.experimental.symbolic_shapes")
     before = logger.level

@@ -12,7 +12,7 @@ import torch
 
 from atoll.infer.errors import ExportError
 
-_MOST_SECONDS = 60.0  # for a torch.export that is not a capture
+_MAX_SECONDS = 60.0  # for a torch.export that is not a capture
 _BETWEEN_LOOKS = 0.005
 _DISTURBED = (
     "slot already occupied",
@@ -35,11 +35,11 @@ def turn() -> Iterator[None]:
 
 def wait_for_others() -> None:
     """Waits until no other thread is in torch.export. One may start right afterwards."""
-    end = time.monotonic() + _MOST_SECONDS
-    while _is_anyone_tracing():
+    end = time.monotonic() + _MAX_SECONDS
+    while _is_any_thread_tracing():
         if time.monotonic() > end:
             raise ExportError(
-                f"torch.export has been tracing for {_MOST_SECONDS:.0f} s, in this thread or another one, but it "
+                f"torch.export has been tracing for {_MAX_SECONDS:.0f} s, in this thread or another one, but it "
                 f"traces one model at a time: make the session before or after it"
             )
         time.sleep(_BETWEEN_LOOKS)
@@ -58,10 +58,10 @@ def is_disturbed(error: BaseException | None) -> bool:
 
 def is_disturbed_now(error: BaseException) -> bool:
     """The same after a trace, while another thread's trace may still run."""
-    return is_disturbed(error) or _is_anyone_tracing()
+    return is_disturbed(error) or _is_any_thread_tracing()
 
 
-def _is_anyone_tracing() -> bool:
+def _is_any_thread_tracing() -> bool:
     state: Any = torch._ops._mode_stack_state_for_pre_dispatch
     return bool(state.count() > 0)
 

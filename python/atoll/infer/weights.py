@@ -18,9 +18,9 @@ from atoll.infer.dtypes import FROM_FILES, IN_FILES
 from atoll.infer.errors import BundleError
 
 ALIGNMENT = 64
-MOST_HEADER_BYTES = 100_000_000  # safetensors' own limit
-MOST_ELEMENTS = 2**40  # of a tensor, counting an empty dimension as 1; and bytes of a file
-MOST_DIMENSIONS = 8
+MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
+MAX_ELEMENTS = 2**40  # of a tensor, counting an empty dimension as 1; and bytes of a file
+MAX_DIMENSIONS = 8
 _PAD = re.compile(r"_pad[0-9]+")
 _LENGTH_BYTES = 8
 
@@ -104,7 +104,7 @@ def _entries(path: Path, mapped: mmap.mmap) -> tuple[int, list[tuple[str, torch.
     except overlaps."""
     size = int.from_bytes(mapped[:_LENGTH_BYTES], "little")
     begin = _LENGTH_BYTES + size
-    if begin > len(mapped) or size > MOST_HEADER_BYTES:
+    if begin > len(mapped) or size > MAX_HEADER_BYTES:
         raise BundleError(f"{path} has {len(mapped)} bytes, but claims a header of {size} bytes")
     try:
         header = json.loads(mapped[_LENGTH_BYTES:begin])
@@ -122,9 +122,9 @@ def _entries(path: Path, mapped: mmap.mmap) -> tuple[int, list[tuple[str, torch.
 
 def _is_right(dtype: Any, shape: Any, first: Any, last: Any, room: int) -> bool:
     numbers = [*shape, first, last] if isinstance(shape, list) else [None]
-    if not all(type(number) is int and 0 <= number < MOST_ELEMENTS for number in numbers) or last > room:
+    if not all(type(number) is int and 0 <= number < MAX_ELEMENTS for number in numbers) or last > room:
         return False
-    if len(shape) > MOST_DIMENSIONS or math.prod(max(size, 1) for size in shape) >= MOST_ELEMENTS:
+    if len(shape) > MAX_DIMENSIONS or math.prod(max(size, 1) for size in shape) >= MAX_ELEMENTS:
         return False
     return isinstance(dtype, str) and dtype in FROM_FILES and _size(FROM_FILES[dtype], shape) == last - first
 

@@ -48,7 +48,7 @@ def _exception_of(failure: ProcessFailure) -> list[str]:
     return str(text).rstrip().splitlines()
 
 
-def said_by(failure: ProcessFailure, output: Output) -> list[str]:
+def output_of(failure: ProcessFailure, output: Output) -> list[str]:
     """Returns the rank's exception, or its last lines."""
     return _exception_of(failure) or output.last_lines(failure.local_rank)
 
@@ -90,10 +90,10 @@ def describe(
     one."""
     rank, failure = ordered[0]
     lines = [f"atoll run: {headline(rank, failure, islands)}{hint(failure) if with_hint else ''}"]
-    said = said_by(failure, output)
+    said = output_of(failure, output)
     lines += [f"    {line}" for line in said] or ["    (it printed nothing)"]
     for rank, failure in ordered[1:]:
-        said = said_by(failure, output)
+        said = output_of(failure, output)
         last = next((line.strip() for line in reversed(said) if line.strip()), "")
         stopped = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
         tail = f": {last}" if last and not stopped else ""

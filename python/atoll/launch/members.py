@@ -13,7 +13,7 @@ GRACE_S = 15.0
 # The minimum time that a process may take to start, however short operations are.
 START_S = 300.0
 # After this many groups of the same ranks without a step between them the job ends.
-MOST_FRUITLESS = 5
+MAX_FRUITLESS_GROUPS = 5
 
 
 class State(Enum):
@@ -179,9 +179,9 @@ class Members:
         live = [member for member in self.members.values() if member.state is not State.ENDED]
         done = sum(member.code == 0 for member in self.members.values())
         trains_on = any(member.step > FRESH for member in live)
-        if self._fruitless >= MOST_FRUITLESS:
+        if self._fruitless >= MAX_FRUITLESS_GROUPS:
             return End(
-                f"{MOST_FRUITLESS} groups of the same ranks failed without a step, the last one with: {self._reason}"
+                f"{MAX_FRUITLESS_GROUPS} groups of the same ranks failed without a step, the last with: {self._reason}"
             )
         if self.number > 0 and done and not trains_on:
             return End("" if self._is_fine() else "a rank failed after the training")

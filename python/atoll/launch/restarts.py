@@ -66,7 +66,7 @@ def cause(ordered: Sequence[tuple[int, ProcessFailure]], output: Output) -> tupl
     for place, (rank, failure) in enumerate(ordered):
         if place and failure.exitcode == -signal.SIGTERM:
             continue
-        said = "\n".join(failures.said_by(failure, output))
+        said = "\n".join(failures.output_of(failure, output))
         could_follow = failure.exitcode > 0 or failure.exitcode in _STOPPED
         if not (could_follow and any(name in said for name in _CONSEQUENCES)):
             return rank, failure

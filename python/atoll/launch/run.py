@@ -34,7 +34,7 @@ from atoll.launch.starts import WORKER, Starts, plan_starts, write_starts
 from atoll.launch.supervisor import Hooks
 
 _USAGE_STATUS = 2
-_LONGEST_ID = 100
+_MAX_ID_LENGTH = 100
 _NO_JOB_ID = "none"  # torchrun's default of --rdzv-id
 _LIMIT_WITHOUT_RANKS_S = 2.0
 _LIMIT_AFTER_GRACE_S = 15.0
@@ -294,10 +294,10 @@ class Run:
 
 
 def _reject_unsupported(options: Namespace) -> None:
-    if not 0 < len(options.rdzv_id) <= _LONGEST_ID or not options.rdzv_id.isprintable() or "/" in options.rdzv_id:
+    if not 0 < len(options.rdzv_id) <= _MAX_ID_LENGTH or not options.rdzv_id.isprintable() or "/" in options.rdzv_id:
         raise LaunchError(
-            f"--rdzv-id={options.rdzv_id!r}: it is part of the job's folder names: write 1 to {_LONGEST_ID} characters without a "
-            "slash"
+            f"--rdzv-id={options.rdzv_id!r}: it is part of the job's folder names: write 1 to {_MAX_ID_LENGTH} "
+            "characters without a slash"
         )
     for name in ("redirects", "tee"):
         try:

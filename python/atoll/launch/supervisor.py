@@ -209,7 +209,7 @@ class Supervisor:
             where = f"island {island}, " if island else ""
             how = how_it_ended(failure) + ("" if process.is_killed else hint(failure))
             self._hooks.say(f"rank {process.local_rank} is lost: {where}pid {process.pid}, {how}")
-        self._tell_who_runs()
+        self._report_running()
 
     def _carry_out(self, decision: Decision) -> None:
         if isinstance(decision, Start):
@@ -258,7 +258,7 @@ class Supervisor:
         if self._starts >= len(envs):
             self._output.watch({rank: process.pid} if self._starts > len(envs) else self._pids())
         threading.Thread(target=self._wait, args=(process,), name=f"atoll-wait-{decision.member}", daemon=True).start()
-        self._tell_who_runs()
+        self._report_running()
 
     def _environment(self, local_rank: int) -> dict[str, str]:
         """Returns the environment that torch elastic's agent would set, for programs that read it."""
@@ -278,7 +278,7 @@ class Supervisor:
         states = self._members.members
         return [process for name, process in self._processes.items() if states[name].state is not State.ENDED]
 
-    def _tell_who_runs(self) -> None:
+    def _report_running(self) -> None:
         workers = [
             jobs.WorkerState(process.local_rank, process.local_rank, self._hooks.islands[process.local_rank],
                              process.pid, start_time(process.pid) or 0)

@@ -16,7 +16,7 @@ from atoll.loading.source import Source
 
 log = logging.getLogger("atoll.plan")
 
-LOOKED_AT = 4  # samples
+SAMPLES_COMPARED = 4  # samples
 Row = list[str]  # hashes of the first samples, as one worker of one rank reads them
 
 OF_RANKS = (
@@ -27,8 +27,8 @@ OF_RANKS = (
     "same samples and only transform them differently"
 )
 OF_WORKERS = (
-    "workers do not read the same samples: sample {place} in worker {worker} of rank {rank} always differs from that in "
-    "worker 0. The loader gives each worker its share: disable the dataset's own division (webdataset: "
+    "workers do not read the same samples: sample {place} in worker {worker} of rank {rank} always differs from that "
+    "in worker 0. The loader gives each worker its share: disable the dataset's own division (webdataset: "
     "workersplitter=None), or pass num_workers=1, as for streams of the datasets library, which always divide "
     "themselves; divided=False if workers only transform the same samples differently"
 )
@@ -40,20 +40,18 @@ def check_alike(
     """Raises ValueError on all ranks if some ranks read other samples than others, although each reads the same samples
     when it restarts. If rereading gives other samples, as with random transforms, the check is inconclusive. With
     `divided` only a rank's own workers are compared. Collective."""
-    first = _everyones(exchange, source, options, reading, 0)
+    first = _rows_of_all_ranks(exchange, source, options, reading, 0)
     problem = "" if first is None else _difference(first, bool(divided))
     if not problem:
         return
-    if _everyones(exchange, source, options, None, 1) != first:
+    if _rows_of_all_ranks(exchange, source, options, None, 1) != first:
         if exchange.rank == 0:
-            log.info(
-                "whether all ranks and workers read the same samples is unknown: samples change when they are read again"
-            )
+            log.info("whether all ranks and workers read the same samples is unknown: samples change when read again")
         return
     raise ValueError(f"atoll.DataLoader: {problem}")
 
 
-def _everyones(
+def _rows_of_all_ranks(
     exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading | None, seed: int
 ) -> list[list[Row]] | None:  # fmt: skip
     """Returns the rows by rank and worker; None if some rank cannot read the samples, in which case the training will
@@ -63,7 +61,7 @@ def _everyones(
     shared = reading if workers < 2 else None
     mine = shared or Reading(source, options, max(1, workers), seed)
     try:
-        own = list(map(list, zip(*(_hashes(mine, place) for place in range(min(LOOKED_AT, len(source.dataset)))),
+        own = list(map(list, zip(*(_hashes(mine, place) for place in range(min(SAMPLES_COMPARED, len(source.dataset)))),
                                  strict=True)))  # fmt: skip
     except Exception as error:
         log.info("whether all ranks and workers read the same samples is unknown: %s", error)

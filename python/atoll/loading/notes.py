@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-MOST_NAMES = 8
-NOTED_NUMBERS = 1 + 2 * MOST_NAMES
+MAX_NAMES = 8
+NOTED_NUMBERS = 1 + 2 * MAX_NAMES
 
 
 class Notes:
@@ -17,15 +17,15 @@ class Notes:
         self._sums: dict[str, tuple[torch.Tensor | float, float]] = {}
 
     def add(self, weight: float, values: Mapping[str, torch.Tensor | float]) -> None:
-        """Adds means over a batch that has `weight` in its step. Raises ValueError for more than MOST_NAMES names, and
+        """Adds means over a batch that has `weight` in its step. Raises ValueError for more than MAX_NAMES names, and
         for anything that is not a single number."""
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 if value.numel() != 1:
                     raise ValueError(f"loader.note: {name} has {value.numel()} elements: give a single number")
                 value = value.detach().reshape(()).to(torch.float64 if value.device.type == "cpu" else torch.float32)
-            if name not in self._sums and len(self._sums) == MOST_NAMES:
-                raise ValueError(f"loader.note: {name} is one name too many: at most {MOST_NAMES} can be shown")
+            if name not in self._sums and len(self._sums) == MAX_NAMES:
+                raise ValueError(f"loader.note: {name} is one name too many: at most {MAX_NAMES} can be shown")
             total, weights = self._sums.get(name, (0.0, 0.0))
             if weight:
                 total, weights = total + weight * value, weights + weight

@@ -49,6 +49,6 @@ class Order:
             raise ValueError("the sampler gives no samples: pass one that does, at every iteration, or remove it")
         outside = indices[(indices < 0) | (indices >= self._size)]
         if len(outside):
-            raise ValueError(f"the sampler gave index {outside[0]}, but the dataset has {self._size} samples: give 0 to "
-                             f"{self._size - 1}")  # fmt: skip
+            raise ValueError(f"the sampler gave index {outside[0]}, but the dataset has {self._size} samples: give 0 "
+                             f"to {self._size - 1}")  # fmt: skip
         return indices

@@ -83,8 +83,8 @@ class ReplicaCheck:
             self._told = difference
             self._watchers.event(PlanEvent.replica_drift(steps, difference))
             if self._exchange.rank == 0:
-                log.warning("%s: devices that round differently drift apart; atoll.align_replicas(model) makes them equal",
-                            text)  # fmt: skip
+                log.warning("%s: devices that round differently drift apart; atoll.align_replicas(model) makes them "
+                            "equal", text)  # fmt: skip
 
     def _rounding(self) -> float:
         assert self._model is not None

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from atoll.loading.communication import backend_if_any
 
-MOST_RANKS = 64  # in groups whose links are counted individually
+MAX_RANKS = 64  # in groups whose links are counted individually
 UNKNOWN = -1.0
 
 
@@ -46,7 +46,7 @@ class Traffic:
         return Shown.of(each)
 
     def _now(self) -> list[float]:
-        counted = self._ranks if self._ranks <= MOST_RANKS else 0
+        counted = self._ranks if self._ranks <= MAX_RANKS else 0
         if self._backend is None:
             return [0.0] * (2 + counted)
         sent = self._backend.sent_bytes()[:counted]

@@ -99,8 +99,8 @@ class Divided:
         found = bisect_left(range(longest), position, key=lambda steps: sum(self.done(steps)))
         if sum(self.done(found)) != position:
             raise ValueError(
-                f"no step of these ranks' own samples starts at the state's position {position}: with divided=True resume "
-                "with the same number of ranks, the same samples on each, and the same shares"
+                f"no step of these ranks' own samples starts at the state's position {position}: with divided=True "
+                "resume with the same number of ranks, the same samples on each, and the same shares"
             )
         return found
 

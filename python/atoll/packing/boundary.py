@@ -136,7 +136,8 @@ def _each(
     def changed(tensors: tuple[Any, ...]) -> tuple[Any, ...]:
         if len(tensors) != len(of):
             raise ValueError(
-                f"{len(of)} codecs for {len(tensors)} {what}s of a stage: give one for each, or None to leave it unchanged"
+                f"{len(of)} codecs for {len(tensors)} {what}s of a stage: give one for each, or None to leave it "
+                "unchanged"
             )
         pairs = zip(of, tensors, strict=True)
         return tuple(tensor if codec is None else change(codec, tensor) for codec, tensor in pairs)

@@ -254,7 +254,7 @@ def find_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exch
     """Measures devices and links and calls the planner. Collective. Raises ValueError on all ranks if nothing fits."""
     wish = _wish(wanted, exchange.ranks)
     sizes = _sizes(wanted, wish, known.kind, exchange.ranks)
-    asked = _ask_everyone(wanted, known, device, exchange, sizes)
+    asked = _measure_all_ranks(wanted, known, device, exchange, sizes)
 
     def planned() -> tuple[Found, dict[str, Any]]:
         request = asked(wish)
@@ -280,7 +280,7 @@ def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exc
     again = "never" if known.kind.splits_backward else "auto"
     of = wanted.settings
     wish = Wish(size * sum(plan.shares), schedule, len(plan.pipes), None, again, of.margin, of.optimiser_states)
-    asked = _ask_everyone(wanted, known, device, exchange, [size], limits)
+    asked = _measure_all_ranks(wanted, known, device, exchange, [size], limits)
 
     def checked() -> tuple[Found, dict[str, Any]]:
         request = {**asked(wish), "micro_batch": size}
@@ -290,7 +290,7 @@ def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exc
     return exchange.agree("atoll.pipeline.Pipeline", checked, SAME_ARGUMENTS)
 
 
-def _ask_everyone(
+def _measure_all_ranks(
     wanted: Wanted, known: Known, device: torch.device, exchange: Exchange, sizes: Sequence[int],
     limits: Sequence[int] | None = None,
 ) -> Callable[[Wish], dict[str, Any]]:  # fmt: skip

@@ -13,7 +13,7 @@ from atoll.loading.exchange import Exchange
 from atoll.pipeline.asking import Link, Measured, classes_of
 
 _SECONDS = 0.1  # of a burst
-_LEAST_ROUNDS, _MOST_ROUNDS, _BURSTS = 3, 32, 3
+_MIN_ROUNDS, _MAX_ROUNDS, _BURSTS = 3, 32, 3
 
 Work = Callable[[], torch.Tensor]
 """Issues an item's forward and backward pass and returns the output."""
@@ -75,7 +75,7 @@ def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> floa
 
     once = burst(1, True)
     # Both ends must do the same number of rounds: that of the faster one.
-    count = torch.tensor([float(max(_LEAST_ROUNDS, min(_MOST_ROUNDS, int(_SECONDS / once))))])
+    count = torch.tensor([float(max(_MIN_ROUNDS, min(_MAX_ROUNDS, int(_SECONDS / once))))])
     theirs = torch.empty_like(count)
     for done in dist.batch_isend_irecv([
         dist.P2POp(dist.isend, count, group=exchange.group, group_peer=peer),

@@ -103,7 +103,7 @@ class Measuring:
     def fingerprint(self, sizes: Sequence[int], ranks_here: int) -> str:
         """Returns a text that is equal if a measurement can be reused."""
         facts = {
-            "version": VERSION, **saved.surroundings(self._device, ranks_here), "sizes": list(sizes),
+            "version": VERSION, **saved.conditions(self._device, ranks_here), "sizes": list(sizes),
             "kinds": self.kinds(), "autocast": str(self._computing.autocast),
         }  # fmt: skip
         text = json.dumps(facts, sort_keys=True)

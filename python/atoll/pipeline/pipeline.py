@@ -191,7 +191,7 @@ class Pipeline:
                 return self._loss.total(output, target) / divisor
 
         own = run(inputs, labels, rows, loss)
-        told = torch.stack([own, total if self._is_teller else torch.zeros_like(total)])
+        told = torch.stack([own, total if self._sends_elements else torch.zeros_like(total)])
         dist.all_reduce(told)
         return torch.where(told[1] > 0, told[0], torch.nan)
 
@@ -207,7 +207,7 @@ class Pipeline:
                 raise ValueError(f"{name} has {len(value)} rows for {len(inputs)} samples: pass a row for each, or one")
 
     @property
-    def _is_teller(self) -> bool:
+    def _sends_elements(self) -> bool:
         """Whether this rank sends the number of elements of the step to all others."""
         return self.rank == self.plan.pipes[0].stages[-1].rank
 

@@ -209,8 +209,8 @@ def _check_pipe(pipe: Pipe, parts: Parts, kind: Kind) -> None:
         raise ValueError("the plan's stages are not contiguous: each must start with the item after the previous stage")
     if any(stage.first >= stage.last for stage in pipe.stages) or ends[-1] != len(parts.items):
         raise ValueError(
-            f"the plan is for {ends[-1]} items, in stages of at least one, but the model has {len(parts.items)}: make a "
-            "plan for this model"
+            f"the plan is for {ends[-1]} items, in stages of at least one, but the model has {len(parts.items)}: make "
+            "a plan for this model"
         )
     positions = pipe.ranks
     kind.check(len(positions), len(pipe.stages))

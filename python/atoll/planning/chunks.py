@@ -16,9 +16,9 @@ def named_pipelines(answer: Mapping[str, Any], name: str) -> list[Document]:
         return pipelines
     if not names_chunks(answer):
         raise ValueError(
-            f'{name} has "chunks": {chunks}, the stages on each rank, but does not name the items of each stage: if the '
-            'model has fewer items than stages, or the memories are too small, plan with fewer "chunks"; an answer of '
-            "an earlier Atoll must be requested again. Or pass the number of blocks of each stage, such as "
+            f'{name} has "chunks": {chunks}, the stages on each rank, but does not name the items of each stage: if '
+            'the model has fewer items than stages, or the memories are too small, plan with fewer "chunks"; an answer '
+            "of an earlier Atoll must be requested again. Or pass the number of blocks of each stage, such as "
             "plan=[4, 4, 4, 4] with two stages on each of 2 ranks"
         )
     return [{**pipeline, "stages": pipeline["chunked"]["stages"]} for pipeline in pipelines]

@@ -19,7 +19,7 @@ _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#
 _COMPUTE, _WAITING, _BOUND = "#0072b2", "#d9d9d9", "#d62728"
 _SYMBOLS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "triangle-down", "pentagon", "hexagon", "star",
             "bowtie")  # fmt: skip
-_MOST_POINTS = 300  # of a curve
+_MAX_POINTS = 300  # of a curve
 _FAR = 2.5  # times the values of the others
 _CONFIG = {"displaylogo": False, "responsive": True}
 
@@ -119,4 +119,4 @@ def _range(document: Document, numbers: str) -> list[float] | None:
 
 
 def _grid(end: float) -> list[int]:
-    return sorted({math.ceil(max(2, end) * step / _MOST_POINTS) for step in range(_MOST_POINTS + 1)})
+    return sorted({math.ceil(max(2, end) * step / _MAX_POINTS) for step in range(_MAX_POINTS + 1)})

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 SCHEMA = 1
-_MOST_DRAWN = 64  # ranks
+_MAX_DRAWN = 64  # ranks
 _PLAN_HELP = "A plan as JSON (see docs/simulate.md), or a request of `atoll plan layers`, with --layers."
 _LINKS_HELP = "The named links of the plan to use; repeat to compare several, or: all."
 
@@ -118,7 +118,7 @@ def _page(request: Mapping[str, Any], links: str | None) -> str:
         from atoll.planning.simulate_page import page
     except ImportError as error:
         raise typer.BadParameter(f"--html needs the package plotly ({error}): pip install plotly") from None
-    return page(answer_of(request, links, timeline=True), most_ranks=_MOST_DRAWN)
+    return page(answer_of(request, links, timeline=True), most_ranks=_MAX_DRAWN)
 
 
 def _write(path: str, text: str) -> None:

@@ -12,7 +12,7 @@ from atoll.planning.table import seconds_text
 
 Answer = dict[str, Any]
 _WIDTH = 120  # if the output is not a terminal
-_MOST_RANKS = 32  # with more, ranks with the same work share a line
+_MAX_RANKS = 32  # with more, ranks with the same work share a line
 _TIMES = ("computes", "optimises", "transfers", "reduces", "idle")
 
 
@@ -97,7 +97,7 @@ def _ranks(answer: Answer) -> Table:
     stages = _stages_of(answer)
     groups: dict[tuple[str, ...], list[int]] = {}
     for place, rank in enumerate(answer["ranks"]):
-        alone = (str(place),) if len(answer["ranks"]) <= _MOST_RANKS else ()
+        alone = (str(place),) if len(answer["ranks"]) <= _MAX_RANKS else ()
         groups.setdefault((rank["island"], rank["class"], stages.get(place, "-"), *alone), []).append(place)
     table = _table("ranks", "name", "island", "stages", *_TIMES, "memory", left=("name", "island", "stages"))
     for (island, kind, stage, *_), places in groups.items():

@@ -55,7 +55,7 @@ def fingerprint(
         for module in model.modules()
     ]
     facts = {
-        "version": VERSION, **surroundings(device, ranks_here), "layers": layers, "parameters": shapes,
+        "version": VERSION, **conditions(device, ranks_here), "layers": layers, "parameters": shapes,
         "training": model.training, "sizes": sizes, "accumulates": accumulates, "autocast": _autocast(device),
         "forward": None if forward is None else _function(forward), "sample": _shape(sample),
     }  # fmt: skip
@@ -63,7 +63,7 @@ def fingerprint(
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def surroundings(device: torch.device, ranks_here: int) -> dict[str, Any]:
+def conditions(device: torch.device, ranks_here: int) -> dict[str, Any]:
     """Returns what times depend on besides the model: hardware, versions, and the number of ranks on the host."""
     return {
         "device": _hardware(device), "torch": torch.__version__, "threads": torch.get_num_threads(),

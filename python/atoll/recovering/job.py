@@ -23,7 +23,7 @@ from atoll.recovering.steps import Applied, Step
 
 log = logging.getLogger("atoll.recovering")
 
-_MOST_TRIES = 20
+_MAX_TRIES = 20
 
 
 class _GroupLeftError(Exception):
@@ -181,7 +181,7 @@ class ElasticTrainer:
         """Waits for the next group and enters it. An empty reason: nothing has failed."""
         assert self._member is not None
         self._undo_step()
-        for _ in range(_MOST_TRIES):
+        for _ in range(_MAX_TRIES):
             if reason:
                 log.info("group %d is lost after step %d: %s", self.group, self._done, reason)
             self._member.ready(self.group, TORN if self._is_torn else self._done, self._suspects(reason), reason)
@@ -195,7 +195,7 @@ class ElasticTrainer:
                     raise
                 reason = str(error)
         raise RuntimeError(
-            f"{_MOST_TRIES} groups in a row were lost before a step was completed; the last one: {reason}"
+            f"{_MAX_TRIES} groups in a row were lost before a step was completed; the last one: {reason}"
         )
 
     def _undo_step(self) -> None:

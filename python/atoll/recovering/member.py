@@ -24,7 +24,7 @@ from atoll.recovering.notices import (
 )
 
 _CONNECT_TIMEOUT = timedelta(seconds=60)
-_LONGEST_ANSWER = timedelta(minutes=10)  # longer than ranks may wait for each other
+_MAX_ANSWER_DELAY = timedelta(minutes=10)  # longer than ranks may wait for each other
 _LOOK_S = 0.1
 _REDIS = ("redis", "rediss")
 
@@ -79,7 +79,7 @@ class Member:
 
     def roster(self) -> Roster:
         """Waits for the answer. Raises DistStoreError if none arrives or the store is gone."""
-        limit = 2 * self._timeout + _LONGEST_ANSWER
+        limit = 2 * self._timeout + _MAX_ANSWER_DELAY
         key = answer_key(self.name, self._asked)
         self.store.set_timeout(limit)
         try:

@@ -13,7 +13,7 @@ SUPERVISOR, MEMBER = "ATOLL_SUPERVISOR", "ATOLL_MEMBER"  # variables of a rank: 
 VOID, END = "void", "end"  # instead of a notice: it never arrived; there are no more
 FRESH, TORN = -1, -2  # instead of a number of steps
 _ROOT = "atoll/rosters/"
-_LONGEST_S = 1e15  # more than a timedelta holds
+_MAX_TIMEOUT_S = 1e15  # more than a timedelta holds
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Notice:
             raise _wrong("notice", "kind", found["kind"])
         if not all(isinstance(name, str) for name in suspects):
             raise _wrong("notice", "suspects", suspects)
-        if not 0 <= seconds <= _LONGEST_S:
+        if not 0 <= seconds <= _MAX_TIMEOUT_S:
             raise _wrong("notice", "timeout_s", seconds)
         return cls(**{**found, "suspects": tuple(suspects), "timeout_s": float(seconds)})
 

@@ -22,7 +22,7 @@ class Applied:
         self.begin()
 
     def begin(self) -> None:
-        self._begun, self._ended = 0, 0
+        self._started, self._ended = 0, 0
 
     @property
     def whole(self) -> bool:
@@ -32,7 +32,7 @@ class Applied:
     @property
     def torn(self) -> bool:
         """Whether only some have, or one was interrupted, so that parameters are between two steps."""
-        return self._begun > 0 and not (self.whole and self._begun == self._ended)
+        return self._started > 0 and not (self.whole and self._started == self._ended)
 
     def _before(self, *_: Any) -> None:
         if self.is_guarded and self._device.type != "cpu":
@@ -40,7 +40,7 @@ class Applied:
             torch.accelerator.synchronize(self._device)
             if has_failed():
                 raise torch.distributed.DistNetworkError("the group failed before the optimizer's step")
-        self._begun += 1
+        self._started += 1
 
     def _after(self, *_: Any) -> None:
         self._ended += 1

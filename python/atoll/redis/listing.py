@@ -9,7 +9,7 @@ from typing import Any
 from atoll import _C
 
 _TIMEOUT = timedelta(seconds=5)
-_MOST_SCORE = 1e100
+_MAX_SCORE = 1e100
 _SHOWN = ("rank", "island", "device", "score", "host", "pid")
 
 
@@ -40,7 +40,7 @@ def _score(member: dict[str, Any]) -> float | None:
     score = member.get("score")
     if not isinstance(score, int | float) or isinstance(score, bool):
         return None
-    return float(score) if 0 < score < _MOST_SCORE else None
+    return float(score) if 0 < score < _MAX_SCORE else None
 
 
 def _text(value: Any) -> str:

@@ -11,7 +11,7 @@ from html import escape
 
 from atoll.report.parts import evenly, folded, keys, number, table
 
-MOST_POINTS = 300  # per line; with more, means of neighbours are drawn
+MAX_POINTS = 300  # per line; with more, means of neighbours are drawn
 SIDE = 1000.0  # of the plot, in its own units
 COLOURS = ("blue", "orange", "green", "purple", "amber", "sky", "brown", "grey")
 
@@ -73,9 +73,9 @@ class Chart:
         )
 
     def _thinned(self) -> "Chart":
-        if len(self.x) <= MOST_POINTS:
+        if len(self.x) <= MAX_POINTS:
             return self
-        width = math.ceil(len(self.x) / MOST_POINTS)
+        width = math.ceil(len(self.x) / MAX_POINTS)
         starts = range(0, len(self.x), width)
 
         def mean(values: Sequence[float | None], start: int) -> float | None:

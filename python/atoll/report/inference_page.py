@@ -26,7 +26,7 @@ from atoll.report.records import Line
 WORTH = 0.05
 NEAR = 1.1
 GROUPS = 100  # groups of inferences whose percentiles are shown over time
-MOST_DIVISIONS = 4
+MAX_DIVISIONS = 4
 _WORDS = {"local": "by this machine alone", "server": "by the server alone", "mixed": "by both"}
 
 
@@ -154,10 +154,10 @@ def _divisions(of: Inferences) -> Iterator[str]:
         used[line["plan"]] = used.get(line["plan"], 0) + 1
     rows = [[name, f"{count:,}"] for name, count in sorted(used.items(), key=lambda item: -item[1])]
     yield table(("plan", "inferences in the record"), rows, "Plans that were used")
-    for division in of.divisions[:MOST_DIVISIONS]:
+    for division in of.divisions[:MAX_DIVISIONS]:
         yield lanes(division)
-    if len(of.divisions) > MOST_DIVISIONS:
-        yield f"<p>{len(of.divisions) - MOST_DIVISIONS} more divisions were used but are not drawn.</p>"
+    if len(of.divisions) > MAX_DIVISIONS:
+        yield f"<p>{len(of.divisions) - MAX_DIVISIONS} more divisions were used but are not drawn.</p>"
 
 
 def _link(of: Inferences) -> Iterator[str]:

@@ -10,7 +10,7 @@ from atoll.report.parts import heat, scaled
 from atoll.report.records import RecordError
 from atoll.report.steps import Summary, link_bytes
 
-MOST_RANKS = 64  # in a picture
+MAX_RANKS = 64  # in a picture
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def read_doctor(path: Path) -> Measured:
 def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
     """Yields the figures of links; nothing if no bytes were counted, as in a group of one rank or another backend."""
     sent = link_bytes(of.windows)
-    if not sent or len(of.devices) > MOST_RANKS:
+    if not sent or len(of.devices) > MAX_RANKS:
         return
     names = [str(rank) for rank in of.ranks]
     factor, unit = scaled(max(sent.values()), "B")
@@ -48,8 +48,8 @@ def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
         return
     if measured.ranks != len(of.devices):
         yield (
-            f"<p>The doctor measured {measured.ranks} ranks, but the training has {len(of.devices)}: the capacity of links "
-            f"is not compared.</p>"
+            f"<p>The doctor measured {measured.ranks} ranks, but the training has {len(of.devices)}: the capacity "
+            f"of links is not compared.</p>"
         )
         return
     shares = [

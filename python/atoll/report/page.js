@@ -1,4 +1,4 @@
-// Tells the numbers of the place that is pointed at, or gone to with the arrow keys.
+// Shows the values at the place under the pointer, or selected with the arrow keys.
 for (const figure of document.querySelectorAll("figure.chart")) {
   const data = JSON.parse(figure.querySelector("script").textContent);
   const picture = figure.querySelector("svg[role]");

@@ -16,7 +16,7 @@ from atoll.report.steps import summary
 from atoll.report.training_page import attempts, how_it_ended, training_sections
 from atoll.report.training_verdict import verdict
 
-MOST_SESSIONS = 4
+MAX_SESSIONS = 4
 
 
 def page(title: str, body: str) -> str:
@@ -40,7 +40,7 @@ def report(records: Sequence[Record], measured: Measured | None = None) -> tuple
     if any(training.windows for training in trainings):
         text, told = _training(trainings, measured)
         body, said = body + text, said + told
-    for session in _most_telling(sessions):
+    for session in _most_relevant(sessions):
         text, told = _session(session)
         body, said = body + text, said + told
     if not body:
@@ -49,7 +49,7 @@ def report(records: Sequence[Record], measured: Measured | None = None) -> tuple
             f"first one after an update interval (Settings(update_interval=50) steps)"
         )
     notes = [note for record in records for note in record.notes]
-    more = len([session for session in sessions if session.number]) - MOST_SESSIONS
+    more = len([session for session in sessions if session.number]) - MAX_SESSIONS
     if more > 0:
         notes.append(f"{more} more sessions have records here, with fewer inferences; give one file to see its session")
     return page("Atoll: report of a run", body + _notes(notes)), said
@@ -102,9 +102,9 @@ def _session(of: Inferences) -> tuple[str, list[Sentence]]:
     return head + "".join(inference_sections(of)), said
 
 
-def _most_telling(sessions: Sequence[Inferences]) -> list[Inferences]:
+def _most_relevant(sessions: Sequence[Inferences]) -> list[Inferences]:
     there = [session for session in sessions if session.number]
-    return sorted(there, key=lambda session: -session.number)[:MOST_SESSIONS]
+    return sorted(there, key=lambda session: -session.number)[:MAX_SESSIONS]
 
 
 def _notes(notes: Iterable[str]) -> str:

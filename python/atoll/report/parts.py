@@ -8,7 +8,7 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 
-MOST_ROWS = 60  # per table; of more, this many are shown, evenly chosen
+MAX_ROWS = 60  # per table; of more, this many are shown, evenly chosen
 PLAIN, GOOD, BAD = "plain", "good", "bad"  # kinds of sentences
 
 
@@ -38,7 +38,7 @@ def section(title: str, *content: str, about: str = "") -> str:
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str, numbers: bool = True) -> str:
     """Returns a table whose first column names the row."""
-    shown = evenly(rows, MOST_ROWS)
+    shown = evenly(rows, MAX_ROWS)
     more = f" {len(shown)} of {len(rows)} rows, evenly chosen." if len(shown) < len(rows) else ""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in columns)
     body = "".join(

@@ -128,8 +128,8 @@ def _of_lines(path: Path, lines: list[Line]) -> Record | None:
         return None
     if first["format"] > FORMAT:
         raise RecordError(
-            f"{path} was written by Atoll {first.get('atoll', '?')}, in format {first['format']}, but this one reads up to "
-            f"{FORMAT}: install that Atoll or a newer one"
+            f"{path} was written by Atoll {first.get('atoll', '?')}, in format {first['format']}, but this one reads "
+            f"up to {FORMAT}: install that Atoll or a newer one"
         )
     if first.get("kind") not in _KINDS:
         return None

@@ -105,7 +105,7 @@ def link_bytes(windows: Sequence[WindowRecord]) -> dict[tuple[int, int], float]:
     return found
 
 
-def telling_ranks(of: Summary, most: int) -> list[int]:
+def representative_ranks(of: Summary, most: int) -> list[int]:
     """Returns all ranks, or those that load and compute longest and those that wait longest."""
     if len(of.devices) <= most:
         return list(of.ranks)

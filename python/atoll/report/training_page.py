@@ -7,12 +7,12 @@ from atoll.report.charts import COLOURS, Chart, Series
 from atoll.report.links import Measured, link_use
 from atoll.report.parts import Bar, bars, keys, scaled, section, table
 from atoll.report.records import Training
-from atoll.report.steps import Summary, parts_of, telling_ranks
+from atoll.report.steps import Summary, parts_of, representative_ranks
 from atoll.watching.record import NEW_PLAN, WindowRecord
 
 LEGEND = (("loads", "amber"), ("computes", "blue"), ("waits for slower ranks", "grey"), ("exchanges", "purple"),
           ("rest", "brown"))  # fmt: skip
-MOST_CHARTS, MOST_LINES = 8, 8
+MAX_CHARTS, MAX_LINES = 8, 8
 
 
 def training_sections(training: Training, of: Summary, measured: Measured | None) -> Iterator[str]:
@@ -37,7 +37,7 @@ def _step_bars(of: Summary) -> str:
 def _rank_charts(training: Training, of: Summary) -> Iterator[str]:
     """Yields a chart over time for each rank."""
     windows = _same_ranks(training, of)
-    chosen = telling_ranks(of, MOST_CHARTS)
+    chosen = representative_ranks(of, MAX_CHARTS)
     factor, unit = scaled(max(window.wall_seconds for window in windows))
     if len(chosen) < len(of.devices):
         yield f"<p>Of {len(of.devices)} ranks, the {len(chosen)} that wait least and most.</p>"
@@ -83,7 +83,7 @@ def _distance(training: Training) -> Iterator[str]:
 
 def _shares(training: Training, of: Summary) -> Iterator[str]:
     windows = _same_ranks(training, of)
-    chosen = telling_ranks(of, MOST_LINES)
+    chosen = representative_ranks(of, MAX_LINES)
     series = [
         Series(of.name(rank), [float(window.batches[rank]) for window in windows], COLOURS[place % len(COLOURS)])
         for place, rank in enumerate(chosen)
@@ -117,7 +117,7 @@ def _noted(training: Training) -> Iterator[str]:
 
 def _communication(training: Training, of: Summary) -> Iterator[str]:
     windows = _same_ranks(training, of)
-    chosen = telling_ranks(of, MOST_LINES)
+    chosen = representative_ranks(of, MAX_LINES)
     kinds: list[tuple[str, str, Callable[[WindowRecord], tuple[float, ...]]]] = [
         ("Bridge", "Waits in collectives for other islands, in a step.", lambda window: window.bridge_seconds),
         ("Inside islands", "Time in collectives within the island, in a step, without the work of a vendor's library.",

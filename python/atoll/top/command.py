@@ -11,7 +11,7 @@ import typer
 
 from atoll.top.endpoint import DEFAULT, Endpoint, endpoints
 
-MOST_AT_ONCE = 16
+MAX_AT_ONCE = 16
 
 
 def top(
@@ -40,7 +40,7 @@ def top(
 
 
 def _ask(asked: Sequence[Endpoint]) -> None:
-    with ThreadPoolExecutor(min(MOST_AT_ONCE, len(asked)), "atoll-top") as pool:
+    with ThreadPoolExecutor(min(MAX_AT_ONCE, len(asked)), "atoll-top") as pool:
         list(pool.map(lambda endpoint: endpoint.ask(), asked))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 DEFAULT = "http://localhost:9400/metrics"
-SECONDS, MOST_BYTES = 2.0, 8 << 20  # limits of an answer
+SECONDS, MAX_BYTES = 2.0, 8 << 20  # limits of an answer
 Labels = tuple[tuple[str, str], ...]
 
 
@@ -73,8 +73,8 @@ def fetch(url: str, seconds: float = SECONDS) -> str:
     with urllib.request.urlopen(url, timeout=seconds) as answer:
         while part := answer.read1(1 << 16):
             data += part
-            if len(data) > MOST_BYTES:
-                raise ValueError(f"answers more than {MOST_BYTES >> 20} MiB")
+            if len(data) > MAX_BYTES:
+                raise ValueError(f"answers more than {MAX_BYTES >> 20} MiB")
             if time.monotonic() > until:
                 raise TimeoutError
     return str(data.decode("utf-8", errors="replace"))

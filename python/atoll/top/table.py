@@ -11,7 +11,7 @@ from atoll.report.parts import number, percent, seconds_text
 from atoll.top.endpoint import Endpoint, Sample
 from atoll.top.session import session_lines
 
-MOST_RANKS = 32  # per training; further ones are only counted
+MAX_RANKS = 32  # per training; further ones are only counted
 BAR = 22  # columns
 _PARTS = (("█", "blue", "computes"), ("▒", "yellow", "loads"), ("░", "bright_black", "waits"),
           ("▓", "magenta", "exchanges"))  # fmt: skip
@@ -81,7 +81,7 @@ def _ranks(sample: Sample, wall: float) -> Table:
                ("batch_samples", "compute_seconds", "input_seconds", "waiting_ratio", "exposed_seconds",
                 "bridge_seconds")}  # fmt: skip
     ranks = sorted(devices, key=lambda text: (len(text), text))
-    for rank in ranks[:MOST_RANKS]:
+    for rank in ranks[:MAX_RANKS]:
         own = {name: values.get(rank) for name, values in by_rank.items()}
         waits = own["waiting_ratio"] or 0.0
         table.add_row(
@@ -89,8 +89,8 @@ def _ranks(sample: Sample, wall: float) -> Table:
             _seconds(own["input_seconds"]), Text(f"{100 * waits:.0f} %", "yellow" if waits >= 0.05 else ""),
             _seconds(own["bridge_seconds"]), _bar(own, wall),
         )  # fmt: skip
-    if len(ranks) > MOST_RANKS:
-        table.add_row("...", f"{len(ranks) - MOST_RANKS} more")
+    if len(ranks) > MAX_RANKS:
+        table.add_row("...", f"{len(ranks) - MAX_RANKS} more")
     return table
 
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from atoll.watching.record import PlanEvent, WindowRecord, numbers
 
 SHOWN_WAIT = 0.05  # smaller waiting shares are not shown
-MOST_WAITING = 3
+MAX_WAITING = 3
 CLEAR = "\r\x1b[2K"  # the line that the cursor is in
 
 
@@ -45,8 +45,8 @@ def _waiting(record: WindowRecord) -> str:
     """Returns the ranks that wait most."""
     waits = sorted(((share, rank) for rank, share in enumerate(record.waiting)), key=lambda wait: (-wait[0], wait[1]))
     worth = [f"rank {rank} {100 * share:.0f} %" for share, rank in waits if share >= SHOWN_WAIT]
-    more = f" and {len(worth) - MOST_WAITING} more" if len(worth) > MOST_WAITING else ""
-    return ", ".join(worth[:MOST_WAITING]) + more if worth else f"no rank over {100 * SHOWN_WAIT:.0f} %"
+    more = f" and {len(worth) - MAX_WAITING} more" if len(worth) > MAX_WAITING else ""
+    return ", ".join(worth[:MAX_WAITING]) + more if worth else f"no rank over {100 * SHOWN_WAIT:.0f} %"
 
 
 def _seconds(value: float) -> str:

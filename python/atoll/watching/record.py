@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 NEW_PLAN, DRIFT, LEAVE_OUT, REPLICA_DRIFT = "new plan", "drift", "leave out", "replica drift"  # kinds of events
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class PlanEvent:
         the same as a share of its time. No ranks: earlier advice no longer applies. `devices`: of all ranks."""
         text = "all ranks are useful again: no rank should be left out any more"
         if ranks:
-            who = ", ".join(f"{rank} ({devices[rank]})" for rank in ranks[:MOST_NAMED])
-            who += f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else ""
+            who = ", ".join(f"{rank} ({devices[rank]})" for rank in ranks[:MAX_NAMED])
+            who += f" and {len(ranks) - MAX_NAMED} more" if len(ranks) > MAX_NAMED else ""
             text = (
                 f"leave rank{'s' if len(ranks) > 1 else ''} {who} out: a step would take {1e3 * seconds:.3g} ms "
                 f"({100 * gain:.0f} %) less; start the training without {'them' if len(ranks) > 1 else 'it'}"
@@ -125,7 +125,7 @@ class PlanEvent:
         return PlanEvent(**_known(value, PlanEvent))
 
 
-def numbers(values: tuple[int, ...], most: int = MOST_NAMED) -> str:
+def numbers(values: tuple[int, ...], most: int = MAX_NAMED) -> str:
     """Returns the first few values as text."""
     return " ".join(map(str, values[:most])) + (" ..." if len(values) > most else "")
 

@@ -22,7 +22,7 @@ from atoll.watching.record import PlanEvent, WindowRecord
 
 FORMAT = 1  # of lines; changes when their meaning changes
 SUFFIX = ".run.jsonl"
-MOST_BYTES = 16 << 20
+MAX_BYTES = 16 << 20
 THINNED = ("window", "inference", "state")
 _numbers = count()
 
@@ -31,7 +31,7 @@ class RunFile:
     """One record file. It is created at once, so that an unusable folder raises ValueError at the start of the run."""
 
     def __init__(
-        self, folder: str, kind: str, about: Mapping[str, Any], most_bytes: int = MOST_BYTES,
+        self, folder: str, kind: str, about: Mapping[str, Any], most_bytes: int = MAX_BYTES,
         now: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
         self._most, self._now = most_bytes, now

@@ -145,7 +145,7 @@ class _BucketWeights(_DdpWeights):
         buffer = bucket.buffer()
         if self._inner is not None:
             self._weigh_bucket(buffer, self.group.size())
-            with refusals.told_to(self.group, "communication hook"):
+            with refusals.reported_to(self.group, "communication hook"):
                 result = self._inner(self._inner_state, bucket)
             return result.then(self._last) if is_last else result
         self._weigh_bucket(buffer, 1)

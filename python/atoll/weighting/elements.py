@@ -33,6 +33,7 @@ def counted(elements: Callable[[Any], float], batches: Sequence[Any], samples: S
     for count in counts:
         if not 0 <= count < float("inf"):
             raise ValueError(
-                f"elements(batch) returned {count}: expected the number of elements that the batch's loss is the mean of"
+                f"elements(batch) returned {count}: expected the number of elements that the batch's loss is the "
+                "mean of"
             )
     return counts

@@ -35,7 +35,8 @@ def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
         name = type(module).__name__
         if any(word in name.lower() for word in IN_BATCH_LOSSES):
             found.append(
-                f"{name} compares samples of one batch: its loss depends on which samples share a batch, whatever the weights"
+                f"{name} compares samples of one batch: its loss depends on which samples share a batch, whatever the "
+                "weights"
             )
     return found
 

@@ -180,7 +180,7 @@ group's timeout and {LATE_S:g} s more, the others at most {DEATH_S:g} s after it
 {table(facts, "otherwise")}
 - Time: from the fault to the exception of the trial's last rank; inside a call, from the call on if that is later.
 - A slow rank, and a store that is lost when groups have been made, must be no exception at all.
-- Right rank named: the exception says something of the rank that the fault happened to, not only of the one that reported it.
+- Right rank named: the exception names the rank that the fault happened to, not only the one that reported it.
 - Other: a crash, an exception where none belongs, or none where one does.
 """
 

@@ -170,6 +170,7 @@ def run(
     return [done[rank].details[0] for rank in range(len(layout))]
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("layout", [later("ABAB"), "AAbB"])
 def test_some_operations(tmp_path: Path, layout: str) -> None:
     """Small sizes only: large ones are too rare to fill the caches so early."""

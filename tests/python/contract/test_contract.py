@@ -24,7 +24,7 @@ from support import BACKEND, Ranks, later
 MODULES = [contract_reductions, contract_moves, contract_messages, contract_work, contract_errors]
 PROPERTIES = [(module.__name__, each.__name__) for module in MODULES for each in module.PROPERTIES]
 ASKED = [
-    later(place, name) if place.later else (place, name)
+    (place, name) if place.kept is None or name[1] in place.kept else later(place, name)
     for place in EVERYWHERE
     for name in PROPERTIES
     if name[1] not in place.not_asked

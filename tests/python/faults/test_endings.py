@@ -204,6 +204,7 @@ def spawn_beside(me: Me) -> None:
     me.check_sum()
 
 
+@pytest.mark.verify
 def test_spawned_child(tmp_path: Path) -> None:
     with Job(tmp_path, unmark_daemon, "AB", (spawn_beside,)) as job:
         job.wait_for("end")

@@ -234,7 +234,6 @@ def leave(me: Me, way: Callable[[], None], pending: bool) -> None:
 @pytest.mark.parametrize(
     ("way", "pending"),
     [
-        (end_normally, True),
         (end_at_once, True),
         *(later(way, pending) for way in WAYS for pending in (False, True)),
     ],

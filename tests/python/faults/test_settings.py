@@ -112,7 +112,7 @@ def test_wrong_value_on_one_rank(tmp_path: Path, wrong: int) -> None:
         assert "ATOLL_HEARTBEAT" in event.details[1]
 
 
-@pytest.mark.parametrize("missing", [0, later(1), later(2), 3])
+@pytest.mark.parametrize("missing", [0, later(1), later(2), later(3)])
 def test_missing_rank(tmp_path: Path, missing: int) -> None:
     present = [rank for rank in range(4) if rank != missing]
     with Job(tmp_path, meet_and_join, "AABB", start=present) as job:

@@ -20,7 +20,7 @@ from guarded import Guarded
 from mutations import Sample, graph_of, mutated, name_of, sample_of
 from one_node import Call, call_with, graph_json, padded, tensors_of
 from operator_calls import FAMILIES
-from support import later
+from support import sampled
 
 REFUSED = torch.distributed.DistNetworkError
 LIMITS = json.dumps({"node_bytes": 64 << 20, "operations": 1e9})
@@ -47,10 +47,11 @@ def samples(seed: int) -> Iterator[tuple[Sample, list[dict[str, Any]]]]:
                 yield sample_of(call)
 
 
-LIKE_OTHERS = {"resnet152", "vgg19"}  # and slower; `make verify` has them
+# `make verify` has them.
+LIKE_OTHERS = {"resnet152", "resnet101", "vgg19", "convnext", "regnet", "efficientnet", "occupancy", "bert", "encoder"}
 
 
-@pytest.mark.parametrize("name", [later(name) if name in LIKE_OTHERS else name for name in EXAMPLES])
+@pytest.mark.parametrize("name", sampled(EXAMPLES, LIKE_OTHERS))
 def test_models_are_admitted(name: str) -> None:
     _C.infer_admit(to_text(captured(name).bundle.graph).decode())
 

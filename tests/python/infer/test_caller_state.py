@@ -154,7 +154,8 @@ def plain(net: Net, x: torch.Tensor) -> str:
 @pytest.mark.parametrize("state", STATES)
 def test_no_state_reaches_what_is_captured(state: str, net: Net, x: torch.Tensor, plain: str) -> None:
     with STATES[state](), Session(net, (x,), profile_seconds=0.0) as session:
-        assert session.bundle.hash == plain
+        pass
+    assert session.bundle.hash == plain
 
 
 def test_a_state_is_restored_afterwards(session: Session, x: torch.Tensor) -> None:

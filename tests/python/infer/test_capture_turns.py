@@ -98,7 +98,7 @@ def test_a_trace_of_the_programs_own_can_finish(monkeypatch: pytest.MonkeyPatch)
         export = pool.submit(torch.export.export, other, (X,), strict=False)
         assert other.is_tracing.wait(SECONDS)
         with monkeypatch.context() as patched:
-            patched.setattr(turns, "_MOST_SECONDS", 0.05)
+            patched.setattr(turns, "_MAX_SECONDS", 0.05)
             with pytest.raises(ExportError, match=r"torch\.export has been tracing for"):
                 capture(model, X)
         captured = pool.submit(capture, model, X)

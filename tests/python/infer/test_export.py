@@ -260,7 +260,7 @@ def test_paths_that_depend_on_values() -> None:
         (lambda _, x: functional.relu(x, inplace=True), "forward changes its input x in place"),
         (lambda self, x: x + self.count.add_(1), "forward changes count in place, but a session keeps no state"),
         (lambda _, x: 3, "forward returns no tensor"),
-        (lambda _, x: {"y": {x}}, "output['y'] is a builtins.set, which is not a tensor, number, text, tuple"),
+        (lambda _, x: {"y": {x}}, "output['y'] is a builtins.set, which is not a tensor, number, string, tuple"),
         (lambda _, x: {1.5: x}, "output has the key 1.5"),
         (lambda _, x: x + undefined, "NameError: name 'undefined' is not defined"),  # noqa: F821
         (lambda _, x: x @ x, "forward cannot be captured"),

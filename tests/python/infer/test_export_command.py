@@ -82,7 +82,7 @@ def test_named_inputs(folder: Path) -> None:
     ("model", "output", "message"),
     [
         ("export_me", "out", "'export_me': give MODULE:FUNCTION, such as my_models:vgg"),
-        ("no_such_module:one", "out", "no_such_module:one is not found from"),
+        ("no_such_module:one", "out", "no_such_module:one was not found from"),
         ("export_me:two", "out", "export_me:two was not found from"),
         ("export_me:alone", "out", "export_me:alone returns a Net: return (model, inputs)"),
         ("export_me:training", "out", "export_me:training: the model is in training mode: call eval() first"),

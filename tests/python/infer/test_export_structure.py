@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from atoll.infer import BundleError, ExportError, InputError
 from atoll.infer.inputs import Inputs
-from atoll.infer.structure import MOST_LEVELS, Structure
+from atoll.infer.structure import MAX_LEVELS, Structure
 
 
 class Pair(NamedTuple):
@@ -136,11 +136,11 @@ def test_classes_of_one_name() -> None:
 
 def test_too_deep() -> None:
     value: Any = tensor()
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         value = [value]
     structure, tensors = Structure.of(value, "value")
     assert same(Structure.from_json(structure.to_json()).build(tensors), value)
-    with pytest.raises(ExportError, match=f"nested deeper than {MOST_LEVELS}"):
+    with pytest.raises(ExportError, match=f"nested deeper than {MAX_LEVELS}"):
         Structure.of([value], "value")
 
 

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from atoll.infer import ExportError, InputError, Session, capture, comparison, run_graph
 from captured import Sides
+from support import later
 
 FAST = {"profile_seconds": 0.0}
 X = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
@@ -43,7 +44,7 @@ def encoder(**options: Any) -> nn.Module:
     return nn.TransformerEncoder(layer, 2, **options).eval()
 
 
-@pytest.mark.parametrize("mask", [MASK, torch.zeros_like(MASK)], ids=["padded", "not padded in the example"])
+@pytest.mark.parametrize("mask", [later(MASK), torch.zeros_like(MASK)], ids=["padded", "not padded in the example"])
 def test_padded_places_that_a_fast_path_sets_to_zero(mask: torch.Tensor) -> None:
     model = nn.ModuleDict({"body": encoder()}).eval()
     model.forward = lambda x, mask: model["body"](x, src_key_padding_mask=mask)  # type: ignore[method-assign]

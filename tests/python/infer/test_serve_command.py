@@ -63,7 +63,7 @@ def test_a_key_that_is_there_is_kept(tmp_path: Path) -> None:
         (["--listen", "localhost:99999"], "give HOST:PORT"),
         (["--listen", "localhost:4\u00b2"], "give HOST:PORT"),
         (["--listen", "no.such.host.invalid:1"], "no.such.host.invalid"),
-        (["--cache-size", "much"], "--cache-size 'much' is no size"),
+        (["--cache-size", "much"], "--cache-size 'much' is not a valid size"),
         (["--metrics", "70000"], "--metrics"),
         (["--drain", "inf"], "--drain"),
         (["--device", "cuda:7"], "cuda:7"),

@@ -6,8 +6,6 @@ import io
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 import time
 import warnings
@@ -22,6 +20,7 @@ from torch import nn
 
 import atoll.infer
 from atoll.infer import InputError, Session
+from support import run_script
 
 FAST = {"profile_seconds": 0.0}
 
@@ -156,7 +155,7 @@ def test_the_seconds_of_a_submitted_inference_begin_with_its_submission(session:
 
 
 def test_what_waits_has_a_bound(session: Session, image: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("atoll.infer.session._MOST_WAITING", 3)
+    monkeypatch.setattr("atoll.infer.session._MAX_WAITING", 3)
     session.submit(image).result(60)
     assert session._queue is not None
     is_held, gate = threading.Event(), threading.Event()
@@ -364,7 +363,8 @@ torch.testing.assert_close(found.cpu(), wanted)
 
 def test_an_attached_module_answers_on_its_device() -> None:
     """Runs in a process of its own, because simulated devices stay for all tests of a process."""
-    subprocess.run([sys.executable, "-c", ON_A_DEVICE], check=True, timeout=300)
+    (done,) = run_script(ON_A_DEVICE, 1)
+    assert done.returncode == 0, done.stderr
 
 
 def test_copies_of_an_attached_module_are_plain(net: Net, image: torch.Tensor) -> None:

@@ -88,7 +88,9 @@ say("answered")
         assert program.end() == (0, "")
 
 
-@pytest.mark.parametrize("call", ["session(x)", later("session.report()"), "net(x)", "session.submit(x).result()"])
+@pytest.mark.parametrize(
+    "call", ["session(x)", later("session.report()"), "net(x)", later("session.submit(x).result()")]
+)
 def test_daemon_threads_do_not_abort_the_end(call: str, tmp_path: Path) -> None:
     source = f"""
 net = nn.ReLU().eval()

@@ -134,7 +134,7 @@ def test_another_key_is_refused_and_the_robot_goes_on(net: Net, server: Serve, t
         eventually(lambda: "key" in session.report()["link"]["refusal"], "the key is refused")
         with pytest.raises(RefusedError, match="copy of the server's key file"):
             session.wait_until_ready(READY_S)
-        with pytest.warns(UserWarning, match=r"computed here alone: .* does not hold this key"):
+        with pytest.warns(UserWarning, match=r"computes everything alone: .* does not hold this key"):
             check(net, session, 0)
 
 

@@ -23,7 +23,7 @@ from pipeline_models import (
     train_alone,
     train_together,
 )
-from support import Ranks
+from support import Ranks, crossed, later
 
 STEPS = 3
 
@@ -54,16 +54,16 @@ def train_and_compare(
     ("model", "schedule", "plan", "micro_batches"),
     [
         ("llama", "1f1b", [1, 3], 4),
-        ("llama", "gpipe", "equal", 3),
-        ("gpt2", "1f1b", [0, 4], 2),  # the embedding alone
+        later("llama", "gpipe", "equal", 3),
+        later("gpt2", "1f1b", [0, 4], 2),  # the embedding alone
         ("gpt2", "gpipe", [6, 1], 1),  # the head alone
-        ("qwen2", "1f1b", [4, 0], 5),
+        later("qwen2", "1f1b", [4, 0], 5),
         ("llama", "interleaved", [1, 1, 1, 1], 4),
-        ("gpt2", "interleaved", [1, 2, 3, 1], 2),
+        later("gpt2", "interleaved", [1, 2, 3, 1], 2),
         ("llama", "zero-bubble", [3, 1], 4),
-        ("gpt2", "zero-bubble", [0, 2, 1, 1], 2),
+        later("gpt2", "zero-bubble", [0, 2, 1, 1], 2),
         ("qwen2", "zbv", [1, 1, 2, 0], 4),
-        ("llama", "zbv", [2, 2, 2, 1], 2),
+        later("llama", "zbv", [2, 2, 2, 1], 2),
     ],
 )
 def test_two_ranks(ranks: Ranks, model: str, schedule: str, plan: list[int] | str, micro_batches: int) -> None:
@@ -156,8 +156,7 @@ def shared_weight_body(rank: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", ["AABB"], indirect=True)
-@pytest.mark.parametrize("model", ["llama", "gpt2"])
-@pytest.mark.parametrize("shares", [2, [3, 2]])
+@pytest.mark.parametrize(("shares", "model"), crossed([2, [3, 2]], ["llama", "gpt2"]))
 def test_pipelines_side_by_side(ranks: Ranks, model: str, shares: int | list[int]) -> None:
     ranks.run(side_by_side_body, model, shares)
 

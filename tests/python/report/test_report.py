@@ -141,7 +141,7 @@ def test_restarts_are_listed_and_the_last_is_shown(tmp_path: Path) -> None:
     page, _ = page_of(tmp_path)
     assert "400 steps on 4 ranks" in page.text
     assert "Records of trainings in this folder" in page.text
-    assert page.text.count("none: the process was killed, or still runs") == 2
+    assert page.text.count("unknown: the process was killed, or is still running") == 2
 
 
 def test_many_ranks_and_many_windows_stay_a_small_page(tmp_path: Path) -> None:
@@ -188,8 +188,8 @@ def test_a_page_of_inferences(tmp_path: Path) -> None:
     ) if said not in page.text] == []  # fmt: skip
     titles = re.findall(r"<h3>(.*?)</h3>", text)
     assert titles == [
-        "Latency", "Missed deadlines", "Who answered", "What this machine does in the meantime", "Operators of plan rows",
-        "Bandwidth", "Bytes of an inference", "Energy of an inference",
+        "Latency", "Missed deadlines", "Who answered", "What this machine does in the meantime",
+        "Operators of plan rows", "Bandwidth", "Bytes of an inference", "Energy of an inference",
     ]  # fmt: skip
     assert len(page.of("rect", "event")) == 7
     assert "&lt;relu&gt;" in text

@@ -211,7 +211,7 @@ def test_states_that_cannot_be_used(rank: int, size: int) -> None:
     loader, state = middle()
     damaged = "it is damaged, use another checkpoint"
     bad: list[tuple[Any, str]] = [
-        (None, "a state is a dictionary, as DataLoader.state_dict.. gives it; this is a NoneType"),
+        (None, "a state must be a dictionary from DataLoader.state_dict.., not a NoneType"),
         ([1, 2], "not a list"),
         ({}, "the state has version None, but this Atoll reads version 1: resume with the Atoll that saved it"),
         (state | {"version": 9}, "the state has version 9, but this Atoll reads version 1"),

@@ -168,7 +168,7 @@ class Sleeping(nn.Module):
 
 @on_layouts("AAA")
 def test_a_hundred_times_slower(rank: int, size: int) -> None:
-    batch, epochs = 60, 3
+    batch, epochs = 60, 2
     net = Sleeping()
     model = DistributedDataParallel(net)
     settings = atoll.Settings(reuse=False, update_interval=2)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.loading.notes import MOST_NAMES, NOTED_NUMBERS, Notes, together
+from atoll.loading.notes import MAX_NAMES, NOTED_NUMBERS, Notes, together
 from atoll.report.page import report
 from atoll.report.records import Training, read
 from atoll.watching.options import Watch
@@ -96,5 +96,5 @@ def test_notes_that_cannot_be_shown() -> None:
     notes = Notes()
     with pytest.raises(ValueError, match="loss has 2 elements: give a single number"):
         notes.add(1.0, {"loss": torch.zeros(2)})
-    with pytest.raises(ValueError, match=f"is one name too many: at most {MOST_NAMES} can be shown"):
-        notes.add(1.0, {f"name{place}": 0.0 for place in range(MOST_NAMES + 1)})
+    with pytest.raises(ValueError, match=f"is one name too many: at most {MAX_NAMES} can be shown"):
+        notes.add(1.0, {f"name{place}": 0.0 for place in range(MAX_NAMES + 1)})

@@ -96,7 +96,7 @@ def train(chance: random.Random, samples: int, seed: int) -> dict[int, list[int]
     return found
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(1, 150), st.integers(0, 10**6))
 def test_every_sample_once(samples: int, seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -58,6 +58,7 @@ def test_workers_do_not_go_on_with_what_measured(ranks: Ranks, file: Path) -> No
     ranks.run(each_line_once, str(file), "fork", 3, ["fresh", "cached"])
 
 
+@pytest.mark.verify
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 def test_workers_that_are_started_again(ranks: Ranks, file: Path) -> None:
     ranks.run(each_line_once, str(file), "spawn", 1, ["fresh"])

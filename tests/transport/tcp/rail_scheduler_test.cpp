@@ -30,10 +30,10 @@ class Network {
 
   explicit Network(std::vector<Path> paths)
       : paths_(std::move(paths)),
-        carried_(paths_.size(), 0),
-        free_(paths_.size(), 0),
-        heard_(paths_.size(), 0),
-        acknowledgements_(paths_.size(), 0) {
+        carried_(paths_.size()),
+        free_(paths_.size()),
+        heard_(paths_.size()),
+        acknowledgements_(paths_.size()) {
     for (std::size_t i = 0; i < paths_.size(); ++i) {
       scheduler.open(i, {.bytes_per_second = paths_[i].expected, .latency_seconds = paths_[i].latency}, at(0));
     }
@@ -278,7 +278,6 @@ TEST(RailScheduler, AFastRailKeepsItsRateWhateverItsLatency) {
   }
 }
 
-/// As when both sides send at once: acknowledgements queue after the peer's messages.
 TEST(RailScheduler, MessagesThatLeaveBeforeTheLastIsAcknowledgedTellTheRate) {
   RailScheduler scheduler;
   RailScheduler::Time now = RailScheduler::Time{} + std::chrono::hours(1);

@@ -10,7 +10,7 @@ from typing import Any
 from atoll.infer.planning.watts import STATES
 
 VERSION = 1  # of our own files
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 _ADVICE = 'give a published profile (with "layers") or a measured model (with "atoll_operators")'
 
 
@@ -98,8 +98,8 @@ def json_of(path: str, advice: str = _ADVICE) -> Any:
         raise ValueError(f"{path} is a folder: {way_out}")
     try:
         size = Path(path).stat().st_size
-        if size > _MOST_BYTES:
-            raise ValueError(f"{path} has {size} bytes: give a profile of at most {_MOST_BYTES}")
+        if size > _MAX_BYTES:
+            raise ValueError(f"{path} has {size} bytes: give a profile of at most {_MAX_BYTES}")
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}: {advice}") from None

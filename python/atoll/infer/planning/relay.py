@@ -20,12 +20,12 @@ from atoll.infer.planning.trace import Carrier, Trace
 
 UP, DOWN = 0, 1  # towards the target, and back
 _PIECE_SECONDS = 0.001  # of the path at its current rate; pieces are forwarded whole
-_LEAST_PIECE, _MOST_PIECE = 1448, 1 << 16
+_MIN_PIECE, _MAX_PIECE = 1448, 1 << 16
 _BACKLOG = 0.002  # seconds that a path may be ahead before its sender must wait
 _CATCH_UP = 0.1  # seconds that the relay may make up for after waking up late while its sender waited
 _SOCKET_BYTES = 1 << 17  # size of the system's queues
-_MOST_WAITING = 1 << 20  # bytes that may wait here for a receiver, besides those in transit if the path has a rate
-_LONGEST_WAIT = 0.5
+_MAX_WAITING = 1 << 20  # bytes that may wait here for a receiver, besides those in transit if the path has a rate
+_MAX_WAIT = 0.5
 _CONNECT_SECONDS = 5.0  # time limit for the target to accept
 _SELECTABLE = 1024  # select() does not support descriptors from this number on
 
@@ -162,7 +162,7 @@ class Relay:
         now = time.monotonic()
         readers: list[socket.socket] = [self._listener, self._wake]
         writers: list[socket.socket] = []
-        until = now + _LONGEST_WAIT
+        until = now + _MAX_WAIT
         for pair in self._pairs:
             for pipe in pair:
                 ready = self._ready_to_read(pipe, now)
@@ -200,7 +200,7 @@ class Relay:
             self._pairs.remove(pair)
 
     def _ready_to_read(self, pipe: Pipe, now: float) -> float:
-        is_full = pipe.waiting >= _MOST_WAITING and (self._carriers is None or pipe.is_due(now))
+        is_full = pipe.waiting >= _MAX_WAITING and (self._carriers is None or pipe.is_due(now))
         if pipe.ended or is_full:
             return math.inf
         if self._carriers is not None:
@@ -211,9 +211,9 @@ class Relay:
         now = time.monotonic()
         carrier = self._carriers[pipe.way] if self._carriers is not None else None
         begin = self._begin or 0.0
-        most = _MOST_PIECE
+        most = _MAX_PIECE
         if carrier is not None:
-            most = min(max(int(carrier.rate(now - begin) * _PIECE_SECONDS), _LEAST_PIECE), _MOST_PIECE)
+            most = min(max(int(carrier.rate(now - begin) * _PIECE_SECONDS), _MIN_PIECE), _MAX_PIECE)
         try:
             data = pipe.source.recv(most)
         except BlockingIOError:

@@ -16,7 +16,7 @@ COLUMNS = ("seconds", "up_bytes_per_second", "down_bytes_per_second")
 BIN_SECONDS = 0.1  # of our own recordings
 _OURS = f"the columns {','.join(COLUMNS)}"
 _PUBLISHED = "t_seconds,mbps"
-_MOST_LINES = 10_000_000
+_MAX_LINES = 10_000_000
 _JITTER = 0.01  # of a bin
 
 
@@ -109,8 +109,8 @@ def _trace_of(path: str, names: list[str], rows: Iterable[dict[str, Any]]) -> Tr
     up: list[float] = []
     down: list[float] = []
     for number, row in enumerate(rows, start=2):
-        if number > _MOST_LINES:
-            raise ValueError(f"{path} has more than {_MOST_LINES} lines: split it into several traces")
+        if number > _MAX_LINES:
+            raise ValueError(f"{path} has more than {_MAX_LINES} lines: split it into several traces")
         where = f"{path}, line {number}"
         times.append(_number(where, row, COLUMNS[0] if is_ours else "t_seconds"))
         if is_ours:

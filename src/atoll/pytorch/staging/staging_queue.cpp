@@ -63,13 +63,13 @@ StagingQueue::EntryPtr StagingQueue::enqueue(const std::shared_ptr<StagedOperati
 void StagingQueue::load() {
   {
     std::unique_lock lock(mutex_);
-    admit(lock);
+    grant_slots(lock);
   }
   issuer_->run();
 }
 
 // Holding the lock keeps the requests for turns in the order of the chunks.
-void StagingQueue::admit(std::unique_lock<std::mutex>& /*lock*/) {
+void StagingQueue::grant_slots(std::unique_lock<std::mutex>& /*lock*/) {
   while (admitted_ < std::min(entries_.size(), slots_.size())) {
     const EntryPtr entry = entries_[admitted_++];
     const auto go = [issuer = issuer_, self = shared_from_this(), entry](const std::exception_ptr& turn) {
@@ -169,7 +169,7 @@ void StagingQueue::store_through(const EntryPtr& entry, const std::exception_ptr
   entry->error = turn;
   while (!is_closed_ && !entries_.empty() && entries_.front()->may_store) store_front(lock);
   if (is_closed_) return;
-  admit(lock);
+  grant_slots(lock);
 }
 
 // Releases the lock while it stores.

@@ -97,7 +97,7 @@ class StagingQueue : public std::enable_shared_from_this<StagingQueue> {
   void close();
 
  private:
-  void admit(std::unique_lock<std::mutex>& lock);
+  void grant_slots(std::unique_lock<std::mutex>& lock);
   void request_stores(std::unique_lock<std::mutex>& lock);
   void load_entry(const EntryPtr& entry, const std::exception_ptr& turn);
   void store_through(const EntryPtr& entry, const std::exception_ptr& turn);

@@ -213,7 +213,10 @@ void bind_backend(py::module_& module) {
 }  // namespace atl::pytorch
 
 PYBIND11_MODULE(_C, module) {
-  atl::logging::install_spdlog_sink();
+  try {
+    atl::logging::install_spdlog_sink();
+  } catch (const atl::Error&) {  // an unknown level; groups, sessions and servers refuse it when they are made
+  }
   py::module_::import("torch");  // registers the base classes
   atl::pytorch::bind_places(module);
   atl::pytorch::bind_network_memory(module);

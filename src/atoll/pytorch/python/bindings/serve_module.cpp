@@ -8,6 +8,7 @@
 #include <string>
 
 #include "atoll/infer/serve/server.h"
+#include "atoll/logging/spdlog_sink.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/process/interrupts.h"
@@ -82,6 +83,7 @@ void bind_serve(py::module_& module) {
   py::class_<Server, std::shared_ptr<Server>>(module, "InferServer")
       .def(py::init([](const py::dict& given) {
              return translated([&] {
+               logging::install_spdlog_sink();
                const ServerOptions options = options_of(given);
                const ReleaseGil released;
                // Its destructor waits for its threads, which may be writing to a disk.

@@ -21,6 +21,7 @@
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/session/session.h"
 #include "atoll/infer/session/session_checks.h"
+#include "atoll/logging/spdlog_sink.h"
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/timeline.h"
 #include "atoll/pytorch/aten/aten_tensor.h"
@@ -229,6 +230,7 @@ std::unique_ptr<InferSession> make_session(const py::dict& given, const py::byte
                                            const py::bytes& hash, const std::string& device, const py::object& engine,
                                            const std::vector<at::Tensor>& example) {
   return translated([&] {
+    logging::install_spdlog_sink();
     infer::SessionOptions options = session_options(given);
     const bool is_package = py::isinstance<py::str>(engine);
     const std::string package = is_package ? engine.cast<std::string>() : std::string();
