@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Redis server of a job is lost under `atoll run`: the job goes on, or ends soon with an error that names it."""
 
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -51,7 +52,7 @@ def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[RedisServ
 
 def of_launchers(job: Launched, text: str) -> bool:
     """Returns whether the command itself printed it, whose lines have no island."""
-    return any(text in line and not line.startswith("[") for line in job.text.splitlines())
+    return any(text in line and not re.match(r"\[(fast|slow):\d+\] ", line) for line in job.text.splitlines())
 
 
 @pytest.mark.parametrize(
