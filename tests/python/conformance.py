@@ -108,7 +108,7 @@ def contract_text() -> str:
         "|---|---:|---:|---|---:|---:|",
     ]
     for place in EVERYWHERE:
-        asked = sum(where is place for where, _ in ASKED)
+        asked = sum(place in getattr(case, "values", case) for case in ASKED)
         lacks = len({lack.reason for rows in place.lacks.values() for lack in rows.values()
                      if lack.alone or len(place.layout) > 1})  # fmt: skip
         islands = len(set(place.layout)) if place.backend == "atoll" else "-"

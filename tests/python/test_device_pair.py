@@ -81,7 +81,7 @@ def test_registered_memory_of_devices() -> None:
         ranks.stop()
     for rank, said in enumerate((first, second)):
         assert f"rank {1 - rank}: no link over UCX is open there" in said[0]
-    assert "a direct message of 8000 bytes came for a receive of 8008" in second[1]
+    assert "a direct message of 8000 bytes arrived for a receive of 8008" in second[1]
 
 
 def not_registered(rank: int) -> str:

@@ -187,7 +187,7 @@ def test_a_rank_that_cannot_join_is_reported(setup: str, expected: str) -> None:
 def test_a_device_that_is_not_there() -> None:
     (done,) = run_script(module_source("atoll.doctor", "--device", "warp"), 1)
     assert done.returncode == 1
-    assert "rank 0 cannot look at the ranks: device 'warp' is not on " in " ".join(done.stdout.split())
+    assert "rank 0 cannot look at the ranks: device 'warp' is not available on " in " ".join(done.stdout.split())
 
 
 def test_a_missing_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,13 +41,17 @@ def test_lines_from_the_level_on(tmp_path: Path, level: str, levels: set[str]) -
     assert level != "off" or not found, text
 
 
-def test_an_unknown_level_is_refused_by_a_session() -> None:
+def test_an_unknown_level_is_refused_by_a_session(tmp_path: Path) -> None:
     program = """
-import torch, atoll
-atoll.infer.Session(torch.nn.Linear(2, 2), (torch.ones(1, 2),), server="127.0.0.1:1")
+import sys, torch, atoll
+net, example = torch.nn.Linear(2, 2), (torch.ones(1, 2),)
+atoll.infer.Session(net, example, server="127.0.0.1:1", key_file=sys.argv[1])
 """
+    key_file = tmp_path / "key"
+    key_file.write_text("0" * 64)
+    key_file.chmod(0o600)
     environment = {**os.environ, "ATOLL_LOG_LEVEL": "loud"}
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, "-c", program, str(key_file)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert 'ValueError: ATOLL_LOG_LEVEL is "loud"; it may be debug, info, warning, error or off' in done.stderr

@@ -96,10 +96,10 @@ def test_a_roster_is_read_or_refused(text: str) -> None:
     ("text", "said"),
     [
         ("[]", "a notice must have the keys member, kind, number"),
-        (NOTICE.text().replace("40", '"many"'), "the step of a notice is 'many'"),
-        (NOTICE.text().replace('["1.0", "2.0"]', "[[]]"), r"the suspects of a notice is \[\[\]\]"),
-        (NOTICE.text().replace('"ready"', '"gone"'), "the kind of a notice is 'gone'"),
-        (NOTICE.text().replace("60.0", "-1"), "the timeout_s of a notice is -1"),
+        (NOTICE.text().replace("40", '"many"'), "the step of a notice is invalid: 'many'"),
+        (NOTICE.text().replace('["1.0", "2.0"]', "[[]]"), r"the suspects of a notice is invalid: \[\[\]\]"),
+        (NOTICE.text().replace('"ready"', '"gone"'), "the kind of a notice is invalid: 'gone'"),
+        (NOTICE.text().replace("60.0", "-1"), "the timeout_s of a notice is invalid: -1"),
         (DEEP, "too deeply"),
     ],
 )

@@ -104,7 +104,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("a:1,env=1A=2", "env=1A=2 sets no variable"),
         ("a:1,env=A=1,env=A=2", "env=A= is given twice, as '1' and '2': remove one"),
         ("a:1,env=ATOLL_ISLAND=b", "env=ATOLL_ISLAND=b: the island's name is 'a': change it there"),
-        ("a:1,env=ATOLL_DEVICE=cpu", "env=ATOLL_DEVICE=cpu: write device=cpu"),
+        ("a:1,env=ATOLL_DEVICE=cpu", "env=ATOLL_DEVICE=cpu: use device=cpu instead"),
         ("a:1,env=LOCAL_RANK=0", "env=LOCAL_RANK=0: LOCAL_RANK is set by the launcher for each rank: remove it"),
         ("a:1,env=MASTER_PORT=1", "MASTER_PORT is set by the launcher"),
     ],

@@ -26,7 +26,7 @@ LEXICON = {
     r"\bbegun again\b": "restarted",
     r"\b[Bb]y so much\b": "the quantity by its name",
     r'^\s*(///|""") ?(Of|That|Whose) ': "a verb or the thing first: Hashes…, Returns…",
-    r"(?<![Tt]here )\b(is|are) no (number|rank|list|text|name|file|port|address|count|size|type)s?\b": "is not a …, invalid …",
+    r"(?<![Tt]here )\b(is|are) no (number|rank|list|text|name|file|port|address|count|size|type)s?\b": "is not a …",
     r"\b(Saved|Recovering)\(": "Checkpointer, ElasticTrainer",
 }
 

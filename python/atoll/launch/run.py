@@ -313,8 +313,7 @@ def _reject_unsupported(options: Namespace) -> None:
         raise LaunchError(f"--logs-specs={options.logs_specs}: use --log-dir, --redirects and --tee instead")
     if options.virtual_local_rank and any("device=" in text for text in options.island):
         raise LaunchError(
-            "--virtual-local-rank shows each rank one device as number 0, but device= numbers them: remove one of them "
-            "out"
+            "--virtual-local-rank shows each rank one device as number 0, but device= numbers them: remove one of them"
         )
 
 

@@ -53,7 +53,7 @@ def _latency(sample: Sample) -> Text:
     named = (("0.5", "median"), ("0.95", "95 %"), ("0.99", "99 %"), ("1", "worst"))
     parts = [f"{name} {seconds_text(values[quantile])}" for quantile, name in named if quantile in values]
     alone = sample.one("session_local_seconds")
-    return Text("  latency: " + ", ".join(parts) + (f"; this machine alone {seconds_text(alone)}" if alone else ""))
+    return Text("  latency: " + ", ".join(parts) + (f"; alone {seconds_text(alone)}" if alone else ""))
 
 
 def _last(sample: Sample) -> Iterator[Text]:

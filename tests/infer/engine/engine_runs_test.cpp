@@ -14,8 +14,8 @@
 #include <tuple>
 
 #include "atoll/infer/engine/engine_check.h"
-#include "tests/infer/wire/codec_cases.h"
 #include "tests/infer/fake_runner.h"
+#include "tests/infer/wire/codec_cases.h"
 
 namespace atl::infer {
 namespace {

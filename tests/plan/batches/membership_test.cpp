@@ -144,7 +144,8 @@ TEST(Membership, ReadsAndWritesJson) {
   EXPECT_EQ(table.best, Set{2});
   EXPECT_FALSE(table.all_step.has_value());
   const auto refused = [&](const std::string& more) { return refusal([&] { membership_from_json(text(more)); }); };
-  EXPECT_NE(refused(R"("table": [{"ranks": [3], "seconds": 0}])").find("rank 3, but the number of ranks is 3"), std::string::npos);
+  EXPECT_NE(refused(R"("table": [{"ranks": [3], "seconds": 0}])").find("rank 3, but the number of ranks is 3"),
+            std::string::npos);
   EXPECT_NE(refused(R"("table": [{"ranks": [1, 2, 1], "seconds": 0}])").find("rank 1 twice"), std::string::npos);
   EXPECT_NE(refused(R"("table": [])").find("no set of ranks"), std::string::npos);
   EXPECT_NE(refused(R"("network": {"gradient_bytes": 1, "islands": [0], "inside_bytes_per_second": [1]})")

@@ -94,6 +94,8 @@ def environments(trial: Trial) -> tuple[dict[str, str], dict[int, dict[str, str]
     beat = SLOW_HEARTBEAT_S if trial.fault == "slow" else HEARTBEAT_S
     common = {"ATOLL_HEARTBEAT": str(beat)} | ({"ATOLL_INNER": "cpu:gloo"} if trial.inner else {})
     common |= {"ATOLL_TRANSPORT": trial.transport} if trial.transport else {}
+    if len(trial.groups) > 1:  # whose asynchronous operations have no common order (docs/architecture.md)
+        common["ATOLL_SIM_SERIAL"] = "0"
     own: dict[int, dict[str, str]] = {}
     for rank, (island, host) in enumerate(zip(trial.layout, trial.hosts, strict=True)):
         own[rank] = {"ATOLL_HOST": host, "ATOLL_DEVICE": "sim" if island.islower() else "cpu"}

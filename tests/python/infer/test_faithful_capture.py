@@ -77,7 +77,7 @@ def test_fast_paths_that_give_the_same() -> None:
         ),
         (
             lambda x: x.double() if torch.compiler.is_compiling() else x,
-            "output is float64 .* in the graph, and float32",
+            "output is float64 .* in the graph, but float32",
         ),
         (lambda x: (x, 1 if torch.compiler.is_compiling() else 2), "another structure while it is captured"),
     ],

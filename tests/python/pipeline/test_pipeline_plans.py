@@ -109,7 +109,7 @@ def test_micro_batches_as_pytorch_takes_them(name: str) -> None:
             try:
                 kind.check_micro_batches(count, positions, positions * chunks)
             except ValueError as error:
-                for near in str(error).rpartition("give ")[2].split(" or "):
+                for near in str(error).rpartition("use ")[2].split(" or "):
                     kind.check_micro_batches(int(near), positions, positions * chunks)
             else:
                 assert count > 0

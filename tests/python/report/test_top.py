@@ -196,7 +196,7 @@ def test_a_session_in_80_columns() -> None:
         "  session: 1,200 inferences, 100 local, 1,100 mixed",
         "  link: the server can help; 38.0 Mbit/s up, 40.0 Mbit/s down",
         "  missed deadlines: 3, finished alone: 1",
-        "  latency: median 43 ms, 95 % 60 ms, 99 % 81 ms, worst 400 ms; this machine alone 402 ms",
+        "  latency: median 43 ms, 95 % 60 ms, 99 % 81 ms, worst 400 ms; alone 402 ms",
         "  plan mixed 3: predicted 41 ms, bound 33 ms",
         "  an inference: 147 kB up, 4 kB down, 0.32 J",
         "  last: 40 ms " + "█" * 30 + "░" * 10,

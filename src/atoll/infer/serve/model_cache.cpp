@@ -47,7 +47,7 @@ void write_all(int file, std::uint64_t offset, std::span<const std::byte> bytes,
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
       fail(ErrorKind::kUnavailable, with_errno("the model cannot be written to " + path, errno) +
-                                        ": make room there, or give another folder with --cache");
+                                        ": free some space there, or use another folder with --cache");
     }
     offset += static_cast<std::uint64_t>(count);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
