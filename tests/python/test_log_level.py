@@ -44,7 +44,7 @@ def test_lines_from_the_level_on(tmp_path: Path, level: str, levels: set[str]) -
 def test_an_unknown_level_is_refused_by_a_session(tmp_path: Path) -> None:
     program = """
 import sys, torch, atoll
-net, example = torch.nn.Linear(2, 2), (torch.ones(1, 2),)
+net, example = torch.nn.Linear(2, 2).eval(), (torch.ones(1, 2),)
 atoll.infer.Session(net, example, server="127.0.0.1:1", key_file=sys.argv[1])
 """
     key_file = tmp_path / "key"

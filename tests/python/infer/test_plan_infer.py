@@ -68,7 +68,7 @@ def test_plans_side_by_side() -> None:
     assert lines[0].startswith("VGG19_BN: ")
     assert "168.3 ms on the robot" in lines[0]
     assert lines[0].endswith("inputs of 602.1 kB")
-    assert lines[1] == "link: 93 Mbit/s, 0 ns a message, half duplex"
+    assert lines[1] == "link: 93 Mbit/s, 0 ns per message, half duplex"
     assert lines[2].startswith("watts: 13.35/4.04/0.21 for computing")
     assert "policy latency energy up down link robot server twice gap" in lines
     (offload,) = (line for line in lines if line.startswith("offload "))
