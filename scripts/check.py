@@ -80,11 +80,18 @@ def check_clang_format(fix: bool) -> str:
 def compile_commands() -> list[dict[str, str]]:
     """Returns the compile command of each source of libatoll; configures a build of single files and generates its
     headers."""
-    preset = ["--preset", "release", "-B", FILES, "--log-level=NOTICE"]
-    switches = ["ATOLL_UNITY=OFF", "ATOLL_TESTS=OFF", "ATOLL_PYTORCH=OFF"]
+    settings = [f"-D{name}=OFF" for name in ("ATOLL_UNITY", "ATOLL_TESTS", "ATOLL_PYTORCH")]
     header = "generated/atoll/infer/wire/messages_generated.h"
-    found = output_of([VENV_BIN / "cmake", *preset, *(f"-D{switch}" for switch in switches)])
-    found = found or output_of([VENV_BIN / "cmake", "--build", FILES, "--target", header])
+    configure: list[str | Path] = [
+        VENV_BIN / "cmake",
+        "--preset",
+        "release",
+        "-B",
+        FILES,
+        "--log-level=NOTICE",
+        *settings,
+    ]
+    found = output_of(configure) or output_of([VENV_BIN / "cmake", "--build", FILES, "--target", header])
     if found:
         raise fail(f"the sources could not be configured for the checks:\n{found}")
     commands: list[dict[str, str]] = json.loads((FILES / "compile_commands.json").read_text())

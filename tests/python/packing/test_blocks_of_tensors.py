@@ -99,9 +99,9 @@ def test_a_value_that_is_not_finite_is_never_lost() -> None:
 
 def test_bad_arguments() -> None:
     values, packed = torch.ones(64), torch.empty(1, 66, dtype=torch.uint8)
-    with pytest.raises(ValueError, match="choose (from )?int8, fp8_e4m3"):
+    with pytest.raises(ValueError, match=r"choose (from )?int8, fp8_e4m3"):
         check_format("int4")
-    with pytest.raises(ValueError, match="choose (from )?int8, fp8_e4m3"):
+    with pytest.raises(ValueError, match=r"choose (from )?int8, fp8_e4m3"):
         pack("int4", values, packed, 64)
     with pytest.raises(TypeError, match="values are int64: expected float32"):
         pack("int8", values.long(), packed, 64)
