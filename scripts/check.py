@@ -80,7 +80,7 @@ def check_clang_format(fix: bool) -> str:
 def compile_commands() -> list[dict[str, str]]:
     """Returns the compile command of each source of libatoll; configures a build of single files and generates its
     headers."""
-    settings = [f"-D{name}=OFF" for name in ("ATOLL_UNITY", "ATOLL_TESTS", "ATOLL_PYTORCH")]
+    settings = [f"-DATOLL_{part}=OFF" for part in ("UNITY", "TESTS", "PYTORCH")]
     header = "generated/atoll/infer/wire/messages_generated.h"
     configure: list[str | Path] = [
         VENV_BIN / "cmake",
