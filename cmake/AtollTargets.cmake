@@ -11,8 +11,8 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# Compiles several sources as one: a full build takes a fifth of the time. Off for debug builds, in which single files
-# are edited and built again.
+# Compiles several sources as one, so that the headers which they share are read once. Off for debug builds, in which
+# single files are edited and built again.
 if(CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(unity_default OFF)
 else()

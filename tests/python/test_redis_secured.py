@@ -65,7 +65,6 @@ def test_two_ranks_train_over_a_secured_server(secured: Secured, tmp_path: Path)
     assert not any(shows_password(one.stdout + one.stderr) for one in done)
 
 
-@pytest.mark.verify
 @pytest.mark.parametrize("secured", ["by files", later("by the url")], indirect=True)
 def test_two_commands_meet_in_a_secured_server(secured: Secured, tmp_path: Path) -> None:
     """The password is neither in the output of commands and ranks nor in their log files."""

@@ -149,7 +149,6 @@ def use_two_groups(rank: int, alike: bool) -> None:
             work.wait(LONG)
 
 
-@pytest.mark.verify
 def test_groups_in_different_orders_never_finish_where_the_device_is_full() -> None:
     for serial in ranks_on_sim(2, ATOLL_SIM_SERIAL="1"):
         serial.run(use_two_groups, True)
