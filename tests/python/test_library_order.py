@@ -5,6 +5,7 @@ time, as simulated ones do in tests (ATOLL_SIM_SERIAL), any other order would ha
 import random
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -98,3 +99,28 @@ def beside_messages(rank: int, seed: int) -> None:
 @pytest.mark.parametrize("seed", [0, later(1), later(2)])
 def test_messages_and_collectives(islands: Ranks, seed: int) -> None:
     islands.run(beside_messages, seed)
+
+
+def groups_in_opposite_orders(rank: int) -> str:
+    groups = [dist.new_group(timeout=timedelta(seconds=3)) for _ in range(2)]
+    if rank == 1:
+        groups.reverse()
+    tensors = [torch.ones(10).to(device()) for _ in groups]
+    works = [dist.all_reduce(tensor, group=each, async_op=True) for tensor, each in zip(tensors, groups, strict=True)]
+    try:
+        for work in works:
+            assert work is not None
+            work.wait()
+        return f"no error, and the sums are {[tensor.sum().item() for tensor in tensors]}"
+    except dist.DistBackendError as error:
+        return str(error)
+
+
+def test_groups_that_block_each_other_are_named() -> None:
+    """Groups do not agree on an order with each other, and a full device runs what comes first: this never ends."""
+    ranks = Ranks(2, ["A", "A"], {}, ["sim", "sim"])
+    try:
+        errors = ranks.run(groups_in_opposite_orders)
+    finally:
+        ranks.stop()
+    assert any("timed out while" in error and "in the same order on every rank" in error for error in errors), errors

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -16,6 +17,27 @@ namespace atl::collectives {
 struct Segment {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
+};
+
+/// Follows the bytes of one call whose tensors are copied from a device and back. Called on the executing thread; what a
+/// function throws ends the group.
+class CallProgress {
+ public:
+  virtual ~CallProgress() = default;
+
+  /// Returns whether the call may start; polled until it returns true.
+  virtual bool is_loaded() = 0;
+
+  /// Returns whether the call starts with the first bytes of its input and uses the functions below; for gather, scatter
+  /// and all_to_all only.
+  virtual bool comes_in_parts() const { return false; }
+
+  /// Returns whether the first `end` bytes of an input are in memory. Called before those bytes are sent, but not for
+  /// what a rank gives to itself, which is there already.
+  virtual bool is_loaded(std::uint32_t /*segment*/, std::uint64_t /*end*/) { return true; }
+
+  /// Notes that the first `end` bytes of an output are in memory.
+  virtual void arrived(std::uint32_t /*segment*/, std::uint64_t /*end*/) {}
 };
 
 /// One collective call. Its memory must stay valid and untouched until completion. schedule.h describes the segments.
@@ -35,13 +57,7 @@ struct Call {
   /// led_outputs (schedule/leads.h) name; the library keeps the rest.
   bool library_inside = false;
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
-  /// Set if the input is still being copied from a device. The executing thread polls it until it returns true.
-  std::function<bool()> ready;
-  /// For gather, scatter and all_to_all only; called on the executing thread. `loaded` returns whether the first `end`
-  /// bytes of an input are in memory; it is called before those bytes are sent (but not for what a rank gives to
-  /// itself, which is there already). `arrived` reports that the first `end` bytes of an output are in memory.
-  std::function<bool(std::uint32_t segment, std::uint64_t end)> loaded;
-  std::function<void(std::uint32_t segment, std::uint64_t end)> arrived;
+  std::shared_ptr<CallProgress> progress;                    ///< null if the input is in memory
 };
 
 /// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.

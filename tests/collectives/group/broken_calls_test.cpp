@@ -92,10 +92,10 @@ TEST(BrokenCalls, AnInputThatBreaksIsAnErrorOnEveryRank) {
     const auto errors = ranks.run([&](Group& group) {
       std::vector<float> data(100, 1.0f);
       Call call = all_reduce(data);
-      call.ready = [&]() -> bool {
+      call.progress = loaded_once([&] {
         if (group.rank() == 1) throw std::runtime_error("the device is gone");
         return true;
-      };
+      });
       run_or_submit(group, call, submitted);
     });
     EXPECT_LT(Clock::now() - started, std::chrono::seconds(5));

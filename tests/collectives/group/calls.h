@@ -4,8 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <future>
+#include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "atoll/collectives/group/group.h"
@@ -18,6 +21,16 @@ inline collectives::Call all_reduce(std::vector<float>& data, std::optional<std:
   call.input = call.output = {{reinterpret_cast<std::byte*>(data.data()), data.size() * sizeof(float)}};
   call.timeout = timeout;
   return call;
+}
+
+/// The progress of a call whose input is in memory once `is_loaded` returns true.
+inline std::shared_ptr<collectives::CallProgress> loaded_once(std::function<bool()> is_loaded) {
+  struct Progress final : collectives::CallProgress {
+    explicit Progress(std::function<bool()> is_loaded) : is_loaded_(std::move(is_loaded)) {}
+    bool is_loaded() override { return is_loaded_(); }
+    const std::function<bool()> is_loaded_;
+  };
+  return std::make_shared<Progress>(std::move(is_loaded));
 }
 
 /// Runs or submits the call and waits until it is done; throws its error.

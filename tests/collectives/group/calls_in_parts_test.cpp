@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <map>
+#include <memory>
 #include <numeric>
 
 #include "tests/support/ranks.h"
@@ -17,6 +19,25 @@ using namespace collectives;  // NOLINT
 std::byte value(int from, int to, std::size_t place) {
   return static_cast<std::byte>((place * 31 + static_cast<std::size_t>(from) * 7 + static_cast<std::size_t>(to)) % 251);
 }
+
+/// Adapts functions to the interface.
+class Parts final : public CallProgress {
+ public:
+  using IsLoaded = std::function<bool(std::uint32_t, std::uint64_t)>;
+  using Note = std::function<void(std::uint32_t, std::uint64_t)>;
+  explicit Parts(IsLoaded is_loaded, Note note = {}) : is_loaded_(std::move(is_loaded)), note_(std::move(note)) {}
+
+  bool is_loaded() override { return true; }
+  bool comes_in_parts() const override { return true; }
+  bool is_loaded(std::uint32_t segment, std::uint64_t end) override { return is_loaded_(segment, end); }
+  void arrived(std::uint32_t segment, std::uint64_t end) override {
+    if (note_) note_(segment, end);
+  }
+
+ private:
+  const IsLoaded is_loaded_;
+  const Note note_;
+};
 
 /// How many bytes from each rank to each other have arrived.
 using Arrived = std::map<std::pair<int, int>, std::atomic<std::uint64_t>>;
@@ -40,8 +61,9 @@ class Streamed {
     for (const int peer : sources_) call_.output.push_back(segment(outputs_[peer]));
     load(group.rank(), bytes);
     load_step();
-    call_.loaded = [this](std::uint32_t segment, std::uint64_t end) { return is_loaded(segment, end); };
-    call_.arrived = [this](std::uint32_t segment, std::uint64_t end) { note(segment, end); };
+    call_.progress =
+        std::make_shared<Parts>([this](std::uint32_t segment, std::uint64_t end) { return is_loaded(segment, end); },
+                                [this](std::uint32_t segment, std::uint64_t end) { note(segment, end); });
   }
 
   void run() {
@@ -141,7 +163,7 @@ TEST_P(CallsInParts, AnInputThatNeverComesIsNamed) {
   const auto errors = ranks.run([&](Group& group) {
     Streamed streamed(group, Operation::kAllToAll, 20'000, 20'000, arrived);
     if (group.rank() == 0) {
-      streamed.call().loaded = [](std::uint32_t, std::uint64_t) { return false; };
+      streamed.call().progress = std::make_shared<Parts>([](std::uint32_t, std::uint64_t) { return false; });
       streamed.call().timeout = std::chrono::milliseconds(300);
     }
     streamed.run();
@@ -158,7 +180,8 @@ TEST_P(CallsInParts, ADeviceThatFailsIsNamed) {
   const auto errors = ranks.run([&](Group& group) {
     Streamed streamed(group, Operation::kAllToAll, 20'000, 20'000, arrived);
     if (group.rank() == 0) {
-      streamed.call().loaded = [](std::uint32_t, std::uint64_t) -> bool { throw std::runtime_error("no such device"); };
+      streamed.call().progress = std::make_shared<Parts>(
+          [](std::uint32_t, std::uint64_t) -> bool { throw std::runtime_error("no such device"); });
     }
     streamed.run();
   });
@@ -172,7 +195,7 @@ TEST_P(CallsInParts, OnlyDirectOperationsComeSo) {
     Call call;
     call.dtype = DataType::kUInt8;
     call.input = call.output = {{&byte, 1}};
-    call.arrived = [](std::uint32_t, std::uint64_t) {};
+    call.progress = std::make_shared<Parts>([](std::uint32_t, std::uint64_t) { return true; });
     group.run(call);
   });
   for (const std::string& error : errors) EXPECT_NE(error.find("all_reduce"), std::string::npos) << error;

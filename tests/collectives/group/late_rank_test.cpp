@@ -103,7 +103,7 @@ TEST(LateRanks, ARankThatIsBusyWithAnEarlierOperationIsNotAbsent) {
   ranks.run_ok([&](Group& group) {
     std::vector<float> data(10, 1.0f);
     Call call = all_reduce(data);
-    if (group.rank() == 1) call.ready = [&] { return is_here.load(); };
+    if (group.rank() == 1) call.progress = loaded_once([&] { return is_here.load(); });
     group.run(call);
   });
   opener.join();

@@ -12,6 +12,7 @@
 #include <latch>
 #include <thread>
 
+#include "tests/collectives/group/calls.h"
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
@@ -247,7 +248,7 @@ TEST(Leaving, ListenersHearThatOperationsWereUnderWay) {
     if (is_pending) {
       Call call = broadcast(data, 0);
       call.timeout = std::chrono::seconds(30);
-      call.ready = [&] { return ends.load(); };
+      call.progress = loaded_once([&] { return ends.load(); });
       ranks.group(0).submit(std::move(call), result.completion());
     }
     ranks.group(0).shutdown();

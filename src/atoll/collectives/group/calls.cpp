@@ -48,7 +48,7 @@ void check_call(const Call& call, int rank, int size) {
     reject(std::string(to_string(call.reduce_op)) + " is not defined for " + to_string(call.dtype));
   }
   if (call.part >= kMaxParts) reject("an operation cannot have more than " + std::to_string(kMaxParts) + " parts");
-  if ((call.loaded || call.arrived) && !is_direct(call.operation))
+  if (call.progress && call.progress->comes_in_parts() && !is_direct(call.operation))
     reject("its segments cannot be loaded or delivered in parts");
   const auto expected = expected_segments(call.operation, rank == call.root, static_cast<std::size_t>(size));
   if (call.input.size() != expected.input || call.output.size() != expected.output) {

@@ -241,7 +241,7 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
   try {
     failure.throw_if_set();
     refusals.throw_if_refused(signature, elements, options.rank);
-    if (call.ready) await_input(call, signature, deadline);
+    if (call.progress) await_input(call, signature, deadline);
     if (options.check_values != ValueCheck::kNone) check_values(call, signature);
     events.started(ticket);
     executor.run(*schedule_for(call), call, signature, deadline);

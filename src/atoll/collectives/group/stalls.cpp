@@ -99,7 +99,7 @@ void Group::Impl::await_input(const Call& call, const Signature& signature, Dead
   };
   int checks = 0;
   auto check_at = begin + until_next_check(checks);
-  while (!call.ready()) {
+  while (!call.progress->is_loaded()) {
     failure.throw_if_set();
     refusals.throw_if_refused(signature, call.input.empty() ? 0 : call.input[0].bytes / size_of(call.dtype),
                               options.rank);

@@ -59,7 +59,8 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
   fold.dtype = call.dtype;
   fold.op = call.reduce_op;
   fold.factor = call.factor;
-  Run run{schedule, call, signature, deadline, fold, size_of(call.dtype), started};
+  CallProgress* const parts = call.progress && call.progress->comes_in_parts() ? call.progress.get() : nullptr;
+  Run run{schedule, call, signature, deadline, fold, size_of(call.dtype), parts, started};
   prepare(run);
   transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kCollective), spin_);
   try {
@@ -245,7 +246,7 @@ bool Executor::try_receive(Run& run, const Step& step) {
   copy_result(step, to, frame->payload.data());
   if (check_data_) check_payload(step, step.peer, frame->header.checksum, {to, step.range.bytes});
   channel(step.peer, step.flow).pop();
-  if (run.call.arrived) run.call.arrived(step.range.segment, step.range.offset + step.range.bytes);
+  if (run.parts) run.parts->arrived(step.range.segment, step.range.offset + step.range.bytes);
   return true;
 }
 

@@ -16,6 +16,7 @@ struct Executor::Run {
   Deadline deadline;
   Fold fold;
   std::size_t element_bytes;
+  CallProgress* parts;  // null if all of the input is in memory
   Clock::time_point entered{};
   Clock::time_point stalled_since{};               // when it last made progress,
   std::optional<Clock::time_point> report_at{};    // and when the stall is to be reported next
@@ -29,7 +30,7 @@ struct Executor::Run {
     return segments[range.segment].data + range.offset;
   }
   bool is_loaded(const Range& range) const {
-    return !call.loaded || range.bytes == 0 || call.loaded(range.segment, range.offset + range.bytes);
+    return !parts || range.bytes == 0 || parts->is_loaded(range.segment, range.offset + range.bytes);
   }
   std::uint64_t elements() const { return call.input.empty() ? 0 : call.input[0].bytes / element_bytes; }
   std::string name() const { return describe(signature, elements()); }

@@ -50,6 +50,16 @@ bool has_succeeded(const Watchdog::Entry& entry) {
   }
 }
 
+// A library may be unable to run operations of two groups side by side on one device.
+std::string time_out_text(const Watchdog::Entry& entry, const std::vector<Watchdog::EntryPtr>& unfinished) {
+  const auto other = std::find_if(unfinished.begin(), unfinished.end(),
+                                  [&](const auto& each) { return each->owner != entry.owner; });
+  if (other == unfinished.end()) return entry.what + " timed out";
+  return entry.what + " timed out while " + (*other)->what +
+         " of another group has not ended either: the library may be unable to run both at once, so wait for one "
+         "group's operations before starting those of the other, or start them in the same order on every rank";
+}
+
 }  // namespace
 
 void set_interrupt(Interrupt interrupt, TakeBack take_back, std::thread::native_handle_type main_thread) {
@@ -223,13 +233,14 @@ void Watchdog::serve() {
   }
 }
 
+// `entries`: all that have not ended.
 void Watchdog::check(const std::vector<EntryPtr>& entries) {
   for (const EntryPtr& entry : entries) {
     if (entry->is_reported) continue;
     const std::string fault = fault_of(*entry);
     if (fault.empty() && !entry->deadline.expired()) continue;
     entry->is_reported = true;
-    entry->fail(fault.empty() ? Error(ErrorKind::kTimeout, entry->what + " timed out")
+    entry->fail(fault.empty() ? Error(ErrorKind::kTimeout, time_out_text(*entry, entries))
                               : Error(ErrorKind::kPeerLost, entry->what + " failed: " + fault));
   }
 }

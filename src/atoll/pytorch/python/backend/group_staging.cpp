@@ -2,13 +2,9 @@
 #include "atoll/pytorch/python/backend/group_staging.h"
 
 #include <algorithm>
-#include <atomic>
 #include <optional>
-#include <thread>
 #include <utility>
 
-#include "atoll/collectives/refusals.h"
-#include "atoll/pytorch/python/backend/library_failure.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/staging/dtype.h"
 #include "atoll/pytorch/staging/plain_text.h"
@@ -22,42 +18,32 @@ bool is_reduction(Kind operation) {
   return operation == Kind::kAllReduce || operation == Kind::kReduce || operation == Kind::kReduceScatter;
 }
 
-// The call that crosses the bridge for a chunk as soon as the chunk is loaded.
-collectives::Call on_host(const std::shared_ptr<collectives::Group>& group, const std::shared_ptr<StagingQueue>& queue,
-                          const StagingQueue::EntryPtr& entry, std::uint32_t part,
-                          std::optional<std::uint64_t> number) {
-  collectives::Call call = entry->chunk->bridge_call();
-  call.part = part;
-  call.number = number;
-  call.ready = [group = std::weak_ptr<collectives::Group>(group), queue, entry] {
-    try {
-      return queue->is_loaded(*entry);
-    } catch (const Error& error) {
-      const auto live = group.lock();
-      if (!live) throw;
-      std::rethrow_exception(account_of_library_failure(*live, error));
-    }
-  };
-  if (!entry->chunk->comes_in_parts()) return call;
-  call.loaded = [entry](std::uint32_t segment, std::uint64_t end) { return entry->chunk->is_loaded(segment, end); };
-  call.arrived = [queue, entry](std::uint32_t segment, std::uint64_t end) { queue->arrived(entry, segment, end); };
-  return call;
-}
-
-bool is_refusal(const std::exception_ptr& error) noexcept {
-  try {
-    std::rethrow_exception(error);
-  } catch (const collectives::OperationRefused&) {
-    return true;
-  } catch (...) {
-    return false;
-  }
-}
-
 // Another rank has refused the operation before this one started it.
 WorkPtr refused(const c10::intrusive_ptr<WorkAtoll>& work, std::size_t parts) {
   for (std::size_t part = 0; part < parts; ++part) work->part_done(std::current_exception());
   return work;
+}
+
+// Runs the call on this thread or gives it to the group's.
+void cross(collectives::Group& group, collectives::Call call, const std::shared_ptr<StagedCall>& staged,
+           bool on_caller) {
+  try {
+    if (on_caller) {
+      group.run(call);
+      return staged->crossed();
+    }
+    group.submit(std::move(call), [staged](const std::exception_ptr& error) {
+      error ? staged->failed(error) : staged->crossed();
+    });
+  } catch (const std::exception& error) {
+    // The island's part is under way, so a call that cannot follow it ends the group, unless another rank has refused
+    // the operation.
+    const std::exception_ptr failure = std::current_exception();
+    if (!is_refusal(failure)) {
+      group.fail(Error(ErrorKind::kAborted, std::string("an operation was given up: ") + error.what()));
+    }
+    staged->failed(failure);
+  }
 }
 
 }  // namespace
@@ -96,89 +82,62 @@ WorkPtr GroupStaging::issue(const About& about, const std::vector<collectives::C
                             const Tensors& inputs, Tensors outputs) {
   const auto group = open_->group();
   const auto queue = this->queue(operands.device());
-  const auto timeout = open_->timeout(about.timeout);
-  StagingContext context{&group->topology(), group->limits(), open_->rank(), nullptr, timeout + kLibraryGrace};
   const auto library = island_->get();
   const StagedOperation::StreamOf last = library ? &CopyStreams::out : &CopyStreams::to_device;
-  const auto operation =
+  const auto issue = std::make_shared<StagedIssue>();
+  issue->operation =
       std::make_shared<StagedOperation>(std::move(operands), queue->streams(), last, library.get(), calls.size());
-  auto work = open_->new_work(about, operation, inputs, std::move(outputs));
-  work->expect_parts(calls.size());
-  const bool on_caller = !about.async && calls.size() == 1 && !regions_.is_open();
-  const auto left = std::make_shared<std::atomic<std::size_t>>(calls.size());
-  const auto stored = [operation, timeout, work, left, on_caller, caller = std::this_thread::get_id(),
-                       weak = std::weak_ptr<IslandLibrary>(island_),
-                       weak_group = std::weak_ptr<collectives::Group>(group)](std::exception_ptr error) {
-    try {
-      const auto island = left->fetch_sub(1) == 1 ? weak.lock() : nullptr;
-      if (island) island->watch_results(operation, timeout);
-    } catch (...) {
-      if (!error) error = std::current_exception();
-    }
-    const auto live = error ? weak_group.lock() : nullptr;  // weak: the group's own queue holds this function
-    if (live) live->fail(Error(ErrorKind::kUnavailable, "copying a result back failed: " + text_of(error)));
-    work->part_done(error, /*may_block=*/on_caller && caller == std::this_thread::get_id());
-  };
-  if (!on_caller) regions_.note(work);
+  issue->work = open_->new_work(about, issue->operation, inputs, std::move(outputs));
+  issue->group = group;
+  issue->island = island_;
+  issue->timeout = open_->timeout(about.timeout);
+  issue->on_caller = !about.async && calls.size() == 1 && !regions_.is_open();
+  issue->chunks_left = calls.size();
+  issue->work->expect_parts(calls.size());
+  if (!issue->on_caller) regions_.note(issue->work);
   const std::lock_guard in_order(issue_mutex_);
-  std::vector<std::shared_ptr<Library>> libraries;
-  for (const collectives::Call& call : calls) libraries.push_back(library_for(call, operation->operands()));
-  const bool has_library = std::any_of(libraries.begin(), libraries.end(), [](const auto& each) { return each; });
   std::optional<std::uint64_t> number;
   std::vector<StagingQueue::EntryPtr> entries;
   try {
-    if (has_library) number = group->commit();
-    for (std::size_t part = 0; part < calls.size(); ++part) {
-      context.library = libraries[part];
-      std::optional<std::uint64_t> sequence;
-      if (number) sequence = collectives::sequence_of(*number, static_cast<std::uint32_t>(part));
-      entries.push_back(queue->enqueue(operation, context, calls[part], sequence, stored));
-    }
+    entries = enqueue(calls, issue, *queue, number);
   } catch (const std::exception& error) {
     // The chunks already in the queue would block all later ones.
-    if (has_library && !number) return refused(work, calls.size());
+    if (issue->has_library && !number) return refused(issue->work, calls.size());
     group->fail(Error(ErrorKind::kUnavailable, "an operation was given up: " + plain_text(error)));
-    for (std::size_t part = 0; part < calls.size(); ++part) work->part_done(std::current_exception());
-    return work;
+    for (std::size_t part = 0; part < calls.size(); ++part) issue->work->part_done(std::current_exception());
+    return issue->work;
   }
   queue->load();
-  // A step of the library may block until other ranks issue it too, and this group's thread still has chunks to send.
-  const auto go_back = [queue, library_queue = library_queue_, has_library](const StagingQueue::EntryPtr& entry) {
-    queue->crossed(entry);
-    has_library ? library_queue->run_soon() : library_queue->issuer()->run();
-  };
   for (std::size_t part = 0; part < entries.size(); ++part) {
-    const auto& entry = entries[part];
-    try {
-      collectives::Call call = on_host(group, queue, entry, static_cast<std::uint32_t>(part), number);
-      if (on_caller) {
-        group->run(call);
-        queue->crossed(entry);
-        library_queue_->issuer()->run();
-        continue;
-      }
-      group->submit(std::move(call),
-                    [work, queue, entry, go_back, library_queue = library_queue_](const std::exception_ptr& error) {
-                      if (error) {
-                        if (is_refusal(error)) {
-                          queue->give_up(entry);
-                          library_queue->run_soon();
-                        }
-                        return work->part_done(error);
-                      }
-                      go_back(entry);
-                    });
-    } catch (const collectives::OperationRefused&) {
-      queue->give_up(entry);
-      library_queue_->issuer()->run();
-      work->part_done(std::current_exception(), /*may_block=*/on_caller);
-    } catch (const std::exception& error) {
-      // The island's part is under way, so a call that cannot follow it ends the group, whatever the reason.
-      group->fail(Error(ErrorKind::kAborted, std::string("an operation was given up: ") + error.what()));
-      work->part_done(std::current_exception());
-    }
+    collectives::Call call = entries[part]->chunk->bridge_call();
+    call.part = static_cast<std::uint32_t>(part);
+    call.number = number;
+    const auto staged = std::make_shared<StagedCall>(issue, queue, library_queue_, entries[part]);
+    call.progress = staged;
+    cross(*group, std::move(call), staged, issue->on_caller);
   }
-  return work;
+  return issue->work;
+}
+
+// Appends the operation's chunks to the queue, under the operation's number if the library takes part in any.
+std::vector<StagingQueue::EntryPtr> GroupStaging::enqueue(const std::vector<collectives::Call>& calls,
+                                                          const std::shared_ptr<StagedIssue>& issue,
+                                                          StagingQueue& queue, std::optional<std::uint64_t>& number) {
+  const auto group = open_->group();
+  std::vector<std::shared_ptr<Library>> libraries;
+  for (const collectives::Call& call : calls) libraries.push_back(library_for(call, issue->operation->operands()));
+  issue->has_library = std::any_of(libraries.begin(), libraries.end(), [](const auto& each) { return each; });
+  if (issue->has_library) number = group->commit();
+  const auto stored = [issue](const std::exception_ptr& error) { issue->stored(error); };
+  std::vector<StagingQueue::EntryPtr> entries;
+  for (std::size_t part = 0; part < calls.size(); ++part) {
+    const StagingContext context{&group->topology(), group->limits(), open_->rank(), libraries[part],
+                                 issue->timeout + kLibraryGrace};
+    std::optional<std::uint64_t> sequence;
+    if (number) sequence = collectives::sequence_of(*number, static_cast<std::uint32_t>(part));
+    entries.push_back(queue.enqueue(issue->operation, context, calls[part], sequence, stored));
+  }
+  return entries;
 }
 
 }  // namespace atl::pytorch

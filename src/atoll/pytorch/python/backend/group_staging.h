@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "atoll/pytorch/python/backend/library_queue.h"
 #include "atoll/pytorch/python/backend/open_group.h"
 #include "atoll/pytorch/python/backend/regions.h"
+#include "atoll/pytorch/python/backend/staged_call.h"
 #include "atoll/pytorch/staging/operands.h"
 #include "atoll/pytorch/staging/staging_queue.h"
 
@@ -47,6 +49,9 @@ class GroupStaging {
 
  private:
   std::shared_ptr<StagingQueue> queue(c10::Device device);
+  std::vector<StagingQueue::EntryPtr> enqueue(const std::vector<collectives::Call>& calls,
+                                              const std::shared_ptr<StagedIssue>& issue, StagingQueue& queue,
+                                              std::optional<std::uint64_t>& number);
 
   const std::shared_ptr<OpenGroup> open_;
   const std::shared_ptr<IslandLibrary> island_;
