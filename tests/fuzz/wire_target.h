@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -66,12 +65,11 @@ inline void wire_frames(std::span<const std::byte> bytes) {
   const std::vector<std::byte> fitting = with_checksums(bytes);
   if ((choice & 1U) != 0) bytes = fitting;
   std::vector<std::byte> again;
-  const auto on_frame = [&](const FrameHeader& header, std::span<const std::byte> payload) {
-    if (payload.size() != header.payload_bytes) std::abort();
-    std::array<std::byte, kHeaderBytes> encoded;
-    encode(header, payload, encoded);
-    again.insert(again.end(), encoded.begin(), encoded.end());
-    again.insert(again.end(), payload.begin(), payload.end());
+  const auto on_frame = [&](const ReceivedFrame& frame) {
+    if (frame.payload().size() != frame.header.payload_bytes) std::abort();
+    const FrameBytes made = make_frame(frame.header, frame.payload());
+    if (!std::equal(made->begin(), made->end(), frame.bytes.begin(), frame.bytes.end())) std::abort();
+    again.insert(again.end(), made->begin(), made->end());
   };
   constexpr std::size_t kMaxWireControl = 4096;
   FrameParser parser(kMaxWireControl);

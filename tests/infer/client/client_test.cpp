@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <atomic>
 #include <latch>
 #include <stdexcept>
@@ -85,15 +84,8 @@ class Flood final : public transport::StreamListener::Owner, public transport::S
   void on_open(transport::SecureStream& stream) override {
     stream.pause_on_loop();
     const auto pings = std::make_shared<std::vector<std::byte>>();
-    for (int i = 0; i < 1000; ++i) {
-      const std::vector<std::byte> payload = wire::encode(wire::Ping{7});
-      wire::FrameHeader header;
-      header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-      std::array<std::byte, wire::kHeaderBytes> head{};
-      wire::encode(header, payload, head);
-      pings->insert(pings->end(), head.begin(), head.end());
-      pings->insert(pings->end(), payload.begin(), payload.end());
-    }
+    const wire::FrameBytes ping = wire::make_frame(wire::Ping{7});
+    for (int i = 0; i < 1000; ++i) pings->insert(pings->end(), ping->begin(), ping->end());
     for (int i = 0; i < 300; ++i) stream.send_on_loop({*pings, pings});
   }
   void on_bytes(transport::SecureStream&, std::span<const std::byte>) override {}

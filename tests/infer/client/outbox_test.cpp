@@ -51,9 +51,9 @@ TEST(Outbox, WhatIsPushedLeavesInOrder) {
     EXPECT_TRUE(std::ranges::equal(payload_of(*frame), std::span(bytes).subspan(there, i < 2 ? 10 : 5)));
     wire::FrameParser parser;
     int parsed = 0;
-    parser.push(*frame->bytes, [&](const wire::FrameHeader& header, std::span<const std::byte>) {
+    parser.push(*frame->bytes, [&](const wire::ReceivedFrame& received) {
       ++parsed;
-      EXPECT_EQ(header, frame->header);
+      EXPECT_EQ(received.header, frame->header);
     });
     EXPECT_EQ(parsed, 1);
     there += payload_of(*frame).size();

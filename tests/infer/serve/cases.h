@@ -137,7 +137,7 @@ class ServeTest : public testing::Test {
     header.kind = wire::FrameKind::kWeights;
     header.id = number;
     header.offset = need.weights_from;
-    client.send(header, {rest.begin(), rest.end()});
+    client.send(header, rest);
   }
   static void divide(RawClient& client, const ServedGraph& model, std::uint32_t division, std::uint64_t number = 1) {
     client.send(model.divide(number, division));

@@ -102,7 +102,7 @@ class IncomingTest : public testing::Test, protected IncomingModel::Owner, prote
     said_.push_back(message);
     changed_.notify_all();
   }
-  void send(const wire::FrameHeader&, std::span<const std::byte>) override {}
+  void forward(std::span<const std::byte>) override {}
   std::size_t queued_bytes() const override { return 0; }
   void pause() override { count_pauses(1); }
   void resume() override { count_pauses(-1); }

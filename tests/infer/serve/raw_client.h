@@ -44,19 +44,11 @@ class RawClient : public transport::SecureStream::Owner {
     loop_.run_and_wait([&] { stream_.reset(); });
   }
 
-  void send(const wire::Message& message) {
-    wire::FrameHeader header;
-    header.kind = wire::FrameKind::kControl;
-    send(header, wire::encode(message));
+  void send(const wire::Message& message) { send_bytes(wire::make_frame(message)); }
+  void send(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+    send_bytes(wire::make_frame(header, payload));
   }
-  void send(wire::FrameHeader header, std::vector<std::byte> payload) {
-    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-    auto bytes = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes);
-    wire::encode(header, payload, std::span(*bytes).first<wire::kHeaderBytes>());
-    bytes->insert(bytes->end(), payload.begin(), payload.end());
-    send_bytes(bytes);
-  }
-  void send_bytes(std::shared_ptr<std::vector<std::byte>> bytes) {
+  void send_bytes(wire::FrameBytes bytes) {
     loop_.post([this, bytes = std::move(bytes)] {
       if (stream_) stream_->send_on_loop({*bytes, bytes});
     });
@@ -117,9 +109,10 @@ class RawClient : public transport::SecureStream::Owner {
   void on_open(transport::SecureStream&) override {}
   void on_drained(transport::SecureStream&) override {}
   void on_bytes(transport::SecureStream&, std::span<const std::byte> bytes) override {
-    parser_.push(bytes, [this](const wire::FrameHeader& header, std::span<const std::byte> payload) {
+    parser_.push(bytes, [this](const wire::ReceivedFrame& frame) {
       const std::lock_guard lock(mutex_);
-      received_.push_back({header, {payload.begin(), payload.end()}});
+      const auto payload = frame.payload();
+      received_.push_back({frame.header, {payload.begin(), payload.end()}});
       changed_.notify_all();
     });
   }

@@ -71,17 +71,9 @@ TEST_F(StalledWorkerTest, ThatTakesNoAcknowledgements) {
   wire::Ack ack;
   ack.inference = 1;
   ack.bytes = 1;
-  const std::vector<std::byte> payload = wire::encode(ack);
-  wire::FrameHeader header;
-  header.kind = wire::FrameKind::kControl;
-  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
+  const wire::FrameBytes frame = wire::make_frame(ack);
   const auto many = std::make_shared<std::vector<std::byte>>();
-  while (many->size() < std::size_t{1} << 20) {
-    std::array<std::byte, wire::kHeaderBytes> head{};
-    wire::encode(header, payload, head);
-    many->insert(many->end(), head.begin(), head.end());
-    many->insert(many->end(), payload.begin(), payload.end());
-  }
+  while (many->size() < std::size_t{1} << 20) many->insert(many->end(), frame->begin(), frame->end());
   for (int i = 0; i < 24; ++i) robot->send_bytes(many);
   EXPECT_GE(pings_before_failure(*robot, "has read nothing"), 1);
   expect_alive(*robot);

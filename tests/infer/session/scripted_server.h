@@ -96,12 +96,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     loop_.run_and_wait([&] { drop(); });
   }
 
-  void send(const wire::Message& message) override {
-    wire::FrameHeader header;
-    const std::vector<std::byte> payload = wire::encode(message);
-    header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-    queue(header, payload);
-  }
+  void send(const wire::Message& message) override { queue(wire::make_frame(message)); }
   void send(const wire::FrameHeader& header, HostBytes payload) override {
     bool twice = false;
     {
@@ -110,13 +105,13 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       if (script_.answers_short && spend()) {
         wire::FrameHeader lying = header;
         lying.message_bytes -= 1;
-        lying.payload_bytes -= 1;
-        queue(lying, payload.bytes.first(payload.bytes.size() - 1));
+        queue(wire::make_frame(lying, payload.bytes.first(payload.bytes.size() - 1)));
         return;
       }
     }
-    queue(header, payload.bytes);
-    if (twice) queue(header, payload.bytes);
+    const wire::FrameBytes frame = wire::make_frame(header, payload.bytes);
+    queue(frame);
+    if (twice) queue(frame);
   }
 
  private:
@@ -139,10 +134,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     return true;
   }
 
-  void queue(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-    const auto bytes = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes + payload.size());
-    wire::encode(header, payload, std::span<std::byte, wire::kHeaderBytes>(bytes->data(), wire::kHeaderBytes));
-    std::copy(payload.begin(), payload.end(), bytes->begin() + wire::kHeaderBytes);
+  void queue(const wire::FrameBytes& bytes) {
     loop_.post([this, bytes] {
       if (stream_ && !is_silent_) stream_->send_on_loop({*bytes, bytes});
     });
@@ -162,8 +154,8 @@ class ScriptedServer final : public transport::StreamListener::Owner,
   void on_closed(transport::SecureStream&, const std::optional<Error>&) override { drop(); }
   void on_bytes(transport::SecureStream& stream, std::span<const std::byte> bytes) override {
     const auto parser = parser_;
-    parser->push(bytes, [&](const wire::FrameHeader& header, std::span<const std::byte> payload) {
-      if (stream_.get() == &stream) take(header, payload);
+    parser->push(bytes, [&](const wire::ReceivedFrame& frame) {
+      if (stream_.get() == &stream) take(frame.header, frame.payload());
     });
   }
 

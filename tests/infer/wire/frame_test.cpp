@@ -3,7 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <cstring>
 
 #include "tests/fuzz/wire_target.h"
@@ -24,10 +23,8 @@ struct Frame {
 };
 
 void append(ByteVector& stream, const Frame& frame) {
-  std::array<std::byte, kHeaderBytes> header;
-  encode(frame.header, frame.payload, header);
-  stream.insert(stream.end(), header.begin(), header.end());
-  stream.insert(stream.end(), frame.payload.begin(), frame.payload.end());
+  const FrameBytes bytes = make_frame(frame.header, frame.payload);
+  stream.insert(stream.end(), bytes->begin(), bytes->end());
 }
 ByteVector bytes_of_frames(const std::vector<Frame>& frames) {
   ByteVector stream;
@@ -63,8 +60,10 @@ class Receiver {
   explicit Receiver(std::size_t most_control_bytes = kMaxControlBytes) : parser(most_control_bytes) {}
 
   void push(std::span<const std::byte> bytes) {
-    parser.push(bytes, [this](const FrameHeader& header, std::span<const std::byte> payload) {
-      frames.push_back({header, {payload.begin(), payload.end()}});
+    parser.push(bytes, [this](const ReceivedFrame& frame) {
+      const auto payload = frame.payload();
+      frames.push_back({frame.header, {payload.begin(), payload.end()}});
+      raw.insert(raw.end(), frame.bytes.begin(), frame.bytes.end());
     });
   }
   std::string refusal(std::span<const std::byte> bytes) {
@@ -79,6 +78,7 @@ class Receiver {
 
   FrameParser parser;
   std::vector<Frame> frames;
+  ByteVector raw;  // the frames as they arrived
 };
 
 TEST(WireFrame, ComesOutAsItWentIn) {
@@ -119,6 +119,7 @@ TEST(WireFrame, MayBeSplitAtEveryByte) {
     receiver.push(std::span(stream).first(cut));
     receiver.push(std::span(stream).subspan(cut));
     ASSERT_EQ(receiver.frames, frames) << cut;
+    ASSERT_EQ(receiver.raw, stream) << cut;
   }
   for (const std::size_t piece : {1U, 2U, 3U, 55U, 56U, 57U}) {
     Receiver receiver;
@@ -172,20 +173,18 @@ TEST(WireFrame, NothingComesBehindWhatWasWrong) {
 TEST(WireFrame, NothingComesBehindACallbackThatThrew) {
   const ByteVector stream = bytes_of_frames(every_kind());
   FrameParser parser;
-  const auto thrower = [](const FrameHeader&, std::span<const std::byte>) { throw std::runtime_error("no"); };
+  const auto thrower = [](const ReceivedFrame&) { throw std::runtime_error("no"); };
   EXPECT_THROW(parser.push(stream, thrower), std::runtime_error);
-  EXPECT_THROW(parser.push(stream, [](const FrameHeader&, std::span<const std::byte>) { FAIL(); }), Error);
+  EXPECT_THROW(parser.push(stream, [](const ReceivedFrame&) { FAIL(); }), Error);
 }
 
-TEST(WireFrame, PayloadsThatComeWholeAreNotCopied) {
+TEST(WireFrame, FramesThatComeWholeAreNotCopied) {
   const ByteVector stream = bytes_of_frames(every_kind());
   FrameParser parser;
   std::size_t at = 0;
-  parser.push(stream, [&](const FrameHeader&, std::span<const std::byte> payload) {
-    if (!payload.empty()) {
-      EXPECT_EQ(payload.data(), stream.data() + at + kHeaderBytes);
-    }
-    at += kHeaderBytes + payload.size();
+  parser.push(stream, [&](const ReceivedFrame& frame) {
+    EXPECT_EQ(frame.bytes.data(), stream.data() + at);
+    at += frame.bytes.size();
   });
   EXPECT_EQ(at, stream.size());
 }
@@ -220,8 +219,7 @@ TEST(WireFrame, ForgedHeadersAreRefused) {
 TEST(WireFrame, EncodeRefusesWhatAParserWould) {
   const auto refused = [](FrameHeader header) {
     const ByteVector payload(header.payload_bytes);
-    std::array<std::byte, kHeaderBytes> out;
-    return failure(ErrorKind::kInvalidArgument, [&] { encode(header, payload, out); });
+    return failure(ErrorKind::kInvalidArgument, [&] { static_cast<void>(encode(header, payload)); });
   };
   const FrameHeader control{.kind = FrameKind::kControl, .payload_bytes = 1};
   const FrameHeader weights{.kind = FrameKind::kWeights, .id = 1, .payload_bytes = 1};
@@ -260,9 +258,15 @@ TEST(WireFrame, EncodeRefusesWhatAParserWould) {
   EXPECT_EQ(refused(large), "");
   EXPECT_NE(with(large, &FrameHeader::payload_bytes, static_cast<std::uint32_t>(kMaxDataBytes + 1)), "");
   EXPECT_NE(with(control, &FrameHeader::payload_bytes, static_cast<std::uint32_t>(kMaxControlBytes + 1)), "");
-  FrameHeader lying = tensor;
-  std::array<std::byte, kHeaderBytes> out;
-  EXPECT_NE(failure(ErrorKind::kInvalidArgument, [&] { encode(lying, {}, out); }), "");
+}
+
+TEST(WireFrame, TheNumberOfBytesIsThePayloads) {
+  const ByteVector payload(3);
+  Receiver receiver;
+  receiver.push(*make_frame({.kind = FrameKind::kControl, .payload_bytes = 9}, payload));
+  ASSERT_EQ(receiver.frames.size(), 1U);
+  EXPECT_EQ(receiver.frames[0].header.payload_bytes, 3U);
+  EXPECT_EQ(receiver.frames[0].payload, payload);
 }
 
 TEST(WireFrame, ControlFramesAreAsLargeAsAllowed) {
@@ -277,7 +281,7 @@ TEST(WireFrame, ControlFramesAreAsLargeAsAllowed) {
   // A limit that is raised while a frame is handled applies from the next one on.
   FrameParser parser(100);
   int frames = 0;
-  parser.push(bytes_of_frames({small, large}), [&](const FrameHeader&, std::span<const std::byte>) {
+  parser.push(bytes_of_frames({small, large}), [&](const ReceivedFrame&) {
     ++frames;
     parser.set_most_control_bytes(101);
   });

@@ -21,12 +21,7 @@ using testing::HasSubstr;
 
 // The message as a frame of the next wire version, with checksums that fit.
 std::shared_ptr<std::vector<std::byte>> of_next_version(const wire::Message& message) {
-  const std::vector<std::byte> payload = wire::encode(message);
-  wire::FrameHeader header;
-  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  std::vector<std::byte> frame(wire::kHeaderBytes);
-  wire::encode(header, payload, std::span(frame).first<wire::kHeaderBytes>());
-  frame.insert(frame.end(), payload.begin(), payload.end());
+  std::vector<std::byte> frame = *wire::make_frame(message);
   frame[4] = static_cast<std::byte>(wire::kVersion + 1);
   return std::make_shared<std::vector<std::byte>>(fuzz::with_checksums(frame));
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/client/outbox.h"
 
-#include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace atl::infer {
 
@@ -23,11 +24,7 @@ std::optional<Outbox::Frame> Outbox::take() {
   queue_.pop_front();
   if (next.message) return Frame{std::move(next.message), {}, nullptr};
   // Done under the lock that over() takes: after over() the payload may be changed.
-  const std::span<const std::byte> payload = next.payload.bytes;
-  const auto bytes = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes + payload.size());
-  wire::encode(next.header, payload, std::span<std::byte, wire::kHeaderBytes>(bytes->data(), wire::kHeaderBytes));
-  std::copy(payload.begin(), payload.end(), bytes->begin() + wire::kHeaderBytes);
-  return Frame{std::nullopt, next.header, bytes};
+  return Frame{std::nullopt, next.header, wire::make_frame(next.header, next.payload.bytes)};
 }
 
 Outbox::Unsent Outbox::over(std::uint64_t inference, bool leaves) {

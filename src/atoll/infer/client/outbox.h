@@ -4,10 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "atoll/infer/run/runner.h"
 #include "atoll/infer/wire/frame.h"
@@ -22,7 +20,7 @@ class Outbox {
   struct Frame {
     std::optional<wire::Message> message;  ///< none: a kTensor frame, as follows
     wire::FrameHeader header;
-    std::shared_ptr<const std::vector<std::byte>> bytes;  ///< of header and payload
+    wire::FrameBytes bytes;
   };
   /// The part of an inference that was not sent.
   struct Unsent {

@@ -69,27 +69,25 @@ void ServerLink::queue(std::span<const std::byte> bytes, std::shared_ptr<const v
   queued_ = stream_->queued_bytes();
 }
 
-void ServerLink::send(const wire::Message& message) {
-  const std::vector<std::byte> payload = wire::encode(message);
-  const auto frame = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes + payload.size());
-  FrameHeader header;
-  header.payload_bytes = static_cast<std::uint32_t>(payload.size());
-  wire::encode(header, payload, std::span<std::byte, wire::kHeaderBytes>(frame->data(), wire::kHeaderBytes));
-  std::copy(payload.begin(), payload.end(), frame->begin() + wire::kHeaderBytes);
-  if (std::holds_alternative<wire::Divide>(message)) ++divides_;
-  if (std::holds_alternative<wire::Run>(message)) ++runs_;
-  queue(*frame, frame);
-}
-
-void ServerLink::send_rows(const FrameHeader& header, std::shared_ptr<const std::vector<std::byte>> frame) {
-  if (header.offset == 0) rates_.sent({header.id, header.tensor, header.rows_begin}, header.message_bytes);
+void ServerLink::queue(wire::FrameBytes frame) {
   const std::span<const std::byte> bytes(*frame);
   queue(bytes, std::move(frame));
 }
 
+void ServerLink::send(const wire::Message& message) {
+  wire::FrameBytes frame = wire::make_frame(message);
+  if (std::holds_alternative<wire::Divide>(message)) ++divides_;
+  if (std::holds_alternative<wire::Run>(message)) ++runs_;
+  queue(std::move(frame));
+}
+
+void ServerLink::send_rows(const FrameHeader& header, wire::FrameBytes frame) {
+  if (header.offset == 0) rates_.sent({header.id, header.tensor, header.rows_begin}, header.message_bytes);
+  queue(std::move(frame));
+}
+
 void ServerLink::send(const FrameHeader& header, HostBytes payload) {
-  const auto head = std::make_shared<std::array<std::byte, wire::kHeaderBytes>>();
-  wire::encode(header, payload.bytes, *head);
+  const auto head = std::make_shared<const wire::HeaderBytes>(wire::encode(header, payload.bytes));
   queue(*head, head);
   queue(payload.bytes, std::move(payload.owner));
 }
@@ -123,8 +121,8 @@ void ServerLink::on_open(transport::SecureStream& /*stream*/) {
 void ServerLink::on_bytes(transport::SecureStream& /*stream*/, std::span<const std::byte> bytes) {
   heard_ = Clock::now();
   try {
-    parser_.push(bytes, [this](const FrameHeader& header, std::span<const std::byte> payload) {
-      if (!has_ended_) on_frame(header, payload);
+    parser_.push(bytes, [this](const wire::ReceivedFrame& frame) {
+      if (!has_ended_) on_frame(frame);
     });
   } catch (const Error& error) {
     end(Error(error.kind(), "the server at " + options_.server + ": " + error.what()));
@@ -150,12 +148,12 @@ void ServerLink::on_closed(transport::SecureStream& /*stream*/, const std::optio
   }
 }
 
-void ServerLink::on_frame(const FrameHeader& header, std::span<const std::byte> payload) {
-  switch (header.kind) {
-    case FrameKind::kControl: on_control(wire::decode(payload)); return;
-    case FrameKind::kProbe: on_probe(header, payload); return;
+void ServerLink::on_frame(const wire::ReceivedFrame& frame) {
+  switch (frame.header.kind) {
+    case FrameKind::kControl: on_control(wire::decode(frame.payload())); return;
+    case FrameKind::kProbe: on_probe(frame.header, frame.payload()); return;
     case FrameKind::kTensor:
-      if (const std::optional<wire::Ack> ack = owner_.on_tensor(header, payload)) {
+      if (const std::optional<wire::Ack> ack = owner_.on_tensor(frame.header, frame.payload())) {
         rates_.received(*ack);
         reply(*ack);
       }
@@ -278,7 +276,6 @@ void ServerLink::upload() {
     header.kind = FrameKind::kWeights;
     header.id = model_;
     header.offset = uploaded_;
-    header.payload_bytes = static_cast<std::uint32_t>(count);
     uploaded_ += count;
     send(header, {payload, files_.weights.owner});
   }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -71,7 +70,7 @@ class ServerLink final : private transport::SecureStream::Owner {
 
   void send(const wire::Message& message);
   /// Sends a whole kTensor frame, which begins with its header.
-  void send_rows(const wire::FrameHeader& header, std::shared_ptr<const std::vector<std::byte>> frame);
+  void send_rows(const wire::FrameHeader& header, wire::FrameBytes frame);
   /// Returns whether little is queued, so that what is given now leaves soon.
   bool wants_more() const;
   /// Must be called every tick_period(). `is_used`: inferences are running.
@@ -102,7 +101,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   void on_drained(transport::SecureStream& stream) override;
   void on_closed(transport::SecureStream& stream, const std::optional<Error>& error) override;
 
-  void on_frame(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void on_frame(const wire::ReceivedFrame& frame);
   void on_control(const wire::Message& message);
   void on_welcome(const wire::Welcome& welcome);
   void on_need(const wire::Need& need);
@@ -117,6 +116,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   void enter(LinkState state, const std::string& text);
   void end(const Error& error);
   void send(const wire::FrameHeader& header, HostBytes payload);
+  void queue(wire::FrameBytes frame);
   void queue(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
 
   Loop& loop_;

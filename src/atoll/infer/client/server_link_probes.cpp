@@ -59,9 +59,7 @@ void ServerLink::probe() {
     header.id = token_;
     header.message_bytes = static_cast<std::uint32_t>(size);
     header.offset = begin;
-    header.payload_bytes = static_cast<std::uint32_t>(count);
-    const std::span<const std::byte> payload(zeros.data(), count);
-    send(header, {payload, nullptr});
+    send(header, {{zeros.data(), count}, nullptr});
     begin += count;
   }
   rates_.probed(size);

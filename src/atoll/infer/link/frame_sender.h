@@ -14,7 +14,6 @@ class FrameSender {
  public:
   virtual ~FrameSender() = default;
   virtual void send(const wire::Message& message) = 0;
-  /// `header.payload_bytes` must be the payload's.
   virtual void send(const wire::FrameHeader& header, HostBytes payload) = 0;
 };
 

@@ -57,7 +57,6 @@ void LinkExchange::send(int tensor, Region rows, HostBytes bytes) {
   sent_bytes_ += bytes.bytes.size();
   do {  // an empty message is one frame
     const std::size_t size = std::min(bytes.bytes.size() - header.offset, kFrameBytes);
-    header.payload_bytes = static_cast<std::uint32_t>(size);
     sender_.send(header, {bytes.bytes.subspan(header.offset, size), bytes.owner});
     header.offset += size;
   } while (header.offset < bytes.bytes.size());

@@ -56,8 +56,8 @@ void Connection::on_bytes(transport::SecureStream&, std::span<const std::byte> b
   if (is_over_) return;
   context_.counts.bytes_in += bytes.size();
   try {
-    parser_.push(bytes, [this](const wire::FrameHeader& header, std::span<const std::byte> payload) {
-      if (!is_over_) take(header, payload);
+    parser_.push(bytes, [this](const wire::ReceivedFrame& frame) {
+      if (!is_over_) take(frame);
     });
   } catch (const Error& error) {
     refuse(error);
@@ -82,14 +82,14 @@ void Connection::refuse(const Error& error) {
   stream_->close_on_loop(kConnectionCloseTimeout);
 }
 
-void Connection::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (header.kind == wire::FrameKind::kControl) return take(wire::decode(payload));
+void Connection::take(const wire::ReceivedFrame& frame) {
+  const wire::FrameHeader& header = frame.header;
+  if (header.kind == wire::FrameKind::kControl) return take(wire::decode(frame.payload()));
   if (!is_greeted_) throw Error(ErrorKind::kProtocol, "the client did not send Hello first");
-  if (header.kind == wire::FrameKind::kWeights) return model(header.id).take_weights(header.offset, payload);
+  if (header.kind == wire::FrameKind::kWeights) return model(header.id).take_weights(header.offset, frame.payload());
   if (header.kind == wire::FrameKind::kProbe) return take_probe(header);
   const auto found = inferences_.find(header.id);
-  if (found != inferences_.end())
-    found->second->take_rows(header, payload);  // otherwise it was cancelled and forgotten
+  if (found != inferences_.end()) found->second->take_rows(frame);  // otherwise it was cancelled and forgotten
 }
 
 void Connection::take(const wire::Message& message) {
@@ -209,21 +209,17 @@ ServedModel& Connection::model(std::uint64_t number) {
   return *found->second;
 }
 
-void Connection::send(const wire::Message& message) {
-  std::vector<std::byte> bytes = wire::encode(message);
-  wire::FrameHeader header;
-  header.kind = wire::FrameKind::kControl;
-  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
-  send(header, bytes);
+void Connection::send(const wire::Message& message) { send_frame(wire::make_frame(message)); }
+
+void Connection::forward(std::span<const std::byte> frame) {
+  send_frame(std::make_shared<const std::vector<std::byte>>(frame.begin(), frame.end()));
 }
 
-void Connection::send(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+void Connection::send_frame(wire::FrameBytes frame) {
   if (is_over_) return;
-  auto bytes = std::make_shared<std::vector<std::byte>>(wire::kHeaderBytes + payload.size());
-  wire::encode(header, payload, std::span(*bytes).first<wire::kHeaderBytes>());
-  std::copy(payload.begin(), payload.end(), bytes->begin() + wire::kHeaderBytes);
-  context_.counts.bytes_out += bytes->size();
-  stream_->send_on_loop({*bytes, bytes});
+  context_.counts.bytes_out += frame->size();
+  const std::span<const std::byte> bytes(*frame);
+  stream_->send_on_loop({bytes, std::move(frame)});
 }
 
 std::size_t Connection::queued_bytes() const { return stream_->queued_bytes(); }

@@ -33,12 +33,13 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   void on_closed(transport::SecureStream& stream, const std::optional<Error>& error) override;
 
   void send(const wire::Message& message) override;
-  void send(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  void forward(std::span<const std::byte> frame) override;
   std::size_t queued_bytes() const override;
   void pause() override;
   void resume() override;
 
-  void take(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void send_frame(wire::FrameBytes frame);
+  void take(const wire::ReceivedFrame& frame);
   void take(const wire::Message& message);
   void greet(const wire::Hello& hello);
   void open(const wire::Open& message);

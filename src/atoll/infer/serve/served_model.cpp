@@ -38,11 +38,6 @@ void ServedModel::expect(State state, const char* what) const {
   if (state_ != state) throw Error(ErrorKind::kProtocol, std::string(what) + " arrived out of order");
 }
 
-void ServedModel::forward(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  worker_->send(header, payload);
-  pause_client();
-}
-
 void ServedModel::forward(const wire::Message& message) {
   worker_->send(message);
   pause_client();
@@ -102,18 +97,20 @@ void ServedModel::take(const wire::Ack& ack) {
   if (ack.inference == inference_ && inference_ != 0) forward(ack);
 }
 
-void ServedModel::take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (header.id == inference_ && worker_) forward(header, payload);  // otherwise it is already over
+void ServedModel::take_rows(const wire::ReceivedFrame& frame) {
+  if (frame.header.id != inference_ || !worker_) return;  // it is already over
+  worker_->forward(frame.bytes);
+  pause_client();
 }
 
-void ServedModel::on_frame(WorkerProcess&, const wire::FrameHeader& header, std::span<const std::byte> payload) {
+void ServedModel::on_frame(WorkerProcess&, const wire::ReceivedFrame& frame) {
   if (state_ == State::kDead) return;
-  if (header.kind == wire::FrameKind::kTensor) {
-    if (header.id != inference_)
+  if (frame.header.kind == wire::FrameKind::kTensor) {
+    if (frame.header.id != inference_)
       throw Error(ErrorKind::kProtocol, "the worker process sent rows of an inference that is not running");
-    client_.send(header, payload);
-  } else if (header.kind == wire::FrameKind::kControl) {
-    take_from_worker(wire::decode(payload));
+    client_.forward(frame.bytes);
+  } else if (frame.header.kind == wire::FrameKind::kControl) {
+    take_from_worker(wire::decode(frame.payload()));
   } else {
     throw Error(ErrorKind::kProtocol, "the worker process sent a frame that is not a message");
   }

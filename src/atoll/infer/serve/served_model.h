@@ -20,7 +20,8 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
    public:
     virtual ~Client() = default;
     virtual void send(const wire::Message& message) = 0;
-    virtual void send(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
+    /// Sends a copy of a frame that the worker process made.
+    virtual void forward(std::span<const std::byte> frame) = 0;
     virtual std::size_t queued_bytes() const = 0;
     /// Called when the worker or the disk cannot keep up, and when it can again.
     virtual void pause() = 0;
@@ -43,7 +44,7 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void take(const wire::Run& run);
   void take(const wire::Cancel& cancel);
   void take(const wire::Ack& ack);
-  void take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void take_rows(const wire::ReceivedFrame& frame);
 
   /// The turn that was requested begins.
   void on_turn();
@@ -64,7 +65,7 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
     ModelCache::Model model{};
   };
 
-  void on_frame(WorkerProcess& worker, const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  void on_frame(WorkerProcess& worker, const wire::ReceivedFrame& frame) override;
   void on_taken(WorkerProcess& worker) override;
   void on_ended(WorkerProcess& worker, const Error& error) override;
   void on_written(IncomingModel& model) override;
@@ -89,7 +90,6 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void end_inference();
   void die(const Error& error);
   void expect(State state, const char* what) const;
-  void forward(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void forward(const wire::Message& message);
   void pause_client();
 

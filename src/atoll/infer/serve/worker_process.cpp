@@ -7,7 +7,6 @@
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -187,38 +186,17 @@ void WorkerProcess::stop() {
   if (!std::exchange(is_stopped_, true)) loop_.remove_fd_on_loop(socket_.get());
 }
 
-void WorkerProcess::send(const wire::Message& message) {
-  const std::vector<std::byte> bytes = wire::encode(message);
-  wire::FrameHeader header;
-  header.kind = wire::FrameKind::kControl;
-  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
-  send(header, bytes);
-}
+void WorkerProcess::send(const wire::Message& message) { forward(*wire::make_frame(message)); }
 
-void WorkerProcess::send(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+void WorkerProcess::forward(std::span<const std::byte> frame) {
   if (is_stopped_) return;
-  std::array<std::byte, wire::kHeaderBytes> head;
-  wire::encode(header, payload, head);
-  std::size_t sent = 0;
   if (queue_.empty()) {
-    // sendmsg does not change the bytes that the iovecs point to.
-    std::array<iovec, 2> pieces{iovec{head.data(), head.size()},
-                                iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
-    msghdr message{};
-    message.msg_iov = pieces.data();
-    message.msg_iovlen = pieces.size();
-    const ssize_t count = ::sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
-    if (count > 0) sent = static_cast<std::size_t>(count);
+    const ssize_t count = ::send(socket_.get(), frame.data(), frame.size(), MSG_NOSIGNAL);
+    if (count > 0) frame = frame.subspan(static_cast<std::size_t>(count));
   }
-  const std::size_t whole = head.size() + payload.size();
-  if (sent == whole) return;
-  std::vector<std::byte> rest;
-  rest.reserve(whole - sent);
-  if (sent < head.size()) rest.insert(rest.end(), head.begin() + static_cast<std::ptrdiff_t>(sent), head.end());
-  const std::span<const std::byte> tail = payload.subspan(sent < head.size() ? 0 : sent - head.size());
-  rest.insert(rest.end(), tail.begin(), tail.end());
-  queued_bytes_ += rest.size();
-  queue_.push_back(std::move(rest));
+  if (frame.empty()) return;
+  queued_bytes_ += frame.size();
+  queue_.emplace_back(frame.begin(), frame.end());
   watch(true);
 }
 
@@ -253,10 +231,9 @@ void WorkerProcess::read() {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) return on_exit();
-      parser_.push({buffer_.data(), static_cast<std::size_t>(count)},
-                   [&](const wire::FrameHeader& header, std::span<const std::byte> payload) {
-                     if (!is_stopped_) owner_.on_frame(*this, header, payload);
-                   });
+      parser_.push({buffer_.data(), static_cast<std::size_t>(count)}, [&](const wire::ReceivedFrame& frame) {
+        if (!is_stopped_) owner_.on_frame(*this, frame);
+      });
     }
   } catch (const Error& error) {
     owner_.on_ended(*this, error);

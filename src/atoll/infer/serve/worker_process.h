@@ -3,15 +3,16 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <deque>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
-#include "atoll/infer/link/frame_sender.h"
+#include "atoll/infer/wire/messages.h"
 
 namespace atl::infer {
 
@@ -30,8 +31,7 @@ class WorkerProcess {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void on_frame(WorkerProcess& worker, const wire::FrameHeader& header,
-                          std::span<const std::byte> payload) = 0;
+    virtual void on_frame(WorkerProcess& worker, const wire::ReceivedFrame& frame) = 0;
     /// Queued bytes have all been taken.
     virtual void on_taken(WorkerProcess& worker) = 0;
     /// The last call: the process has ended, or sent bytes that do not parse. The worker may be destroyed inside.
@@ -46,9 +46,9 @@ class WorkerProcess {
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;
 
-  /// Copies what the process does not take at once.
-  void send(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void send(const wire::Message& message);
+  /// Sends a whole frame as it is. Copies what the process does not take at once.
+  void forward(std::span<const std::byte> frame);
   /// Stops calling the owner.
   void stop();
   /// Bytes that it has not taken.

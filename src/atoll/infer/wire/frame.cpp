@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <concepts>
 #include <string>
+#include <utility>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
@@ -107,39 +108,37 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   return parsed;
 }
 
-void deliver(const Parsed& parsed, std::span<const std::byte> payload, const FrameParser::OnFrame& on_frame) {
-  if (sum_of(payload) != parsed.payload_sum) {
+// `bytes`: of the whole frame.
+void deliver(const Parsed& parsed, std::span<const std::byte> bytes, const FrameParser::OnFrame& on_frame) {
+  const ReceivedFrame frame{parsed.header, bytes};
+  if (sum_of(frame.payload()) != parsed.payload_sum) {
     bad_bytes(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not match its checksum");
   }
-  on_frame(parsed.header, payload);
+  on_frame(frame);
 }
 
 class HeaderWriter {
  public:
-  explicit HeaderWriter(std::span<std::byte, kHeaderBytes> out) : out_(out) {}
-
   template <std::unsigned_integral T>
   void put(T value) {
     for (std::size_t i = 0; i < sizeof(T); ++i) {
       out_[at_++] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i));
     }
   }
+  const HeaderBytes& bytes() const noexcept { return out_; }
 
  private:
-  std::span<std::byte, kHeaderBytes> out_;
+  HeaderBytes out_{};
   std::size_t at_ = 0;
 };
 
 }  // namespace
 
-void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out) {
-  if (payload.size() != header.payload_bytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a frame's header declares " + std::to_string(header.payload_bytes) +
-                                                 " bytes, but its payload has " + std::to_string(payload.size()));
-  }
+HeaderBytes encode(FrameHeader header, std::span<const std::byte> payload) {
+  header.payload_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(payload.size(), UINT32_MAX));
   const std::string fault = fault_of(header, kMaxControlBytes);
   if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault + " cannot be sent");
-  HeaderWriter writer(out);
+  HeaderWriter writer;
   writer.put(kMagic);
   writer.put(kVersion);
   writer.put(static_cast<std::uint8_t>(header.kind));
@@ -152,7 +151,17 @@ void encode(const FrameHeader& header, std::span<const std::byte> payload, std::
   writer.put(header.offset);
   writer.put(sum_of(payload));
   writer.put(header.payload_bytes);
-  writer.put(header_sum_of(out));
+  writer.put(header_sum_of(writer.bytes()));
+  return writer.bytes();
+}
+
+FrameBytes make_frame(const FrameHeader& header, std::span<const std::byte> payload) {
+  const HeaderBytes head = encode(header, payload);
+  std::vector<std::byte> bytes;
+  bytes.reserve(head.size() + payload.size());
+  bytes.insert(bytes.end(), head.begin(), head.end());
+  bytes.insert(bytes.end(), payload.begin(), payload.end());
+  return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
 }
 
 FrameParser::FrameParser(std::size_t most_control_bytes) : most_control_bytes_(most_control_bytes) {}
@@ -174,20 +183,18 @@ void FrameParser::push(std::span<const std::byte> bytes, const OnFrame& on_frame
       if (held_.size() < kHeaderBytes) break;
     }
     const bool is_held = !held_.empty();
-    const std::span<const std::byte> rest = is_held ? bytes : bytes.subspan(kHeaderBytes);
-    const auto header = is_held ? std::span<const std::byte>(held_).first(kHeaderBytes) : bytes.first(kHeaderBytes);
-    const Parsed parsed = parse(header, most_control_bytes_);
-    const std::size_t payload_bytes = parsed.header.payload_bytes;
-    if (held_.size() <= kHeaderBytes && rest.size() >= payload_bytes) {
-      held_.clear();
-      bytes = rest.subspan(payload_bytes);
-      deliver(parsed, rest.first(payload_bytes), on_frame);
+    const std::span<const std::byte> there = is_held ? std::span<const std::byte>(held_) : bytes;
+    const Parsed parsed = parse(there.first(kHeaderBytes), most_control_bytes_);
+    const std::size_t frame_bytes = kHeaderBytes + parsed.header.payload_bytes;
+    if (!is_held && bytes.size() >= frame_bytes) {
+      const std::span<const std::byte> frame = bytes.first(frame_bytes);
+      bytes = bytes.subspan(frame_bytes);
+      deliver(parsed, frame, on_frame);
       continue;
     }
-    if (!is_held) hold(header, kHeaderBytes + payload_bytes);
-    bytes = rest.subspan(hold(rest, kHeaderBytes + payload_bytes));
-    if (held_.size() < kHeaderBytes + payload_bytes) break;
-    deliver(parsed, std::span<const std::byte>(held_).subspan(kHeaderBytes), on_frame);
+    bytes = bytes.subspan(hold(bytes, frame_bytes));
+    if (held_.size() < frame_bytes) break;
+    deliver(parsed, held_, on_frame);
     held_.clear();
     // Large control messages are rare, so their memory is not kept.
     if (held_.capacity() > kHeaderBytes + kMaxDataBytes) held_ = std::vector<std::byte>();

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -44,9 +46,24 @@ struct FrameHeader {
   bool operator==(const FrameHeader&) const = default;
 };
 
-/// Writes the header, little-endian, with magic and version, and checksums (XXH3) of the header and of the payload,
-/// which must have `payload_bytes`. Throws Error(kInvalidArgument) for a header that a FrameParser would refuse.
-void encode(const FrameHeader& header, std::span<const std::byte> payload, std::span<std::byte, kHeaderBytes> out);
+using HeaderBytes = std::array<std::byte, kHeaderBytes>;
+
+/// Encodes the header of this payload, little-endian, with magic and version, and checksums (XXH3) of the header and of
+/// the payload; `payload_bytes` need not be set. For senders that write the payload from where it is. Throws
+/// Error(kInvalidArgument) for a header that a FrameParser would refuse.
+HeaderBytes encode(FrameHeader header, std::span<const std::byte> payload);
+
+/// The bytes of a whole frame, which may be shared by those that send it.
+using FrameBytes = std::shared_ptr<const std::vector<std::byte>>;
+/// Makes a frame: the header, as encode() does, and a copy of the payload. Throws as encode() does.
+FrameBytes make_frame(const FrameHeader& header, std::span<const std::byte> payload);
+
+/// A frame that has arrived, whose checksums match.
+struct ReceivedFrame {
+  FrameHeader header;
+  std::span<const std::byte> bytes;  ///< as they came, the header's first; another receiver accepts them too
+  std::span<const std::byte> payload() const { return bytes.subspan(kHeaderBytes); }
+};
 
 /// Splits a stream of bytes into frames. Never holds more than one frame, and delivers none before its checksum
 /// matches.
@@ -57,9 +74,9 @@ class FrameParser {
   /// Applies from the next frame on; may be called in `on_frame`.
   void set_most_control_bytes(std::size_t bytes) noexcept { most_control_bytes_ = bytes; }
 
-  using OnFrame = std::function<void(const FrameHeader& header, std::span<const std::byte> payload)>;
-  /// Calls `on_frame` for every frame that `bytes` completes, in order. Payloads are valid during the call, in which
-  /// the parser must not be destroyed. A payload that arrives whole is not copied. Throws Error(kMismatch) for another
+  using OnFrame = std::function<void(const ReceivedFrame& frame)>;
+  /// Calls `on_frame` for every frame that `bytes` completes, in order. Its bytes are valid during the call, in which
+  /// the parser must not be destroyed. A frame that arrives whole is not copied. Throws Error(kMismatch) for another
   /// version, Error(kProtocol) for any other fault (magic, kind, codec, sizes, checksums, non-zero fields that the kind
   /// does not use), and what `on_frame` throws; every later call throws Error(kProtocol).
   void push(std::span<const std::byte> bytes, const OnFrame& on_frame);

@@ -239,6 +239,8 @@ std::vector<std::byte> encode(const Message& message) {
   return {data, data + builder.GetSize()};
 }
 
+FrameBytes make_frame(const Message& message) { return make_frame(FrameHeader{}, encode(message)); }
+
 Message decode(std::span<const std::byte> payload) {
   if (payload.size() > kMaxControlBytes) {
     malformed("a message of " + std::to_string(payload.size()) + " bytes: at most " + std::to_string(kMaxControlBytes));

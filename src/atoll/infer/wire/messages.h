@@ -216,6 +216,8 @@ const char* name_of(const Message& message) noexcept;
 /// are cut if they are too long. Throws Error(kInvalidArgument), which names message and field, for anything else that
 /// decode would refuse.
 std::vector<std::byte> encode(const Message& message);
+/// Makes the control frame of a message. Throws as encode() does, also for a message that is too long for a frame.
+FrameBytes make_frame(const Message& message);
 
 /// Reads what encode made, at any alignment. Throws Error(kProtocol), which names message and field, for bytes that do
 /// not parse and values out of bounds. Takes no more memory than a small multiple of the payload.

@@ -54,7 +54,7 @@ void Inbox::read() {
       if (count < 0 && errno == EINTR) continue;
       if (count <= 0) break;
       parser.push({buffer.data(), static_cast<std::size_t>(count)},
-                  [&](const wire::FrameHeader& header, std::span<const std::byte> payload) { take(header, payload); });
+                  [this](const wire::ReceivedFrame& frame) { take(frame); });
     }
     end(std::nullopt);
   } catch (const Error& error) {
@@ -64,22 +64,22 @@ void Inbox::read() {
   }
 }
 
-void Inbox::take(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  if (header.kind == wire::FrameKind::kTensor) {
+void Inbox::take(const wire::ReceivedFrame& frame) {
+  if (frame.header.kind == wire::FrameKind::kTensor) {
     std::shared_ptr<Arrivals> arrivals;
     {
       const std::lock_guard lock(mutex_);
       arrivals = current_;
     }
     if (!arrivals) return;  // of an unknown division, which Run reports
-    if (const auto ack = arrivals->take(header, payload)) {
+    if (const auto ack = arrivals->take(frame.header, frame.payload())) {
       sender_.send(wire::Message(*ack));  // for cancelled inferences, too, because it measures the link
     }
     return;
   }
-  if (header.kind != wire::FrameKind::kControl)
+  if (frame.header.kind != wire::FrameKind::kControl)
     throw Error(ErrorKind::kProtocol, "a worker does not accept such frames");
-  wire::Message message = wire::decode(payload);
+  wire::Message message = wire::decode(frame.payload());
   const std::lock_guard lock(mutex_);
   if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
     cancelled_ = std::max(cancelled_.load(), cancel->inference);

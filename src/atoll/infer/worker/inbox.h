@@ -39,7 +39,7 @@ class Inbox {
 
  private:
   void read();
-  void take(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void take(const wire::ReceivedFrame& frame);
   void end(std::optional<Error> error);
 
   const int socket_;

@@ -11,19 +11,18 @@
 namespace atl::infer {
 
 void SocketSender::send(const wire::Message& message) {
-  const std::vector<std::byte> bytes = wire::encode(message);
-  wire::FrameHeader header;
-  header.kind = wire::FrameKind::kControl;
-  header.payload_bytes = static_cast<std::uint32_t>(bytes.size());
-  send(header, {bytes, nullptr});
+  const wire::FrameBytes frame = wire::make_frame(message);
+  write(*frame, {});
 }
 
 void SocketSender::send(const wire::FrameHeader& header, HostBytes payload) {
-  std::array<std::byte, wire::kHeaderBytes> head;
-  wire::encode(header, payload.bytes, head);
+  write(wire::encode(header, payload.bytes), payload.bytes);
+}
+
+void SocketSender::write(std::span<const std::byte> head, std::span<const std::byte> payload) {
   // sendmsg does not change the bytes that the iovecs point to.
-  std::array<iovec, 2> pieces{iovec{head.data(), head.size()},
-                              iovec{const_cast<std::byte*>(payload.bytes.data()), payload.bytes.size()}};
+  std::array<iovec, 2> pieces{iovec{const_cast<std::byte*>(head.data()), head.size()},
+                              iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
   const std::lock_guard lock(mutex_);
   std::size_t first = 0;
   while (!is_gone_ && first < pieces.size()) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <mutex>
+#include <span>
 
 #include "atoll/core/fd.h"
 #include "atoll/infer/link/frame_sender.h"
@@ -18,6 +19,8 @@ class SocketSender : public FrameSender {
   void send(const wire::FrameHeader& header, HostBytes payload) override;
 
  private:
+  void write(std::span<const std::byte> head, std::span<const std::byte> payload);
+
   std::mutex mutex_;
   int socket_;
   bool is_gone_ = false;
