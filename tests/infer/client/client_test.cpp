@@ -16,9 +16,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-class IgnoringOwner : public Client::Owner {
+class IgnoringOwner : public LinkOwner {
  public:
-  void on_ready(const wire::Ready&) override {}
   void on_lost(const Error&) override {}
   void on_message(const wire::Message&) override {}
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader&, std::span<const std::byte>) override { return {}; }

@@ -29,7 +29,7 @@ std::string final_refusal(const Error& error, const ServerLink* link) {
 
 }  // namespace
 
-Client::Client(ClientOptions options, ModelFiles files, Owner& owner, Connect connect)
+Client::Client(ClientOptions options, ModelFiles files, LinkOwner& owner, Connect connect)
     : options_(std::move(options)),
       address_(transport::parse_host_port(options_.server)),
       files_(std::move(files)),
@@ -161,23 +161,11 @@ void Client::on_refused(const std::string& text, bool is_final) {
     status_.is_final = is_final;
     refuses_robot_ = false;
   }
-  owner_.on_refused(text);
-}
-
-void Client::on_message(const wire::Message& message) {
-  if (const auto* ready = std::get_if<wire::Ready>(&message)) {
-    owner_.on_ready(*ready);
-  } else {
-    owner_.on_message(message);
-  }
-}
-
-std::optional<wire::Ack> Client::on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) {
-  return owner_.on_tensor(header, payload);
+  owner_.on_refused(text, is_final);
 }
 
 // The connection is still on the call stack, so the next task destroys it.
-void Client::on_end(const Error& error) {
+void Client::on_lost(const Error& error) {
   const std::shared_ptr<ServerLink> gone(std::move(link_));
   if (timer_) loop_.cancel_timer_on_loop(*timer_);
   timer_.reset();
@@ -199,7 +187,7 @@ void Client::on_end(const Error& error) {
     changed_.notify_all();
   }
   if (is_closing) return;
-  if (!refusal.empty()) owner_.on_refused(refusal);
+  if (!refusal.empty()) owner_.on_refused(refusal, true);
   owner_.on_lost(error);
 }
 
@@ -243,12 +231,12 @@ bool Client::connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milli
 
 void Client::connected_on_loop(Fd socket) {
   try {
-    ServerLink::Owner& self = *this;
+    LinkOwner& self = *this;
     link_ = std::make_unique<ServerLink>(loop_, self, std::move(socket), options_, files_, rates_);
   } catch (const Error& error) {
-    return on_end(error);
+    return on_lost(error);
   } catch (const std::exception& error) {
-    return on_end(Error(ErrorKind::kInternal, "no connection to " + options_.server + ": " + error.what()));
+    return on_lost(Error(ErrorKind::kInternal, "no connection to " + options_.server + ": " + error.what()));
   }
   timer_ = loop_.add_timer_on_loop(link_->tick_period(), true, [this] { tick_on_loop(); });
 }

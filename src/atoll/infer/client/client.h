@@ -37,27 +37,14 @@ struct LinkStatus {
 /// One model on one server, through one connection at a time. Connects in the background, greets, uploads what the
 /// server lacks, and reconnects after every loss until it is stopped, with pauses that grow from `least_backoff` to
 /// `most_backoff`. Sending never waits: without a connection, messages are dropped and on_lost has been called.
-class Client final : public FrameSender, private ServerLink::Owner {
+class Client final : public FrameSender, private LinkOwner {
  public:
-  /// Called on the client's thread, one at a time; must not block.
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    /// The server can run the model, which it knows by Ready's number until on_lost.
-    virtual void on_ready(const wire::Ready& ready) = 0;
-    virtual void on_lost(const Error& error) = 0;
-    /// The server does not run the model, as LinkStatus::refusal says.
-    virtual void on_refused(const std::string& /*text*/) {}
-    /// Divided, Done, Failed, Queued, Pong. Failed with inference 0 refers to the division that was requested last.
-    virtual void on_message(const wire::Message& message) = 0;
-    virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
-  };
-
   /// Opens a connection, as transport::connect_tcp does.
   using Connect = std::function<Fd(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout)>;
 
-  /// Throws Error(kInvalidArgument) for an invalid address. Borrows the owner. Does nothing until start().
-  Client(ClientOptions options, ModelFiles files, Owner& owner, Connect connect = transport::connect_tcp);
+  /// Throws Error(kInvalidArgument) for an invalid address. Borrows the owner, which is told of everything but states
+  /// and drained queues. Does nothing until start().
+  Client(ClientOptions options, ModelFiles files, LinkOwner& owner, Connect connect = transport::connect_tcp);
   ~Client() override;
   void start();
   /// Says goodbye. The owner is not called afterwards. Takes up to `connect_timeout` during a connection attempt. A
@@ -87,10 +74,12 @@ class Client final : public FrameSender, private ServerLink::Owner {
 
   void on_state(LinkState state, const std::string& text) override;
   void on_refused(const std::string& text, bool is_final) override;
-  void on_message(const wire::Message& message) override;
-  std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override;
+  void on_message(const wire::Message& message) override { owner_.on_message(message); }
+  std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) override {
+    return owner_.on_tensor(header, payload);
+  }
   void on_drained() override { feed_on_loop(); }
-  void on_end(const Error& error) override;
+  void on_lost(const Error& error) override;
 
   void feed();
   void feed_on_loop();
@@ -102,7 +91,7 @@ class Client final : public FrameSender, private ServerLink::Owner {
   const ClientOptions options_;
   const transport::HostPort address_;
   const ModelFiles files_;
-  Owner& owner_;
+  LinkOwner& owner_;
   const Connect connect_;
   LinkRates rates_;
 

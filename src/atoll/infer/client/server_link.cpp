@@ -41,7 +41,7 @@ transport::SecureStream::Options stream_options(const ClientOptions& options) {
 
 }  // namespace
 
-ServerLink::ServerLink(Loop& loop, Owner& owner, Fd socket, const ClientOptions& options, const ModelFiles& files,
+ServerLink::ServerLink(Loop& loop, LinkOwner& owner, Fd socket, const ClientOptions& options, const ModelFiles& files,
                        LinkRates& rates)
     : loop_(loop),
       owner_(owner),
@@ -362,7 +362,7 @@ void ServerLink::end(const Error& error) {
   if (std::exchange(has_ended_, true)) return;
   stream_.reset();
   rates_.lost();
-  owner_.on_end(error);
+  owner_.on_lost(error);
 }
 
 }  // namespace atl::infer

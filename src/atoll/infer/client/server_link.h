@@ -8,8 +8,8 @@
 #include <string>
 
 #include "atoll/core/loop.h"
+#include "atoll/infer/client/link_owner.h"
 #include "atoll/infer/client/link_rates.h"
-#include "atoll/infer/client/link_state.h"
 #include "atoll/infer/run/runner.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
@@ -47,24 +47,8 @@ struct ModelFiles {
 /// lacks from where it is mapped, sends and answers pings, and measures the link. All on the loop.
 class ServerLink final : private transport::SecureStream::Owner {
  public:
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    virtual void on_state(LinkState state, const std::string& text) = 0;
-    /// The state is kRefused. `is_final`: the server will refuse every time.
-    virtual void on_refused(const std::string& text, bool is_final) = 0;
-    /// Ready; then messages about inferences and divisions (Divided, Done, Failed, Queued), and Pong.
-    virtual void on_message(const wire::Message& message) = 0;
-    /// A kTensor frame. Returns the acknowledgement to send, if any. Error(kProtocol) ends the connection.
-    virtual std::optional<wire::Ack> on_tensor(const wire::FrameHeader& header, std::span<const std::byte> payload) = 0;
-    /// Everything that was sent has been handed to the kernel.
-    virtual void on_drained() = 0;
-    /// Called once, last of all. The connection must outlive the call.
-    virtual void on_end(const Error& error) = 0;
-  };
-
-  /// Borrows everything but the socket.
-  ServerLink(Loop& loop, Owner& owner, Fd socket, const ClientOptions& options, const ModelFiles& files,
+  /// Borrows everything but the socket. Must outlive its owner's on_lost, the last call.
+  ServerLink(Loop& loop, LinkOwner& owner, Fd socket, const ClientOptions& options, const ModelFiles& files,
              LinkRates& rates);
   ~ServerLink() override;
 
@@ -75,7 +59,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   bool wants_more() const;
   /// Must be called every tick_period(). `is_used`: inferences are running.
   void tick(bool is_used);
-  /// Says goodbye; on_end follows.
+  /// Says goodbye; on_lost follows.
   void close();
 
   /// The number by which the server knows the model now.
@@ -120,7 +104,7 @@ class ServerLink final : private transport::SecureStream::Owner {
   void queue(std::span<const std::byte> bytes, std::shared_ptr<const void> owner);
 
   Loop& loop_;
-  Owner& owner_;
+  LinkOwner& owner_;
   const ClientOptions& options_;
   const ModelFiles& files_;
   LinkRates& rates_;

@@ -13,7 +13,7 @@ namespace {
 constexpr std::chrono::milliseconds kProfilePollPeriod{100};
 
 // Waits for a client's first result: the server is ready, or it is lost.
-class Waiting final : public Client::Owner {
+class Waiting final : public LinkOwner {
  public:
   // None when neither has happened within kProfilePollPeriod.
   std::optional<Profile> wait() {
@@ -24,9 +24,11 @@ class Waiting final : public Client::Owner {
   }
 
  private:
-  void on_ready(const wire::Ready& ready) override {
+  void on_message(const wire::Message& message) override {
+    const auto* ready = std::get_if<wire::Ready>(&message);
+    if (ready == nullptr) return;
     const std::lock_guard lock(mutex_);
-    profile_ = profile_of(ready);
+    profile_ = profile_of(*ready);
     changed_.notify_all();
   }
   void on_lost(const Error& error) override {
@@ -34,7 +36,6 @@ class Waiting final : public Client::Owner {
     lost_ = error;
     changed_.notify_all();
   }
-  void on_message(const wire::Message& /*message*/) override {}
   std::optional<wire::Ack> on_tensor(const wire::FrameHeader& /*header*/,
                                      std::span<const std::byte> /*payload*/) override {
     return std::nullopt;

@@ -51,8 +51,6 @@ void ServedModel::pause_client() {
   client_.pause();
 }
 
-void ServedModel::on_taken(WorkerProcess&) { resume_client(); }
-
 void ServedModel::resume_client() {
   if (std::exchange(is_paused_, false)) client_.resume();
 }
@@ -103,7 +101,7 @@ void ServedModel::take_rows(const wire::ReceivedFrame& frame) {
   pause_client();
 }
 
-void ServedModel::on_frame(WorkerProcess&, const wire::ReceivedFrame& frame) {
+void ServedModel::on_frame(const wire::ReceivedFrame& frame) {
   if (state_ == State::kDead) return;
   if (frame.header.kind == wire::FrameKind::kTensor) {
     if (frame.header.id != inference_)
@@ -227,7 +225,7 @@ void ServedModel::lose_worker(const char* what, std::chrono::milliseconds limit)
   die(Error(ErrorKind::kTimeout, what + std::to_string(limit.count()) + " ms"));
 }
 
-void ServedModel::on_ended(WorkerProcess&, const Error& error) {
+void ServedModel::on_lost(const Error& error) {
   if (state_ == State::kDead) return;
   ++context_.counts.workers_lost;
   die(error);

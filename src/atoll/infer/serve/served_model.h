@@ -65,9 +65,9 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
     ModelCache::Model model{};
   };
 
-  void on_frame(WorkerProcess& worker, const wire::ReceivedFrame& frame) override;
-  void on_taken(WorkerProcess& worker) override;
-  void on_ended(WorkerProcess& worker, const Error& error) override;
+  void on_frame(const wire::ReceivedFrame& frame) override;
+  void on_drained() override { resume_client(); }
+  void on_lost(const Error& error) override;
   void on_written(IncomingModel& model) override;
   void on_complete(IncomingModel& model) override;
   void on_unwritable(IncomingModel& model, const Error& error) override;

@@ -216,7 +216,7 @@ void WorkerProcess::flush() {
     }
   }
   watch(false);
-  owner_.on_taken(*this);
+  owner_.on_drained();
 }
 
 void WorkerProcess::watch(bool writable) {
@@ -232,13 +232,13 @@ void WorkerProcess::read() {
       if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
       if (count <= 0) return on_exit();
       parser_.push({buffer_.data(), static_cast<std::size_t>(count)}, [&](const wire::ReceivedFrame& frame) {
-        if (!is_stopped_) owner_.on_frame(*this, frame);
+        if (!is_stopped_) owner_.on_frame(frame);
       });
     }
   } catch (const Error& error) {
-    owner_.on_ended(*this, error);
+    owner_.on_lost(error);
   } catch (const std::exception& error) {
-    owner_.on_ended(*this, Error(ErrorKind::kInternal, error.what()));
+    owner_.on_lost(Error(ErrorKind::kInternal, error.what()));
   }
 }
 
@@ -247,10 +247,10 @@ void WorkerProcess::on_exit() {
   siginfo_t info{};
   if (!ends(pid_, info, WNOWAIT)) {
     const char* text = "the worker process for this model does not exit";
-    return owner_.on_ended(*this, Error(ErrorKind::kUnavailable, text));
+    return owner_.on_lost(Error(ErrorKind::kUnavailable, text));
   }
   const int status = info.si_code == CLD_EXITED ? info.si_status << 8 : info.si_status;
-  owner_.on_ended(*this, Error(ErrorKind::kUnavailable, "the worker process for this model " + ending(status)));
+  owner_.on_lost(Error(ErrorKind::kUnavailable, "the worker process for this model " + ending(status)));
 }
 
 }  // namespace atl::infer

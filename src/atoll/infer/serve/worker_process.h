@@ -31,11 +31,11 @@ class WorkerProcess {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void on_frame(WorkerProcess& worker, const wire::ReceivedFrame& frame) = 0;
+    virtual void on_frame(const wire::ReceivedFrame& frame) = 0;
     /// Queued bytes have all been taken.
-    virtual void on_taken(WorkerProcess& worker) = 0;
+    virtual void on_drained() = 0;
     /// The last call: the process has ended, or sent bytes that do not parse. The worker may be destroyed inside.
-    virtual void on_ended(WorkerProcess& worker, const Error& error) = 0;
+    virtual void on_lost(const Error& error) = 0;
   };
 
   /// Starts the process, with the part of the environment that programs and devices need. Throws Error(kUnavailable) if

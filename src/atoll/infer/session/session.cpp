@@ -26,7 +26,7 @@ constexpr double kHorizon = 0.05;      // seconds ahead for which rates are pred
 
 }  // namespace
 
-class Session::Impl final : private Client::Owner {
+class Session::Impl final : private LinkOwner {
  public:
   Impl(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,
        std::shared_ptr<LocalEngine> engine)
@@ -36,7 +36,7 @@ class Session::Impl final : private Client::Owner {
                options_.check) {
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
-    Client::Owner& self = *this;
+    LinkOwner& self = *this;
     client_ = std::make_unique<Client>(*options_.server, std::move(files), self);
     divisions_ = std::make_unique<Divisions>(graph(), local_.profile(), division_options(options_), *client_,
                                              client_->rates(), [this] { client_->reconnect(); });
@@ -292,14 +292,9 @@ class Session::Impl final : private Client::Owner {
     }
   };
 
-  void on_refused(const std::string& text) override {
+  void on_refused(const std::string& text, bool /*is_final*/) override {
     if (!options_.logs_refusals || std::exchange(logged_, text) == text) return;
     log(LogLevel::kWarning, "infer: everything is computed here: " + text);
-  }
-
-  void on_ready(const wire::Ready& ready) override {
-    wait_.forget();
-    divisions_->on_ready(ready);
   }
 
   void on_lost(const Error& error) override {
@@ -309,6 +304,10 @@ class Session::Impl final : private Client::Owner {
 
   void on_message(const wire::Message& message) override {
     const double now = seconds_of(Clock::now());
+    if (const auto* ready = std::get_if<wire::Ready>(&message)) {
+      wait_.forget();
+      divisions_->on_ready(*ready);
+    }
     if (const auto* divided = std::get_if<wire::Divided>(&message)) divisions_->on_divided(*divided);
     if (const auto* pong = std::get_if<wire::Pong>(&message)) wait_.told(now, pong->load);
     if (const auto* done = std::get_if<wire::Done>(&message)) {
