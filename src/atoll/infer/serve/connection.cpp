@@ -114,8 +114,6 @@ void Connection::take(const wire::Message& message) {
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
     if (const auto found = inferences_.find(cancel->inference); found != inferences_.end())
       found->second->take(*cancel);
-  } else if (const auto* ack = std::get_if<wire::Ack>(&message)) {
-    if (const auto found = inferences_.find(ack->inference); found != inferences_.end()) found->second->take(*ack);
   } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
     send(wire::Message(wire::Pong{ping->token, load_of_others()}));
   } else if (const auto* closed = std::get_if<wire::Close>(&message)) {
@@ -126,7 +124,7 @@ void Connection::take(const wire::Message& message) {
   } else if (std::holds_alternative<wire::Bye>(message)) {
     is_over_ = true;
     stream_->close_on_loop(kConnectionCloseTimeout);
-  } else if (!std::holds_alternative<wire::Pong>(message)) {
+  } else if (!std::holds_alternative<wire::Pong>(message) && !std::holds_alternative<wire::Ack>(message)) {
     throw Error(ErrorKind::kProtocol, std::string("a client does not send ") + wire::name_of(message));
   }
 }

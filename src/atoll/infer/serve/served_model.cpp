@@ -91,10 +91,6 @@ void ServedModel::take(const wire::Cancel& cancel) {
   on_turn();
 }
 
-void ServedModel::take(const wire::Ack& ack) {
-  if (ack.inference == inference_ && inference_ != 0) forward(ack);
-}
-
 void ServedModel::take_rows(const wire::ReceivedFrame& frame) {
   if (frame.header.id != inference_ || !worker_) return;  // it is already over
   worker_->forward(frame.bytes);

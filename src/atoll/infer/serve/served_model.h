@@ -43,7 +43,6 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void take(const wire::Divide& divide);
   void take(const wire::Run& run);
   void take(const wire::Cancel& cancel);
-  void take(const wire::Ack& ack);
   void take_rows(const wire::ReceivedFrame& frame);
 
   /// The turn that was requested begins.

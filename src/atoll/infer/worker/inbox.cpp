@@ -85,8 +85,6 @@ void Inbox::take(const wire::ReceivedFrame& frame) {
     cancelled_ = std::max(cancelled_.load(), cancel->inference);
   } else if (std::holds_alternative<wire::Turn>(message)) {
     has_turn_ = true;
-  } else if (std::holds_alternative<wire::Ack>(message)) {
-    return;  // the robot's measurement of the downlink
   } else {
     if (const auto* run = std::get_if<wire::Run>(&message)) {
       // Its rows may arrive before the thread that runs it takes the message.
