@@ -10,7 +10,7 @@
 
 #include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/profile.h"
-#include "atoll/infer/run/division.h"
+#include "atoll/infer/run/operators.h"
 #include "atoll/infer/session/session.h"
 #include "atoll/plan/operators/timeline.h"
 #include "tests/support/modelled_runner.h"

@@ -100,7 +100,7 @@ inline bool division(std::span<const std::byte> bytes) {
   if (bytes.size() < kHead) return false;
   const auto number = [&](std::size_t at) { return static_cast<int>(std::to_integer<std::int8_t>(bytes[at])); };
   const infer::Graph& graph = graphs_to_divide()[std::to_integer<std::size_t>(bytes[0]) % graphs_to_divide().size()];
-  infer::Division asked;
+  infer::Plan asked;
   asked.input_tensor = number(1);
   asked.dim = number(2);
   asked.chunks = number(3);
@@ -128,7 +128,7 @@ inline bool arrivals(std::span<const std::byte> bytes) {
   constexpr std::size_t kHead = 8;
   const Graph& graph = graphs_to_divide()[0];
   static const Operators operators = operators_of(graph, 0, 2);
-  static const Division offload{
+  static const Plan offload{
       0, 2, {{{0, 12}, {}}, {{}, {0, 12}}, {{}, {0, 12}}, {{}, {0, 6}}, {{}, {0, 6}}, {{}, {0, 1}}}, 3};
   static const Program program = program_of(graph, operators, offload, plan::Side::kServer);
   Arrivals there(graph, operators, program);

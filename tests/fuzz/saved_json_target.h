@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "atoll/infer/plan.h"
 #include "atoll/infer/profile.h"
-#include "atoll/infer/run/division_json.h"
 #include "atoll/plan/json_fields.h"
 #include "atoll/plan/layers/json.h"
 #include "atoll/plan/operators/json.h"
@@ -23,8 +23,8 @@ inline bool saved_json(const std::string& text) {
     if (infer::profile_from_json(infer::to_json(profile)) != profile) std::abort();
   });
   const bool is_division = is_read(ErrorKind::kProtocol, [&] {
-    const infer::Division division = infer::division_from_json(text);
-    if (infer::division_from_json(infer::to_json(division)) != division) std::abort();
+    const infer::Plan division = infer::plan_from_json(text);
+    if (infer::plan_from_json(infer::to_json(division)) != division) std::abort();
   });
   return is_profile || is_division;
 }

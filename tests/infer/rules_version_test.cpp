@@ -68,7 +68,7 @@ std::string derived(const Graph& graph, int dim) {
   const int input = graph.inputs.front();
   const Operators operators = operators_of(graph, input, dim);
   std::string said;
-  Division division{input, dim, {}, 3};
+  Plan division{input, dim, {}, 3};
   for (const Operators::Operator& each : operators.operators) {
     said += std::to_string(each.node) + ":" + std::to_string(each.rows) + ":" +
             std::to_string(static_cast<int>(each.part)) + " ";

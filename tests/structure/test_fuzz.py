@@ -72,7 +72,7 @@ REACHED = {
     "infer/graph_json.h: graph_from_json": "graph",
     "infer/link/arrivals.h: take": "arrivals",
     "infer/profile.h: profile_from_json": "saved_json",
-    "infer/run/division_json.h: division_from_json": "saved_json",
+    "infer/plan.h: plan_from_json": "saved_json",
     "infer/safety/admit.h: admit": "admit",
     "infer/safety/admit.h: admit_call": "admit",
     "infer/wire/codecs.h: unpack": "codecs",

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "atoll/infer/regions.h"
-#include "atoll/infer/run/division.h"
+#include "atoll/infer/run/operators.h"
 
 namespace atl::infer::test {
 namespace {

@@ -273,7 +273,7 @@ std::size_t sent_by_server(bool makes_states) {
   const Region high{32, 64};
   const plan::Share half{high, low};
   const plan::Share robots{{0, 64}, {}};
-  Division division{image, 2, {{{0, 64}, {}}, half, half, half, half, {{0, 1}, {}}}, 1};
+  Plan division{image, 2, {{{0, 64}, {}}, half, half, half, half, {{0, 1}, {}}}, 1};
   if (!makes_states) division.shares = {{{0, 64}, {}}, half, robots, robots, robots, {{0, 1}, {}}};
   const LoadedModel other(all.graph, {}, std::make_shared<FakeRunner>());
   Loopback link;

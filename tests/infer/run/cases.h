@@ -208,7 +208,7 @@ struct Case {
 /// How a case is divided, by chance: mostly its image along its rows.
 struct Divided {
   Operators operators;
-  Division division;
+  Plan division;
   plan::OperatorGraph lowered;
 
   Divided(Dice& dice, const Case& all) {

@@ -5,7 +5,7 @@
 #include <thread>
 #include <tuple>
 
-#include "atoll/infer/run/division_json.h"
+#include "atoll/infer/plan.h"
 #include "atoll/infer/run/loopback.h"
 #include "tests/infer/run/cases.h"
 
@@ -140,7 +140,7 @@ struct OneConvolution {
   LoadedModel load(std::shared_ptr<OperatorRunner> runner = std::make_shared<FakeRunner>()) const {
     return {graph, weights(), std::move(runner)};
   }
-  Division division(Region robot, Region server) const { return {image, 2, {{{0, 6}, {}}, {robot, server}}, 1}; }
+  Plan division(Region robot, Region server) const { return {image, 2, {{{0, 6}, {}}, {robot, server}}, 1}; }
   Value input() const { return plain_value({1, 1, 6}, {1, 2, 3, 4, 5, 6}); }
 };
 
@@ -229,18 +229,18 @@ TEST(Executor, NobodyExchangesNothing) {
 }
 
 TEST(DivisionJson, ComesBack) {
-  const Division division{7, 2, {{{0, 10}, {}}, {{4, 10}, {0, 5}}}, 8};
-  EXPECT_EQ(division_from_json(to_json(division)), division);
-  EXPECT_EQ(division_from_json(to_json(Division{})), Division{});
+  const Plan division{7, 2, {{{0, 10}, {}}, {{4, 10}, {0, 5}}}, 8};
+  EXPECT_EQ(plan_from_json(to_json(division)), division);
+  EXPECT_EQ(plan_from_json(to_json(Plan{})), Plan{});
   for (const char* text : {"", "[]", "{}", R"({"input": 1, "dim": 1, "chunks": 1})",
                            R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2]]})",
                            R"({"input": 1, "dim": 1.5, "chunks": 1, "shares": []})",
                            R"({"input": 1, "dim": 1, "chunks": 9999999999, "shares": []})",
                            R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2, "3"]]})"}) {
-    EXPECT_NE(failure(ErrorKind::kProtocol, [&] { division_from_json(text); }), "") << text;
+    EXPECT_NE(failure(ErrorKind::kProtocol, [&] { plan_from_json(text); }), "") << text;
   }
   const std::string deep = "{\"input\": " + std::string(500'000, '[') + std::string(500'000, ']') + "}";
-  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { division_from_json(deep); }).find("nested deeper"), std::string::npos);
+  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { plan_from_json(deep); }).find("nested deeper"), std::string::npos);
 }
 
 }  // namespace

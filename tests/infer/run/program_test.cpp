@@ -36,7 +36,7 @@ struct ConvolutionAndMean {
     graph = builder.graph();
   }
   Program program(const std::vector<plan::Share>& shares, int chunks, Side side) const {
-    const Division division{image, 2, shares, chunks};
+    const Plan division{image, 2, shares, chunks};
     return program_of(graph, operators_of(graph, image, 2), division, side);
   }
 };

@@ -58,14 +58,14 @@ struct ServedGraph {
     wire::Divide message;
     message.model = model;
     message.division = division;
-    message.input_tensor = graph.inputs.front();
-    message.dim = 0;
+    message.plan.input_tensor = graph.inputs.front();
+    message.plan.dim = 0;
     for (const Operators::Operator& each : operators.operators) {
       const std::int64_t end = cut < 0 ? each.rows : std::min(cut, each.rows);
       plan::Share share{{end, each.rows}, {0, end}};
       if (each.node < 0) share = {{0, each.rows}, {}};
       if (share.robot.is_empty()) share.robot = {};
-      message.shares.push_back(share);
+      message.plan.shares.push_back(share);
     }
     return message;
   }

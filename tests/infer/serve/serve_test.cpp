@@ -136,7 +136,7 @@ TEST_F(ServeTest, ADivisionThatDoesNotFitIsAnErrorOfTheModelAlone) {
   auto robot = client();
   upload(*robot, model);
   wire::Divide wrong = model.divide(1, 1);
-  wrong.shares.pop_back();
+  wrong.plan.shares.pop_back();
   robot->send(wrong);
   EXPECT_EQ(robot->expect<wire::Failed>().kind, ErrorKind::kInvalidArgument);
   divide(*robot, model, 2);

@@ -48,9 +48,9 @@ class AttemptTest : public testing::Test {
   AttemptTest() {
     test::register_layer_rule();
     graph_ = test::modelled_graph(test::layers_of(30));
-    PlanSetOptions options;
+    PlanOptions options;
     options.policy = "offload";
-    set_ = make_plan_set(graph_, test::modelled_profile(graph_, Machine::kRobot),
+    set_ = prepare_plans(graph_, test::modelled_profile(graph_, Machine::kRobot),
                          test::modelled_profile(graph_, Machine::kServer), {1e7, 1e7, 0.001, false}, options);
     model_ = std::make_unique<LoadedModel>(graph_, std::map<std::string, HostBytes>{}, runner_);
     run_ = std::make_unique<SplitRun>(
@@ -72,7 +72,7 @@ class AttemptTest : public testing::Test {
 
   const std::shared_ptr<test::ModelledRunner> runner_ = std::make_shared<test::ModelledRunner>(Machine::kRobot, 0);
   Graph graph_;
-  std::shared_ptr<const PlanSet> set_;
+  std::shared_ptr<const PreparedPlans> set_;
   std::vector<std::byte> given_;
   Counting sender_;
   std::unique_ptr<LoadedModel> model_;
@@ -169,13 +169,13 @@ TEST_F(AttemptTest, AnAnswerThatCannotBeReadLeavesWhatTheRobotHasMade) {
 TEST_F(AttemptTest, AProgramThatWaitsGoesOnWhenItsRowsHaveCome) {
   const auto is_receive = [](const Step& step) { return step.kind == Step::Kind::kReceive; };
   const auto is_send = [](const Step& step) { return step.kind == Step::Kind::kSend; };
-  PlanSetOptions options;
+  PlanOptions options;
   options.policy = "random";
-  std::shared_ptr<const PlanSet> set;
+  std::shared_ptr<const PreparedPlans> set;
   // It sends what it makes of received rows; most is left to the server, and nothing is computed twice.
   const auto goes_both_ways = [&] {
-    const SplitPlan* split = set->splits.at(set->pinned.value()).get();
-    if (split == nullptr || split->guard.program_seconds() > split->guard.rest_seconds(0) / 2) return false;
+    const std::optional<PreparedPlan>& split = set->plans.at(set->pinned.value());
+    if (!split || split->guard.program_seconds() > split->guard.rest_seconds(0) / 2) return false;
     double extra = 0;
     for (std::size_t i = 0; i < split->guard.steps(); ++i) {
       const double rest = split->guard.step_seconds(i) + split->guard.rest_seconds(i + 1);
@@ -187,14 +187,14 @@ TEST_F(AttemptTest, AProgramThatWaitsGoesOnWhenItsRowsHaveCome) {
   };
   do {
     ASSERT_LT(++options.operators.seed, 1000U) << "no plan goes both ways";
-    set = make_plan_set(graph_, test::modelled_profile(graph_, Machine::kRobot),
+    set = prepare_plans(graph_, test::modelled_profile(graph_, Machine::kRobot),
                         test::modelled_profile(graph_, Machine::kServer), {1e7, 1e7, 0.001, false}, options);
   } while (!goes_both_ways());
   SplitRun run(
       graph_, set, set->pinned.value(), 8, sender_, [] { return 1e7; }, wire::Codec::kRaw);
   run.arrivals().begin(1);
   run.exchange().begin(1);
-  const std::vector<Step>& steps = run.split().program.steps;
+  const std::vector<Step>& steps = run.prepared().program.steps;
   const auto busy = std::make_shared<BusyRunner>();
   LoadedModel model(graph_, {}, busy);
   Inference inference(model, run.operators());

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "atoll/infer/run/costs.h"
-#include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/prepared_plans.h"
 #include "atoll/plan/operators/guard.h"
 #include "atoll/plan/operators/policies.h"
 #include "tests/infer/infer_cases.h"
@@ -46,7 +46,7 @@ struct GuardCase {
   Graph graph;
   Operators operators;
   plan::OperatorGraph lowered;
-  Division division;
+  Plan division;
   Program program;
 };
 
@@ -228,7 +228,7 @@ TEST(Guard, WhatHappensAlwaysIsRememberedForLonger) {
   EXPECT_NEAR(jitter.margin(100, 1), 1, 1e-12);
 }
 
-TEST(PlanSet, ChoosesByTheLikelyRates) {
+TEST(PreparedPlans, ChoosesByTheLikelyRates) {
   Dice dice(23);
   plan::OperatorGraph layers = any_layers(dice);
   layers.operators.clear();
@@ -238,11 +238,11 @@ TEST(PlanSet, ChoosesByTheLikelyRates) {
   layers.outputs = {1};
   test::register_layer_rule();
   const Graph graph = test::modelled_graph(layers);
-  const auto set = make_plan_set(graph, test::modelled_profile(graph, test::Machine::kRobot),
+  const auto set = prepare_plans(graph, test::modelled_profile(graph, test::Machine::kRobot),
                                  test::modelled_profile(graph, test::Machine::kServer), {1e7, 1e7, 0.001, false}, {});
   EXPECT_NEAR(set->local_seconds, 0.1, 1e-9);
-  ASSERT_FALSE(set->splits.front());
-  std::vector<bool> all(set->splits.size(), true);
+  ASSERT_FALSE(set->plans.front());
+  std::vector<bool> all(set->plans.size(), true);
   const auto choice = [&](std::vector<plan::RateWeight> rates, double ceiling) {
     return choose_plan(*set, rates, 0.1, ceiling, all);
   };
@@ -265,7 +265,7 @@ TEST(PlanSet, ChoosesByTheLikelyRates) {
   EXPECT_EQ(choose_plan(*set, quick, 0.1, 0.2, all, 0.15).plan, 0U) << "the others are before it";
   EXPECT_NE(failure(ErrorKind::kMismatch,
                     [&] {
-                      make_plan_set(graph, Profile{}, Profile{}, {1e7, 1e7, 0, false}, {});
+                      prepare_plans(graph, Profile{}, Profile{}, {1e7, 1e7, 0, false}, {});
                     }),
             "");
 }

@@ -18,7 +18,7 @@
 #include "atoll/infer/link/arrivals.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/prepared_plans.h"
 #include "atoll/transport/stream/secure_stream.h"
 #include "atoll/transport/stream/stream_listener.h"
 #include "tests/support/modelled_runner.h"
@@ -117,7 +117,6 @@ class ScriptedServer final : public transport::StreamListener::Owner,
  private:
   struct Prepared {
     Operators operators;
-    Division division;
     Program program;
     std::unique_ptr<Arrivals> arrivals;
     std::unique_ptr<LinkExchange> exchange;
@@ -278,9 +277,8 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       return send(failed);
     }
     auto made = std::make_shared<Prepared>();
-    made->operators = operators_of(model_->graph(), divide.input_tensor, divide.dim);
-    made->division = {divide.input_tensor, divide.dim, divide.shares, static_cast<int>(divide.chunks)};
-    made->program = program_of(model_->graph(), made->operators, made->division, plan::Side::kServer);
+    made->operators = operators_of(model_->graph(), divide.plan.input_tensor, divide.plan.dim);
+    made->program = program_of(model_->graph(), made->operators, divide.plan, plan::Side::kServer);
     made->arrivals = std::make_unique<Arrivals>(model_->graph(), made->operators, made->program);
     made->exchange =
         std::make_unique<LinkExchange>(model_->graph(), made->operators, *this, *made->arrivals, [] { return 0.0; });

@@ -49,7 +49,7 @@ inline std::vector<wire::Message> every_message() {
           GraphText{model, "{\"atoll_graph\": 1}"},
           Queued{model, 2, "two workers run"},
           Ready{model, "cpu", {1e-6, 0, 2.5}, {0, 1e-9, 3}, {1e-6, 1e-3, 7}, 4, 2},
-          Divide{model, 9, 4, 2, {{{0, 10}, {10, 20}}, {{0, 0}, {0, 1}}}, 8, Codec::kHalf},
+          Divide{model, 9, {4, 2, {{{0, 10}, {10, 20}}, {{0, 0}, {0, 1}}}, 8}, Codec::kHalf},
           wire::Divided{model, 9},
           Run{model, 5, 9, 100'000},
           Done{5, 1, 2, 3, {4, 0.5, 2.25, 70'000}},

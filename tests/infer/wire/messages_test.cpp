@@ -90,7 +90,7 @@ TEST(WireMessages, LargestGraphAndLongestDivision) {
   EXPECT_EQ(decode(encode(graph)), graph);
   EXPECT_LE(encode(graph).size(), kMaxControlBytes);
   Divide divide{.model = 1};
-  divide.shares.resize(kMaxTensors, {{0, kIntegerBound - 1}, {0, 0}});
+  divide.plan.shares.resize(kMaxTensors, {{0, kIntegerBound - 1}, {0, 0}});
   const Message message = divide;
   EXPECT_EQ(decode(encode(message)), message);
 }
@@ -189,18 +189,18 @@ TEST(WireMessages, NumbersOfModelsAndInferencesAreNotZero) {
 
 TEST(WireMessages, EncodeRefusesDivisionsAndProfilesOutOfBounds) {
   for (const Region rows : {Region{-1, 3}, Region{3, 2}, Region{0, kIntegerBound}, Region{INT64_MIN, INT64_MAX}}) {
-    EXPECT_NE(changed<Divide>([&](Divide& m) { m.shares[0].robot = rows; }), "");
-    EXPECT_NE(changed<Divide>([&](Divide& m) { m.shares[1].server = rows; }), "");
+    EXPECT_NE(changed<Divide>([&](Divide& m) { m.plan.shares[0].robot = rows; }), "");
+    EXPECT_NE(changed<Divide>([&](Divide& m) { m.plan.shares[1].server = rows; }), "");
   }
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.shares.resize(kMaxTensors + 1); }), "");
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.chunks = 0; }), "");
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.chunks = kMaxChunks + 1; }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.shares.resize(kMaxTensors + 1); }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.chunks = 0; }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.chunks = static_cast<int>(kMaxChunks) + 1; }), "");
   EXPECT_NE(changed<Divide>([](Divide& m) { m.answer_codec = Codec::kJpeg; }), "");
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.input_tensor = -2; }), "");
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.input_tensor = static_cast<std::int32_t>(kMaxTensors); }), "");
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.dim = static_cast<std::int32_t>(kMaxDims); }), "");
-  EXPECT_NE(changed<Divide>([](Divide& m) { m.dim = -1; }), "");
-  EXPECT_EQ(changed<Divide>([](Divide& m) { m.dim = m.input_tensor = -1; }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.input_tensor = -2; }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.input_tensor = static_cast<std::int32_t>(kMaxTensors); }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.dim = static_cast<std::int32_t>(kMaxDims); }), "");
+  EXPECT_NE(changed<Divide>([](Divide& m) { m.plan.dim = -1; }), "");
+  EXPECT_EQ(changed<Divide>([](Divide& m) { m.plan.dim = m.plan.input_tensor = -1; }), "");
   EXPECT_NE(changed<Ready>([](Ready& m) { m.input_tensor = -1; }), "");
   EXPECT_NE(changed<Ready>([](Ready& m) { m.fixed.pop_back(); }), "");
   EXPECT_NE(changed<Ready>([](Ready& m) { m.per_row.push_back(0); }), "");

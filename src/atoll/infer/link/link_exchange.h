@@ -15,7 +15,7 @@
 namespace atl::infer {
 
 /// The other side of an inference, reached over a link. Sends rows in frames, with the codec that measurement shows to
-/// be quickest. Made once for a division; one inference at a time.
+/// be quickest. Made once for a plan; one inference at a time.
 class LinkExchange : public Exchange {
  public:
   /// Bytes per second towards the other side, as far as they are known.

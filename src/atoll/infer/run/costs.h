@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "atoll/infer/graph.h"
-#include "atoll/infer/run/division.h"
+#include "atoll/infer/run/operators.h"
 #include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {

@@ -44,7 +44,7 @@ class Measuring {
       const Tensor& type = model.graph().tensors[as_index(input)];
       inputs_.emplace_back(input, model.runner().from_host(type, zeros(type)));
     }
-    Division alone;  // all rows of all nodes, even unneeded ones: halves are measured with whole operands
+    Plan alone;  // all rows of all nodes, even unneeded ones: halves are measured with whole operands
     alone.shares = plan::everything_on(plan::Side::kRobot, operator_graph(model.graph(), operators, {}, {}));
     program_ = program_of(model.graph(), operators, alone, plan::Side::kRobot);
     operator_of_node_.assign(model.graph().nodes.size(), -1);

@@ -6,8 +6,8 @@
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/profile.h"
-#include "atoll/infer/run/division.h"
 #include "atoll/infer/run/executor.h"
+#include "atoll/infer/run/operators.h"
 
 namespace atl::infer {
 

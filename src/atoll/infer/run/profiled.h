@@ -5,8 +5,8 @@
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/profile.h"
-#include "atoll/infer/run/division.h"
 #include "atoll/infer/run/measure.h"
+#include "atoll/infer/run/operators.h"
 #include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {

@@ -108,14 +108,14 @@ std::vector<int> kept_by_robot(const Graph& graph) {
 // inputs, which the server takes while it streams, are the robot's first steps.
 class Writing {
  public:
-  Writing(const Graph& graph, const Operators& operators, const Division& division, Side side)
+  Writing(const Graph& graph, const Operators& operators, const Plan& plan, Side side)
       : graph_(graph),
         operators_(operators),
-        division_(division),
+        plan_(plan),
         side_(side),
         lowered_(operator_graph(graph, operators, {}, {})),
-        needs_(plan::needs_of(lowered_, division.shares)),
-        stream_(plan::stream_of(lowered_, division.shares, needs(Side::kServer), division.chunks)),
+        needs_(plan::needs_of(lowered_, plan.shares)),
+        stream_(plan::stream_of(lowered_, plan.shares, needs(Side::kServer), plan.chunks)),
         steps_(graph, operators),
         received_(operators.dims.size(), false) {
     for (const Side each : {Side::kRobot, Side::kServer}) find_sent(each);
@@ -127,7 +127,7 @@ class Writing {
   const plan::Needs& needs(Side side) const { return needs_[static_cast<std::size_t>(side)]; }
   std::vector<std::vector<int>>& sent_to(Side side) { return sent_[static_cast<std::size_t>(side)]; }
   Side other() const { return side_ == Side::kRobot ? Side::kServer : Side::kRobot; }
-  Region made(int index) const { return plan::made_by(division_.shares[as_index(index)], side_); }
+  Region made(int index) const { return plan::made_by(plan_.shares[as_index(index)], side_); }
   int count() const { return static_cast<int>(operators_.operators.size()); }
   int input_tensor(int index) const { return operators_.operators[as_index(index)].makes.front(); }
   // Returns whether this side makes all rows of the operator; or all states and the whole result, so that it needs no
@@ -149,7 +149,7 @@ class Writing {
     for (const int tensor : outputs_of(graph_)) {
       const int producer = operators_.operator_of[as_index(tensor)];
       if (producer < 0 || needs(to).lacks[as_index(producer)].empty()) continue;
-      if (!division_.shares[as_index(producer)].robot.holds(rows_of(graph_, operators_, tensor))) add(producer, tensor);
+      if (!plan_.shares[as_index(producer)].robot.holds(rows_of(graph_, operators_, tensor))) add(producer, tensor);
     }
   }
 
@@ -239,7 +239,7 @@ class Writing {
 
   const Graph& graph_;
   const Operators& operators_;
-  const Division& division_;
+  const Plan& plan_;
   Side side_;
   plan::OperatorGraph lowered_;
   std::array<plan::Needs, 2> needs_;
@@ -251,8 +251,8 @@ class Writing {
 
 }  // namespace
 
-Program program_of(const Graph& graph, const Operators& operators, const Division& division, Side side) {
-  return Writing(graph, operators, division, side).written();
+Program program_of(const Graph& graph, const Operators& operators, const Plan& plan, Side side) {
+  return Writing(graph, operators, plan, side).written();
 }
 
 Program rest_of(const Graph& graph, const Operators& operators, const std::vector<std::vector<Region>>& held) {

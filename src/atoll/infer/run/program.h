@@ -4,7 +4,8 @@
 #include <vector>
 
 #include "atoll/core/region.h"
-#include "atoll/infer/run/division.h"
+#include "atoll/infer/plan.h"
+#include "atoll/infer/run/operators.h"
 #include "atoll/plan/operators/cuts.h"
 
 namespace atl::infer {
@@ -29,7 +30,7 @@ inline bool computes(const Step& step) noexcept {
   return step.kind == Step::Kind::kCompute || step.kind == Step::Kind::kState || step.kind == Step::Kind::kResult;
 }
 
-/// The steps of one side of an inference, in order. Both sides' programs follow from the graph and the division alone
+/// The steps of one side of an inference, in order. Both sides' programs follow from the graph and the plan alone
 /// and match: each kReceive has its kSend, and the sides never wait for each other in a cycle.
 struct Program {
   std::vector<Step> steps;
@@ -47,7 +48,7 @@ struct Program {
 ///
 /// With chunks, inputs are sent up in that many messages of equally many rows, and after each chunk the server's first
 /// operators, as far as plan::simulate streams them, compute what has become possible.
-Program program_of(const Graph& graph, const Operators& operators, const Division& division, plan::Side side);
+Program program_of(const Graph& graph, const Operators& operators, const Plan& plan, plan::Side side);
 
 /// Makes the program by which the robot alone computes the outputs from what it holds: `held`, by tensor, regions in
 /// order, with whole inputs. It sends and receives nothing.

@@ -18,14 +18,14 @@ constexpr double kFreeShare = 0.01;  // of the model's time: how much following 
 
 }  // namespace
 
-SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::size_t plan, std::uint32_t number,
-                   FrameSender& sender, LinkExchange::Rate rate, wire::Codec lossy)
-    : set_(std::move(set)),
-      split_(set_->splits.at(plan)),
+SplitRun::SplitRun(const Graph& graph, std::shared_ptr<const PreparedPlans> plans, std::size_t plan,
+                   std::uint32_t number, FrameSender& sender, LinkExchange::Rate rate, wire::Codec lossy)
+    : plans_(std::move(plans)),
+      prepared_(plans_->plans.at(plan).value()),
       number_(number),
-      arrivals_(graph, *set_->operators, split_->program),
-      exchange_(graph, *set_->operators, sender, arrivals_, std::move(rate), lossy, true) {
-  for (const Step& step : split_->program.steps) steps_.push_back({{step}});
+      arrivals_(graph, operators(), prepared_.program),
+      exchange_(graph, operators(), sender, arrivals_, std::move(rate), lossy, true) {
+  for (const Step& step : prepared_.program.steps) steps_.push_back({{step}});
 }
 
 void Attempt::Watched::send(int tensor, Region rows, HostBytes bytes) { inner.send(tensor, rows, std::move(bytes)); }
@@ -52,14 +52,14 @@ double Attempt::elapsed() const { return seconds_since(rules_.begin); }
 // Called before a step and repeatedly while it waits.
 bool Attempt::may_go_on(int asked) {
   if (is_closed()) return false;
-  const Step& next = run_.split().program.steps[stopped_];
+  const Step& next = run_.prepared().program.steps[stopped_];
   if (next.kind == Step::Kind::kFree) return true;
   // Rows that have arrived are taken, however late it is.
   if (next.kind == Step::Kind::kReceive && asked == 0) return true;
   if (next.kind != Step::Kind::kReceive && rules_.hedge == Hedge::kAlways) return true;
   // The server's answer is used until the robot has its own, even if computing that must begin at once.
   if (next.kind == Step::Kind::kSend) return elapsed() < rules_.deadline;
-  const Guard& guard = run_.split().guard;
+  const Guard& guard = run_.prepared().guard;
   const double latest = rules_.hedge == Hedge::kNever
                             ? rules_.deadline
                             : guard.latest_start(rules_.deadline, stopped_, rules_.margin, rules_.engine_seconds);
@@ -100,19 +100,19 @@ bool Attempt::follow() {
 // Returns whether the rows that the program waits for have arrived, and computing its remaining steps wastes little of
 // what has been computed alone.
 bool Attempt::may_resume() const {
-  const Step& next = run_.split().program.steps[stopped_];
+  const Step& next = run_.prepared().program.steps[stopped_];
   if (exchange_.error || next.kind != Step::Kind::kReceive || !run_.arrivals().are_there(next.index, next.rows)) {
     return false;
   }
-  return extra_ + seconds_twice() <= kFreeShare * run_.split().guard.rest_seconds(0);
+  return extra_ + seconds_twice() <= kFreeShare * run_.prepared().guard.rest_seconds(0);
 }
 
 // The part of the program's remaining computing that has already been done alone and would be done twice.
 double Attempt::seconds_twice() const {
-  const std::vector<Step>& steps = run_.split().program.steps;
+  const std::vector<Step>& steps = run_.prepared().program.steps;
   double seconds = 0;
   for (std::size_t i = stopped_; i < steps.size(); ++i) {
-    if (computes(steps[i]) && steps[i].index <= alone_until_) seconds += run_.split().guard.step_seconds(i);
+    if (computes(steps[i]) && steps[i].index <= alone_until_) seconds += run_.prepared().guard.step_seconds(i);
   }
   return seconds;
 }
@@ -133,7 +133,7 @@ bool Attempt::compute_alone() {
     alone_.emplace(inference_);
   }
   const Program rest = rest_of(model_.graph(), run_.operators(), alone_->held());
-  const double mean = run_.split().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
+  const double mean = run_.prepared().guard.rest_seconds(0) / static_cast<double>(model_.graph().nodes.size());
   const auto between = static_cast<std::size_t>(std::clamp(kMaxAhead / mean, 1.0, kMaxBetweenWaits));
   std::size_t asked = 0;  // before each step
   const Inference::GoOn go_on = [&] {

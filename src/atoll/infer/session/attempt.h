@@ -11,7 +11,7 @@
 #include "atoll/infer/link/arrivals.h"
 #include "atoll/infer/link/link_exchange.h"
 #include "atoll/infer/run/executor.h"
-#include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/prepared_plans.h"
 #include "atoll/infer/session/report.h"
 #include "atoll/infer/session/turn_gate.h"
 
@@ -21,12 +21,12 @@ namespace atl::infer {
 /// a time.
 class SplitRun {
  public:
-  /// Borrows `graph` and `sender`. The server knows the division by `number`.
-  SplitRun(const Graph& graph, std::shared_ptr<const PlanSet> set, std::size_t plan, std::uint32_t number,
+  /// Borrows `graph` and `sender`. The server knows the plan by `number`.
+  SplitRun(const Graph& graph, std::shared_ptr<const PreparedPlans> plans, std::size_t plan, std::uint32_t number,
            FrameSender& sender, LinkExchange::Rate rate, wire::Codec lossy);
 
-  const SplitPlan& split() const noexcept { return *split_; }
-  const Operators& operators() const noexcept { return *set_->operators; }
+  const PreparedPlan& prepared() const noexcept { return prepared_; }
+  const Operators& operators() const noexcept { return plans_->profiled.operators; }
   std::uint32_t number() const noexcept { return number_; }
   Arrivals& arrivals() noexcept { return arrivals_; }
   LinkExchange& exchange() noexcept { return exchange_; }
@@ -34,8 +34,8 @@ class SplitRun {
   const std::vector<Program>& steps() const noexcept { return steps_; }
 
  private:
-  std::shared_ptr<const PlanSet> set_;
-  std::shared_ptr<const SplitPlan> split_;
+  std::shared_ptr<const PreparedPlans> plans_;
+  const PreparedPlan& prepared_;  // one of them
   std::uint32_t number_;
   Arrivals arrivals_;
   LinkExchange exchange_;
@@ -79,7 +79,7 @@ class Attempt {
   /// The inference that has finished.
   Inference& result() noexcept { return alone_ ? *alone_ : inference_; }
   /// Seconds that finish_alone() is predicted to take.
-  double rest_seconds() const { return run_.split().guard.rest_seconds(stopped_); }
+  double rest_seconds() const { return run_.prepared().guard.rest_seconds(stopped_); }
 
   bool was_stopped_by_guard() const noexcept { return by_guard_; }
   const std::optional<Error>& link_error() const noexcept { return exchange_.error; }

@@ -13,7 +13,7 @@
 
 namespace atl::infer {
 
-/// The time that a robot still needs alone at every step of its program of a division, and so how long it may follow
+/// The time that a robot still needs alone at every step of its program of a plan, and so how long it may follow
 /// the program and still finish alone in time. Pure.
 ///
 /// Where the program waits, and at every 16th computing step, the time comes from a backward pass over the operators,

@@ -12,8 +12,8 @@ constexpr std::chrono::milliseconds kRefusalPollPeriod{20};
 
 }  // namespace
 
-std::optional<Refusal> refusal_of(const Client& client, const Divisions& divisions) {
-  if (const std::string why = divisions.failure(); !why.empty())
+std::optional<Refusal> refusal_of(const Client& client, const Planner& planner) {
+  if (const std::string why = planner.failure(); !why.empty())
     return Refusal{"the server cannot be used: " + why, true};
   LinkStatus status = client.status();
   if (status.refusal.empty()) return std::nullopt;
@@ -24,12 +24,12 @@ void throw_if_final(const std::optional<Refusal>& refusal) {
   if (refusal && refusal->is_final) throw Error(ErrorKind::kRefused, refusal->text);
 }
 
-bool wait_for_server(const Client& client, const Divisions& divisions, const TurnGate& gate, Deadline deadline,
+bool wait_for_server(const Client& client, const Planner& planner, const TurnGate& gate, Deadline deadline,
                      CallerCheck caller) {
   for (;;) {
-    if (divisions.wait(deadline.earlier(Deadline::after(kRefusalPollPeriod)))) return true;
+    if (planner.wait(deadline.earlier(Deadline::after(kRefusalPollPeriod)))) return true;
     if (gate.is_closed()) return false;
-    throw_if_final(refusal_of(client, divisions));
+    throw_if_final(refusal_of(client, planner));
     if (deadline.expired()) return false;
     caller();
   }

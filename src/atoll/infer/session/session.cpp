@@ -8,10 +8,10 @@
 #include "atoll/core/fd.h"
 #include "atoll/core/log.h"
 #include "atoll/infer/session/attempt.h"
-#include "atoll/infer/session/divisions.h"
 #include "atoll/infer/session/failure_pause.h"
 #include "atoll/infer/session/in_flight.h"
 #include "atoll/infer/session/local_answer.h"
+#include "atoll/infer/session/planner.h"
 #include "atoll/infer/session/server_wait.h"
 #include "atoll/infer/session/session_checks.h"
 #include "atoll/infer/session/turn_gate.h"
@@ -38,8 +38,8 @@ class Session::Impl final : private LinkOwner {
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
     LinkOwner& self = *this;
     client_ = std::make_unique<Client>(*options_.server, std::move(files), self);
-    divisions_ = std::make_unique<Divisions>(graph(), local_.profile(), division_options(options_), *client_,
-                                             client_->rates(), [this] { client_->reconnect(); });
+    planner_ = std::make_unique<Planner>(graph(), local_.profile(), planner_options(options_), *client_,
+                                         client_->rates(), [this] { client_->reconnect(); });
     client_->start();
   }
 
@@ -51,7 +51,7 @@ class Session::Impl final : private LinkOwner {
     const std::lock_guard closing(closing_);
     gate_.close();
     if (!client_) return;
-    divisions_->stop();
+    planner_->stop();
     client_->stop();  // its callbacks use this object
   }
 
@@ -94,16 +94,16 @@ class Session::Impl final : private LinkOwner {
       return report;
     }
     report.expected_wait = wait_.expected(seconds_of(Clock::now()));
-    divisions_->fill(report);
+    planner_->fill(report);
     fill(report, *client_);
     if (const auto why = refusal()) report.link.refusal = why->text;
     return report;
   }
 
   bool wait_until_ready(Deadline deadline) const {
-    return client_ && wait_for_server(*client_, *divisions_, gate_, deadline, CallerCheck(options_.check));
+    return client_ && wait_for_server(*client_, *planner_, gate_, deadline, CallerCheck(options_.check));
   }
-  std::optional<Refusal> refusal() const { return client_ ? refusal_of(*client_, *divisions_) : std::nullopt; }
+  std::optional<Refusal> refusal() const { return client_ ? refusal_of(*client_, *planner_) : std::nullopt; }
 
  private:
   // One inference's turn and the start of its times: `asked` for the user, `begin` for the robot's work.
@@ -125,7 +125,7 @@ class Session::Impl final : private LinkOwner {
 
   // The decision for one inference.
   struct Choice {
-    std::shared_ptr<const Divisions::Offer> offer;
+    std::shared_ptr<const Planner::Offer> offer;
     std::shared_ptr<SplitRun> run;  // null: local
     std::string plan = "local";
     double predicted = 0;
@@ -142,8 +142,8 @@ class Session::Impl final : private LinkOwner {
     outcome.predicted = choice.predicted;
     outcome.bound = choice.bound;
     if (choice.run && run_split(inputs, choice, rules, outcome, frame)) {
-      outcome.division = {choice.offer->set, &choice.offer->set->table.plans[choice.place]};
-      outcome.divided = {choice.offer->set, &choice.offer->set->lowered};
+      outcome.division = {choice.offer->prepared, &choice.offer->prepared->table.plans[choice.place]};
+      outcome.divided = {choice.offer->prepared, &choice.offer->prepared->profiled.lowered};
     } else {
       run_local(inputs, rules, outcome);
     }
@@ -200,24 +200,24 @@ class Session::Impl final : private LinkOwner {
     frame.waited += seconds_since(begin);
     const auto offer = usable_offer();  // may have changed during the wait
     if (!is_free || !offer) return choice;
-    divisions_->look_at_link();
-    choice.bound = offer->set->bound_at(client_->rates().up_rate());
+    planner_->look_at_link();
+    choice.bound = offer->prepared->bound_at(client_->rates().up_rate());
     // With "always" the robot's own answer takes as long as the model, and nothing can be later.
     const double ceiling = rules.hedge == Hedge::kAlways ? local : rules.deadline;
-    const PlanChoice best = choose_plan(*offer->set, client_->rates().likely_up(kHorizon), local, ceiling,
+    const PlanChoice best = choose_plan(*offer->prepared, client_->rates().likely_up(kHorizon), local, ceiling,
                                         offer->usable(), wait_.expected(seconds_of(Clock::now())));
     choice.predicted = best.seconds;
     choice.run = offer->runs.at(best.plan);
     choice.place = best.plan;
-    if (choice.run) choice.plan = offer->set->table.plans[best.plan].policy;
+    if (choice.run) choice.plan = offer->prepared->table.plans[best.plan].policy;
     if (!choice.run && rules.hedge == Hedge::kNever) throw_if_final(refusal());
     choice.offer = offer;
     return choice;
   }
 
   // Null if the server cannot help.
-  std::shared_ptr<const Divisions::Offer> usable_offer() const {
-    return client_->is_ready() && !failures_.is_too_early() ? divisions_->offer() : nullptr;
+  std::shared_ptr<const Planner::Offer> usable_offer() const {
+    return client_->is_ready() && !failures_.is_too_early() ? planner_->offer() : nullptr;
   }
 
   void run_local(std::span<const Value> inputs, const AttemptRules& rules, Outcome& outcome) {
@@ -266,7 +266,7 @@ class Session::Impl final : private LinkOwner {
 
   std::uint64_t begin_inference(const Choice& choice, const AttemptRules& rules) {
     const std::uint64_t number =
-        flight_.begin(choice.run, [&] { return divisions_->connection() == choice.offer->connection; });
+        flight_.begin(choice.run, [&] { return planner_->connection() == choice.offer->connection; });
     if (number == 0) return 0;
     wire::Run message;
     message.model = choice.offer->model;
@@ -298,7 +298,7 @@ class Session::Impl final : private LinkOwner {
   }
 
   void on_lost(const Error& error) override {
-    divisions_->on_lost();
+    planner_->on_lost();
     flight_.lost(error);
   }
 
@@ -306,9 +306,9 @@ class Session::Impl final : private LinkOwner {
     const double now = seconds_of(Clock::now());
     if (const auto* ready = std::get_if<wire::Ready>(&message)) {
       wait_.forget();
-      divisions_->on_ready(*ready);
+      planner_->on_ready(*ready);
     }
-    if (const auto* divided = std::get_if<wire::Divided>(&message)) divisions_->on_divided(*divided);
+    if (const auto* divided = std::get_if<wire::Divided>(&message)) planner_->on_divided(*divided);
     if (const auto* pong = std::get_if<wire::Pong>(&message)) wait_.told(now, pong->load);
     if (const auto* done = std::get_if<wire::Done>(&message)) {
       flight_.done(*done);
@@ -328,7 +328,7 @@ class Session::Impl final : private LinkOwner {
       // The worker is gone, or it has forgotten the division: a new connection sets up everything again.
       if (failed.kind == ErrorKind::kUnavailable || failed.kind == ErrorKind::kMismatch) client_->reconnect();
     } else if (client_->is_ready()) {
-      divisions_->on_refused(failed.text);
+      planner_->on_refused(failed.text);
     } else {
       if (was_late) failures_.another();
       on_lost(Error(failed.kind, "the server: " + failed.text));
@@ -355,7 +355,7 @@ class Session::Impl final : private LinkOwner {
   std::string logged_;  // the last refusal; used on the client's thread
 
   std::unique_ptr<Client> client_;
-  std::unique_ptr<Divisions> divisions_;
+  std::unique_ptr<Planner> planner_;
 };
 
 Session::Session(SessionOptions options, Bundle model, std::shared_ptr<OperatorRunner> runner,

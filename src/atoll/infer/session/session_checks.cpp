@@ -87,8 +87,8 @@ InferenceRecord with_outcome(InferenceRecord record, const Outcome& outcome) {
   return record;
 }
 
-Divisions::Options division_options(const SessionOptions& options) {
-  Divisions::Options made;
+Planner::Options planner_options(const SessionOptions& options) {
+  Planner::Options made;
   made.plans.policy = options.policy;
   made.plans.operators.seed = options.seed;
   made.plans.operators.chunks = options.chunks;

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "atoll/infer/session/divisions.h"
+#include "atoll/infer/session/planner.h"
 #include "atoll/infer/session/session.h"
 
 namespace atl::infer {
@@ -34,7 +34,7 @@ void fill(SessionReport& report, const Outcome& last);
 /// Adds the outcome's figures to the record.
 InferenceRecord with_outcome(InferenceRecord record, const Outcome& outcome);
 
-/// The options of divisions for a session with these options.
-Divisions::Options division_options(const SessionOptions& options);
+/// The options of the planner of a session with these options.
+Planner::Options planner_options(const SessionOptions& options);
 
 }  // namespace atl::infer

@@ -53,13 +53,13 @@ class Checker {
   }
   void operator()(const Divide& m) const {
     number("model", m.model);
-    divided(m.input_tensor, m.dim);
-    at_most("shares' number", m.shares.size(), kMaxTensors);
-    for (const plan::Share& share : m.shares) {
+    divided(m.plan.input_tensor, m.plan.dim);
+    at_most("shares' number", m.plan.shares.size(), kMaxTensors);
+    for (const plan::Share& share : m.plan.shares) {
       region(share.robot);
       region(share.server);
     }
-    between("chunks", m.chunks, 1, kMaxChunks);
+    between("chunks", m.plan.chunks, 1, kMaxChunks);
     at_most("answer_codec", static_cast<std::uint64_t>(m.answer_codec), static_cast<std::uint64_t>(Codec::kInt8));
   }
   void operator()(const Divided& m) const { number("model", m.model); }

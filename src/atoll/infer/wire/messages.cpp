@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/wire/messages.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <string_view>
@@ -69,13 +70,14 @@ class Writer {
   }
   void operator()(const Divide& m) {
     std::vector<fbs::Share> shares;
-    shares.reserve(m.shares.size());
-    for (const plan::Share& share : m.shares) {
+    shares.reserve(m.plan.shares.size());
+    for (const plan::Share& share : m.plan.shares) {
       shares.emplace_back(share.robot.begin, share.robot.end, share.server.begin, share.server.end);
     }
     const auto offset = to_.CreateVectorOfStructs(shares);
-    finish(fbs::Body::Divide, fbs::CreateDivide(to_, m.model, m.division, m.input_tensor, m.dim, offset, m.chunks,
-                                                static_cast<std::uint8_t>(m.answer_codec)));
+    finish(fbs::Body::Divide,
+           fbs::CreateDivide(to_, m.model, m.division, m.plan.input_tensor, m.plan.dim, offset,
+                             static_cast<std::uint32_t>(m.plan.chunks), static_cast<std::uint8_t>(m.answer_codec)));
   }
   void operator()(const Divided& m) { finish(fbs::Body::Divided, fbs::CreateDivided(to_, m.model, m.division)); }
   void operator()(const Run& m) {
@@ -153,11 +155,13 @@ Ready read(const fbs::Ready& m) {
 }
 Divide read(const fbs::Divide& m) {
   const auto codec = static_cast<Codec>(m.answer_codec());
-  Divide divide{m.model(), m.division(), m.input_tensor(), m.dim(), {}, m.chunks(), codec};
-  divide.shares.reserve(m.shares()->size());
+  const auto chunks = static_cast<int>(std::min<std::uint32_t>(m.chunks(), INT32_MAX));
+  Divide divide{m.model(), m.division(), {m.input_tensor(), m.dim(), {}, chunks}, codec};
+  divide.plan.shares.reserve(m.shares()->size());
   for (std::size_t i = 0; i < m.shares()->size(); ++i) {
     const fbs::Share share = share_at(m, i);
-    divide.shares.push_back({{share.robot_begin(), share.robot_end()}, {share.server_begin(), share.server_end()}});
+    divide.plan.shares.push_back(
+        {{share.robot_begin(), share.robot_end()}, {share.server_begin(), share.server_end()}});
   }
   return divide;
 }

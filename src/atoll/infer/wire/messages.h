@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/plan.h"
 #include "atoll/infer/rules_version.h"
 #include "atoll/infer/wire/frame.h"
-#include "atoll/plan/operators/operators.h"
 
 // The messages that a client (the robot) and a server exchange in control frames. A model is identified by a non-zero
 // number that the client assigns, an inference by a number that ascends from 1.
@@ -92,14 +92,11 @@ struct Ready {
   bool operator==(const Ready&) const = default;
 };
 
-/// From the client: a division of the model (Division), from now on known by this number.
+/// From the client: a division of the model, from now on known by this number.
 struct Divide {
   std::uint64_t model = 0;
   std::uint32_t division = 0;
-  std::int32_t input_tensor = -1;
-  std::int32_t dim = -1;
-  std::vector<plan::Share> shares{};
-  std::uint32_t chunks = 1;
+  Plan plan{};
   Codec answer_codec = Codec::
       kRaw;  ///< kHalf, kInt8: the server packs floating-point rows with it; otherwise without loss, by any codec
   bool operator==(const Divide&) const = default;

@@ -121,14 +121,10 @@ class Worker {
   }
 
  private:
+  // A plan's program for this side, and what arrives and leaves by it.
   struct Prepared {
-    Prepared(const LoadedModel& model, const Operators& of, Division given)
-        : operators(of),
-          division(std::move(given)),
-          program(program_of(model.graph(), operators, division, plan::Side::kServer)) {}
     const Operators& operators;
-    const Division division;
-    const Program program;
+    Program program;
     std::shared_ptr<Arrivals> arrivals;
     std::unique_ptr<LinkExchange> exchange;
   };
@@ -169,23 +165,21 @@ class Worker {
     if (prepared_.size() >= kMaxDivisions && !prepared_.contains(divide.division)) {
       throw Error(ErrorKind::kRefused, "a model can have at most " + std::to_string(kMaxDivisions) + " divisions");
     }
-    if (std::uint64_t{divide.chunks} * divide.shares.size() > kMaxBands) {
-      throw Error(ErrorKind::kRefused, std::to_string(divide.chunks) + " chunks through " +
-                                           std::to_string(divide.shares.size()) + " operators are too many");
+    const Plan& plan = divide.plan;
+    if (static_cast<std::uint64_t>(plan.chunks) * plan.shares.size() > kMaxBands) {
+      throw Error(ErrorKind::kRefused, std::to_string(plan.chunks) + " chunks through " +
+                                           std::to_string(plan.shares.size()) + " operators are too many");
     }
-    Division division;
-    division.input_tensor = divide.input_tensor;
-    division.dim = divide.dim;
-    division.chunks = static_cast<int>(divide.chunks);
-    division.shares = divide.shares;
-    const Operators& operators = operators_for(divide.input_tensor, divide.dim);
-    auto prepared = std::make_unique<Prepared>(*loaded_, operators, std::move(division));
-    if (!options_.admits_everything) admit_program(loaded_->graph(), operators, prepared->program, limits_);
-    prepared->arrivals = std::make_shared<Arrivals>(loaded_->graph(), operators, prepared->program);
-    prepared->exchange = std::make_unique<LinkExchange>(
-        loaded_->graph(), operators, sender_, *prepared->arrivals, [] { return kUnknownRate; }, divide.answer_codec);
-    inbox_.add_division(divide.division, prepared->arrivals);
-    prepared_[divide.division] = std::move(prepared);
+    const Graph& graph = loaded_->graph();
+    const Operators& operators = operators_for(plan.input_tensor, plan.dim);
+    Program program = program_of(graph, operators, plan, plan::Side::kServer);
+    if (!options_.admits_everything) admit_program(graph, operators, program, limits_);
+    const auto arrivals = std::make_shared<Arrivals>(graph, operators, program);
+    auto exchange = std::make_unique<LinkExchange>(
+        graph, operators, sender_, *arrivals, [] { return kUnknownRate; }, divide.answer_codec);
+    inbox_.add_division(divide.division, arrivals);
+    prepared_[divide.division] =
+        std::make_unique<Prepared>(Prepared{operators, std::move(program), arrivals, std::move(exchange)});
     wire::Divided done;
     done.model = model_;
     done.division = divide.division;
@@ -210,7 +204,7 @@ class Worker {
       throw Error(ErrorKind::kMismatch, "division " + std::to_string(run.division) +
                                             " is not known here: send Divide, wait for Divided, then send Run");
     }
-    Prepared& prepared = *found->second;
+    const Prepared& prepared = *found->second;
     prepared.exchange->begin(run.inference);
     InTurns exchange(*prepared.exchange, inbox_, sender_);
     if (begins_with_computing(prepared.program)) exchange.wait_for_turn();

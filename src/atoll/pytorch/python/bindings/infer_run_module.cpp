@@ -16,8 +16,8 @@
 
 #include "atoll/infer/argument_json.h"
 #include "atoll/infer/graph_json.h"
+#include "atoll/infer/plan.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/infer/run/division_json.h"
 #include "atoll/infer/run/loopback.h"
 #include "atoll/plan/operators/policies.h"
 #include "atoll/pytorch/aten/arena.h"
@@ -30,10 +30,10 @@
 namespace atl::pytorch {
 namespace {
 
-using infer::Division;
 using infer::Inference;
 using infer::LoadedModel;
 using infer::Operators;
+using infer::Plan;
 using infer::Program;
 using plan::Side;
 
@@ -60,7 +60,7 @@ class InferModel {
 
   std::vector<at::Tensor> run_divided(const std::vector<at::Tensor>& inputs, const std::string& division,
                                       std::optional<std::size_t> stop_after) {
-    const Division shares = infer::division_from_json(division);
+    const Plan shares = infer::plan_from_json(division);
     const Operators operators = infer::operators_of(graph(), shares.input_tensor, shares.dim);
     Program program = infer::program_of(graph(), operators, shares, Side::kRobot);
     Inference inference(robot_, operators);
@@ -91,7 +91,7 @@ class InferModel {
   }
 
   std::size_t steps(const std::string& division) const {
-    const Division shares = infer::division_from_json(division);
+    const Plan shares = infer::plan_from_json(division);
     const Operators operators = infer::operators_of(graph(), shares.input_tensor, shares.dim);
     return infer::program_of(graph(), operators, shares, Side::kRobot).steps.size();
   }
@@ -166,7 +166,7 @@ std::string plan_division(const std::string& text, int input, int dim, const std
     asked.is_literal = options.value("literal", asked.is_literal);
     asked.evaluations = options.value("evaluations", asked.evaluations);
     const plan::OperatorPlan made = plan::make_plan(policy, lowered, link, {}, asked);
-    return infer::to_json(Division{input, dim, made.shares, made.chunks});
+    return infer::to_json(Plan{input, dim, made.shares, made.chunks});
   } catch (const infer::Json::exception& error) {
     throw Error(ErrorKind::kInvalidArgument, std::string("invalid options of a plan: ") + error.what());
   }

@@ -14,18 +14,18 @@
 #include "atoll/core/deadline.h"
 #include "atoll/infer/client/link_rates.h"
 #include "atoll/infer/session/attempt.h"
-#include "atoll/infer/session/plan_set.h"
+#include "atoll/infer/session/prepared_plans.h"
 #include "atoll/infer/session/report.h"
 
 namespace atl::infer {
 
-/// The plans of a session and the divisions that were sent to its server, made on a thread of its own when the server
-/// gets ready, and when the link has changed for some time. An inference takes what is available and does not wait.
-class Divisions {
+/// Makes the plans of a session and tells them to its server, on a thread of its own, when the server gets ready, and
+/// when the link has changed for some time. An inference takes what is available and does not wait.
+class Planner {
  public:
   /// The plans that the server can run.
   struct Offer {
-    std::shared_ptr<const PlanSet> set;
+    std::shared_ptr<const PreparedPlans> prepared;
     std::vector<std::shared_ptr<SplitRun>> runs;  ///< by plan; null if the server cannot run it
     std::uint64_t model = 0;
     std::uint64_t connection = 0;
@@ -34,22 +34,22 @@ class Divisions {
   };
 
   struct Options {
-    PlanSetOptions plans;
+    PlanOptions plans;
     wire::Codec lossy = wire::Codec::kRaw;
-    std::chrono::milliseconds answer_limit{5000};  ///< for the reply to a division
+    std::chrono::milliseconds answer_limit{5000};  ///< for the reply to a plan
     std::chrono::milliseconds between_plans{30'000};
   };
 
-  /// `reconnect` is called, on the thread, when the server holds more divisions than it should. Borrows everything but
+  /// `reconnect` is called, on the thread, when the server holds more plans than it should. Borrows everything but
   /// the options.
-  Divisions(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
-            std::function<void()> reconnect);
-  ~Divisions();
+  Planner(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
+          std::function<void()> reconnect);
+  ~Planner();
 
   void on_ready(const wire::Ready& ready);
   void on_lost();
   void on_divided(const wire::Divided& divided);
-  /// The server refused the requested division.
+  /// The server refused the plan that it was told.
   void on_refused(const std::string& why);
 
   /// Null if there is no server.
@@ -74,8 +74,8 @@ class Divisions {
 
   void plan_forever();
   void make_plans(std::unique_lock<std::mutex>& lock);
-  void tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set);
-  std::optional<std::uint32_t> number_of(std::unique_lock<std::mutex>& lock, const Division& division);
+  void tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PreparedPlans>& prepared);
+  std::optional<std::uint32_t> number_of(std::unique_lock<std::mutex>& lock, const Plan& plan);
   void publish(const Offer& offer) { offer_ = std::make_shared<const Offer>(offer); }
 
   const Graph& graph_;
@@ -93,11 +93,11 @@ class Divisions {
   std::optional<wire::Ready> server_;  // while it is ready
   std::string server_device_;
   std::string failure_;
-  std::string refused_;                            // why a division of the last offer was
+  std::string refused_;                            // why a plan of the last offer was
   std::optional<Clock::time_point> ask_again_at_;  // set if all were refused
   std::chrono::seconds pause_{};
   std::shared_ptr<const Offer> offer_;
-  std::vector<std::pair<std::uint32_t, Division>> told_;  // sent on this connection
+  std::vector<std::pair<std::uint32_t, Plan>> told_;  // sent on this connection
   std::uint32_t last_number_ = 0;
   std::uint32_t asked_ = 0;
   Answer answer_ = Answer::kNone;

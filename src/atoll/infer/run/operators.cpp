@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/run/division.h"
+#include "atoll/infer/run/operators.h"
 
 #include <algorithm>
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include <cstdint>
 #include <vector>
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/regions.h"
-#include "atoll/plan/operators/operators.h"
 
 namespace atl::infer {
 
-/// The operators of a graph that a division distributes: the inputs in order, then in order the nodes that depend on an
+/// The operators of a graph that a plan distributes: the inputs in order, then in order the nodes that depend on an
 /// input. Other nodes are constant, and each side computes them once. A plan has a share for each operator.
 ///
 /// A node that needs sums over the divided dimension (Partial) becomes two consecutive operators: one makes the states
@@ -53,14 +52,5 @@ Tensor type_of_rows(const Graph& graph, const Operators& operators, int tensor, 
 
 /// The tensors among the graph's outputs, each once.
 std::vector<int> outputs_of(const Graph& graph);
-
-/// The plan of an inference, as both sides must know it: which rows each side computes. Not changed once it is made.
-struct Division {
-  int input_tensor = -1;  ///< as operators_of was called with
-  int dim = -1;
-  std::vector<plan::Share> shares;  ///< by operator
-  int chunks = 1;                   ///< number of chunks in which inputs are sent up
-  bool operator==(const Division&) const = default;
-};
 
 }  // namespace atl::infer

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/infer/profile.h"
-#include "atoll/infer/run/division.h"
+#include "atoll/infer/run/profiled.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/session/guard.h"
 #include "atoll/plan/operators/envelope.h"
@@ -17,7 +17,7 @@
 
 namespace atl::infer {
 
-struct PlanSetOptions {
+struct PlanOptions {
   std::string policy =
       "auto";  ///< "auto": the table's choice for each inference; others (operator_policies): always that plan
   plan::OperatorOptions operators = {};
@@ -25,25 +25,22 @@ struct PlanSetOptions {
   plan::RobotPower power = {};
 };
 
-/// One plan with everything that the robot needs to run it.
-struct SplitPlan {
-  plan::OperatorPlan plan;
-  Division division;
-  Program program;  ///< the robot's
+/// A plan with the robot's program and the costs of its steps.
+struct PreparedPlan {
+  Plan plan;
+  Program program;
   Guard guard;
-  bool robot_computes = false;
 };
 
-/// The plans of a model for two devices and all rates of their link. Not changed once it is made.
-struct PlanSet {
-  std::shared_ptr<const Operators> operators;
-  plan::OperatorGraph lowered;
+/// The plans of a model for two devices and all rates of their link, ready to run. Not changed once it is made.
+struct PreparedPlans {
+  ProfiledGraph profiled;
   plan::PlanTable table;
-  std::vector<std::shared_ptr<const SplitPlan>> splits;  ///< by plan of the table; null for plans without a server
-  std::optional<std::size_t> pinned;                     ///< the policy's plan, unless it is "auto"
-  std::vector<double> bound_rates;                       ///< ascending
-  std::vector<double> bounds;                            ///< lower bounds of the seconds of any plan at these rates
-  double local_seconds = 0;                              ///< of the whole model on the robot
+  std::vector<std::optional<PreparedPlan>> plans;  ///< by plan of the table; none for plans without a server
+  std::optional<std::size_t> pinned;               ///< the policy's plan, unless it is "auto"
+  std::vector<double> bound_rates;                 ///< ascending
+  std::vector<double> bounds;                      ///< lower bounds of the seconds of any plan at these rates
+  double local_seconds = 0;                        ///< of the whole model on the robot
 
   /// The lower bound at this rate up: that of the next higher rate in `bound_rates`.
   double bound_at(double rate) const;
@@ -52,8 +49,8 @@ struct PlanSet {
 /// Makes plans for these profiles over a link with this ratio of rates and this latency. If the profiles were measured
 /// along different dimensions, operators stay whole. Takes up to a second for large models. Throws as make_table and
 /// make_plan do.
-std::shared_ptr<const PlanSet> make_plan_set(const Graph& graph, const Profile& robot, const Profile& server,
-                                             const plan::LinkCost& link, const PlanSetOptions& options);
+std::shared_ptr<const PreparedPlans> prepare_plans(const Graph& graph, const Profile& robot, const Profile& server,
+                                                   const plan::LinkCost& link, const PlanOptions& options);
 
 /// A plan and the predicted time of its answer.
 struct PlanChoice {
@@ -65,7 +62,7 @@ struct PlanChoice {
 /// `ceiling` seconds whatever the link does; among plans within the table's margin, the simplest. Plan 0 is local and
 /// takes `local` seconds. `is_usable`, by plan, tells which others the server can run. They take `wait` seconds more,
 /// for their first turn on the server.
-PlanChoice choose_plan(const PlanSet& set, std::span<const plan::RateWeight> likely, double local, double ceiling,
-                       const std::vector<bool>& is_usable, double wait = 0);
+PlanChoice choose_plan(const PreparedPlans& prepared, std::span<const plan::RateWeight> likely, double local,
+                       double ceiling, const std::vector<bool>& is_usable, double wait = 0);
 
 }  // namespace atl::infer

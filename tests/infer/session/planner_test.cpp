@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/divisions.h"
+#include "atoll/infer/session/planner.h"
 
 #include <gtest/gtest.h>
 
@@ -21,21 +21,21 @@ class Way : public FrameSender {
   void send(const wire::Message& message) override {
     if (is_broken) throw std::runtime_error("something odd");
     const auto* divide = std::get_if<wire::Divide>(&message);
-    if (divide != nullptr) divisions->on_divided({divide->model, divide->division});
+    if (divide != nullptr) planner->on_divided({divide->model, divide->division});
   }
   void send(const wire::FrameHeader&, HostBytes) override {}
-  Divisions* divisions = nullptr;
+  Planner* planner = nullptr;
   std::atomic<bool> is_broken = false;
 };
 
-class DivisionsTest : public testing::Test {
+class PlannerTest : public testing::Test {
  protected:
-  DivisionsTest() {
+  PlannerTest() {
     test::register_layer_rule();
     graph_ = test::modelled_graph(test::layers_of(0.03));
     robot_ = test::modelled_profile(graph_, Machine::kRobot);
-    divisions_ = std::make_unique<Divisions>(graph_, robot_, Divisions::Options{}, way_, rates_, [] {});
-    way_.divisions = divisions_.get();
+    planner_ = std::make_unique<Planner>(graph_, robot_, Planner::Options{}, way_, rates_, [] {});
+    way_.planner = planner_.get();
   }
   wire::Ready ready(std::size_t nodes) const {
     const Profile profile = test::modelled_profile(graph_, Machine::kServer);
@@ -43,32 +43,32 @@ class DivisionsTest : public testing::Test {
     for (auto* times : {&message.fixed, &message.per_row, &message.whole}) times->resize(nodes);
     return message;
   }
-  bool wait() const { return divisions_->wait(Deadline::after(20s)); }
+  bool wait() const { return planner_->wait(Deadline::after(20s)); }
 
   Graph graph_;
   Profile robot_;
   Way way_;
   LinkRates rates_;
-  std::unique_ptr<Divisions> divisions_;
+  std::unique_ptr<Planner> planner_;
 };
 
-TEST_F(DivisionsTest, WhateverIsThrownIsAStatedFailure) {
+TEST_F(PlannerTest, WhateverIsThrownIsAStatedFailure) {
   way_.is_broken = true;
-  divisions_->on_ready(ready(graph_.nodes.size()));
+  planner_->on_ready(ready(graph_.nodes.size()));
   EXPECT_FALSE(wait());
-  EXPECT_NE(divisions_->failure().find("something odd"), std::string::npos) << divisions_->failure();
+  EXPECT_NE(planner_->failure().find("something odd"), std::string::npos) << planner_->failure();
   way_.is_broken = false;
-  divisions_->on_ready(ready(graph_.nodes.size()));
+  planner_->on_ready(ready(graph_.nodes.size()));
   EXPECT_TRUE(wait()) << "and the thread goes on";
-  EXPECT_EQ(divisions_->failure(), "");
+  EXPECT_EQ(planner_->failure(), "");
 }
 
-TEST_F(DivisionsTest, AServersProfileOfAnotherGraphIsOneToo) {
-  divisions_->on_ready(ready(graph_.nodes.size() + 1));
+TEST_F(PlannerTest, AServersProfileOfAnotherGraphIsOneToo) {
+  planner_->on_ready(ready(graph_.nodes.size() + 1));
   EXPECT_FALSE(wait());
-  EXPECT_NE(divisions_->failure().find("nodes"), std::string::npos) << divisions_->failure();
-  divisions_->on_lost();
-  EXPECT_EQ(divisions_->failure(), "");
+  EXPECT_NE(planner_->failure().find("nodes"), std::string::npos) << planner_->failure();
+  planner_->on_lost();
+  EXPECT_EQ(planner_->failure(), "");
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/run/division_json.h"
+#include "atoll/infer/plan.h"
 
 #include "atoll/core/error.h"
 #include "atoll/infer/argument_json.h"
@@ -35,27 +35,24 @@ plan::Share share_from(const Json& value) {
 
 }  // namespace
 
-std::string to_json(const Division& division) {
+std::string to_json(const Plan& plan) {
   Json shares = Json::array();
-  for (const plan::Share& share : division.shares) {
+  for (const plan::Share& share : plan.shares) {
     shares.push_back({share.robot.begin, share.robot.end, share.server.begin, share.server.end});
   }
-  return Json{{"input", division.input_tensor},
-              {"dim", division.dim},
-              {"chunks", division.chunks},
-              {"shares", std::move(shares)}}
+  return Json{{"input", plan.input_tensor}, {"dim", plan.dim}, {"chunks", plan.chunks}, {"shares", std::move(shares)}}
       .dump();
 }
 
-Division division_from_json(const std::string& text) {
+Plan plan_from_json(const std::string& text) {
   if (plan::is_deeper(text, kMaxDivisionDepth)) bad_division("JSON is nested deeper than a division can be");
   const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!parsed.is_object()) bad_division("JSON is not an object");
   const Json& shares = field(parsed, "shares");
   if (!shares.is_array()) bad_division("shares are not a list");
-  Division division{small(parsed, "input"), small(parsed, "dim"), {}, small(parsed, "chunks")};
-  for (const Json& share : shares) division.shares.push_back(share_from(share));
-  return division;
+  Plan plan{small(parsed, "input"), small(parsed, "dim"), {}, small(parsed, "chunks")};
+  for (const Json& share : shares) plan.shares.push_back(share_from(share));
+  return plan;
 }
 
 }  // namespace atl::infer

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/infer/session/divisions.h"
+#include "atoll/infer/session/planner.h"
 
 #include <pthread.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
-// The pause before a server that has refused every division is queried again.
+// The pause before a server that has refused every plan is queried again.
 constexpr std::chrono::seconds kMinPause{1};
 constexpr std::chrono::seconds kMaxPause{60};
 
@@ -28,14 +28,14 @@ bool is_other(const plan::LinkCost& a, const plan::LinkCost& b) {
 
 }  // namespace
 
-std::vector<bool> Divisions::Offer::usable() const {
+std::vector<bool> Planner::Offer::usable() const {
   std::vector<bool> usable;
   for (const auto& run : runs) usable.push_back(run != nullptr);
   return usable;
 }
 
-Divisions::Divisions(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
-                     std::function<void()> reconnect)
+Planner::Planner(const Graph& graph, const Profile& robot, Options options, FrameSender& sender, LinkRates& rates,
+                 std::function<void()> reconnect)
     : graph_(graph),
       robot_(robot),
       options_(std::move(options)),
@@ -44,9 +44,9 @@ Divisions::Divisions(const Graph& graph, const Profile& robot, Options options, 
       reconnect_(std::move(reconnect)),
       thread_([this] { plan_forever(); }) {}
 
-Divisions::~Divisions() { stop(); }
+Planner::~Planner() { stop(); }
 
-void Divisions::stop() {
+void Planner::stop() {
   {
     const std::lock_guard lock(mutex_);
     is_stopping_ = true;
@@ -55,7 +55,7 @@ void Divisions::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Divisions::on_ready(const wire::Ready& ready) {
+void Planner::on_ready(const wire::Ready& ready) {
   const std::lock_guard lock(mutex_);
   ++connections_;
   server_ = ready;
@@ -68,7 +68,7 @@ void Divisions::on_ready(const wire::Ready& ready) {
   changed_.notify_all();
 }
 
-void Divisions::on_lost() {
+void Planner::on_lost() {
   const std::lock_guard lock(mutex_);
   server_.reset();
   offer_.reset();
@@ -77,14 +77,14 @@ void Divisions::on_lost() {
   changed_.notify_all();
 }
 
-void Divisions::on_divided(const wire::Divided& divided) {
+void Planner::on_divided(const wire::Divided& divided) {
   const std::lock_guard lock(mutex_);
   if (divided.division != asked_) return;
   answer_ = Answer::kDivided;
   changed_.notify_all();
 }
 
-void Divisions::on_refused(const std::string& why) {
+void Planner::on_refused(const std::string& why) {
   log(LogLevel::kWarning, "infer: the server refused a division: " + why);
   const std::lock_guard lock(mutex_);
   answer_ = Answer::kRefused;
@@ -92,17 +92,17 @@ void Divisions::on_refused(const std::string& why) {
   changed_.notify_all();
 }
 
-std::shared_ptr<const Divisions::Offer> Divisions::offer() const {
+std::shared_ptr<const Planner::Offer> Planner::offer() const {
   const std::lock_guard lock(mutex_);
   return offer_;
 }
 
-std::uint64_t Divisions::connection() const {
+std::uint64_t Planner::connection() const {
   const std::lock_guard lock(mutex_);
   return server_ ? connections_ : 0;
 }
 
-bool Divisions::wait(Deadline deadline) const {
+bool Planner::wait(Deadline deadline) const {
   std::unique_lock lock(mutex_);
   const auto is_over = [this] { return is_stopping_ || !failure_.empty() || (offer_ && offer_->is_complete); };
   if (deadline.is_never()) {
@@ -113,20 +113,20 @@ bool Divisions::wait(Deadline deadline) const {
   return failure_.empty() && offer_ && offer_->is_complete;
 }
 
-std::string Divisions::failure() const {
+std::string Planner::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
 }
 
-void Divisions::fill(SessionReport& report) const {
+void Planner::fill(SessionReport& report) const {
   const std::lock_guard lock(mutex_);
   report.server = server_device_;
   report.planning = failure_;
   if (!offer_) return;
-  for (const plan::OperatorPlan& each : offer_->set->table.plans) report.plans.push_back(each.policy);
+  for (const plan::OperatorPlan& each : offer_->prepared->table.plans) report.plans.push_back(each.policy);
 }
 
-void Divisions::look_at_link() {
+void Planner::look_at_link() {
   const std::lock_guard lock(mutex_);
   if (is_wanted_ || !offer_ || !offer_->is_complete || Clock::now() - planned_at_ < options_.between_plans) return;
   if (!is_other(rates_.link(), planned_for_)) return;
@@ -134,7 +134,7 @@ void Divisions::look_at_link() {
   changed_.notify_all();
 }
 
-void Divisions::plan_forever() {
+void Planner::plan_forever() {
   pthread_setname_np(pthread_self(), "atoll-plans");
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -160,34 +160,34 @@ void Divisions::plan_forever() {
   }
 }
 
-void Divisions::make_plans(std::unique_lock<std::mutex>& lock) {
+void Planner::make_plans(std::unique_lock<std::mutex>& lock) {
   const Profile server = profile_of(*server_);
   const std::uint64_t connection = connections_;
   const plan::LinkCost link = rates_.link();
   planned_for_ = link;
   planned_at_ = Clock::now();
   lock.unlock();
-  const std::shared_ptr<const PlanSet> set = make_plan_set(graph_, robot_, server, link, options_.plans);
+  const std::shared_ptr<const PreparedPlans> prepared = prepare_plans(graph_, robot_, server, link, options_.plans);
   lock.lock();
-  if (server_ && connection == connections_) tell(lock, set);
+  if (server_ && connection == connections_) tell(lock, prepared);
 }
 
-void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PlanSet>& set) {
+void Planner::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PreparedPlans>& prepared) {
   const std::uint64_t connection = connections_;
   const auto is_over = [&] { return is_stopping_ || !server_ || connection != connections_; };
   Offer offer;
-  offer.set = set;
-  offer.runs.resize(set->splits.size());
+  offer.prepared = prepared;
+  offer.runs.resize(prepared->plans.size());
   offer.model = server_->model;
   offer.connection = connection;
   refused_.clear();
-  for (std::size_t i = 0; i < set->splits.size(); ++i) {
-    if (!set->splits[i]) continue;
-    const auto number = number_of(lock, set->splits[i]->division);
+  for (std::size_t i = 0; i < prepared->plans.size(); ++i) {
+    if (!prepared->plans[i]) continue;
+    const auto number = number_of(lock, prepared->plans[i]->plan);
     if (is_over()) return;
     if (!number) continue;
     offer.runs[i] = std::make_shared<SplitRun>(
-        graph_, set, i, *number, sender_, [this] { return rates_.up_rate(); }, options_.lossy);
+        graph_, prepared, i, *number, sender_, [this] { return rates_.up_rate(); }, options_.lossy);
     publish(offer);
   }
   offer.is_complete = true;
@@ -204,10 +204,10 @@ void Divisions::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<c
   changed_.notify_all();
 }
 
-// The number by which the server knows the division, once it has answered; none if it refuses the division.
-std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& lock, const Division& division) {
+// The number by which the server knows the plan, once it has answered; none if it refuses the plan.
+std::optional<std::uint32_t> Planner::number_of(std::unique_lock<std::mutex>& lock, const Plan& plan) {
   for (const auto& [number, told] : told_) {
-    if (told == division) return number;
+    if (told == plan) return number;
   }
   if (told_.size() >= kMaxTold) {
     lock.unlock();
@@ -219,10 +219,7 @@ std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& 
   wire::Divide divide;
   divide.model = server_->model;
   divide.division = asked_ = ++last_number_;
-  divide.input_tensor = division.input_tensor;
-  divide.dim = division.dim;
-  divide.shares = division.shares;
-  divide.chunks = static_cast<std::uint32_t>(division.chunks);
+  divide.plan = plan;
   // kJpeg is for inputs only, and answers are not inputs.
   divide.answer_codec = options_.lossy == wire::Codec::kJpeg ? wire::Codec::kRaw : options_.lossy;
   answer_ = Answer::kNone;
@@ -232,7 +229,7 @@ std::optional<std::uint32_t> Divisions::number_of(std::unique_lock<std::mutex>& 
   changed_.wait_for(lock, options_.answer_limit,
                     [&] { return is_stopping_ || !server_ || connection != connections_ || answer_ != Answer::kNone; });
   if (connection != connections_ || answer_ != Answer::kDivided) return std::nullopt;
-  told_.emplace_back(divide.division, division);
+  told_.emplace_back(divide.division, plan);
   return divide.division;
 }
 
