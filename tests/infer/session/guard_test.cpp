@@ -109,7 +109,6 @@ TEST(Guard, KnowsWhatRestOfComputes) {
   for (int trial = 0; trial < 300; ++trial) {
     const GuardCase at = any_case(dice);
     const Guard guard(at.graph, at.operators, at.lowered, at.program);
-    ASSERT_EQ(guard.steps(), at.program.steps.size());
     const auto held = all_held(at);
     for (std::size_t i = 0; i < at.program.steps.size(); ++i) {
       const double rest = seconds_of(at, rest_of(at.graph, at.operators, held[i]));
@@ -121,8 +120,7 @@ TEST(Guard, KnowsWhatRestOfComputes) {
       }
       ASSERT_NEAR(guard.step_seconds(i), seconds_of(at, {{at.program.steps[i]}}), 1e-12);
     }
-    EXPECT_EQ(guard.rest_seconds(guard.steps()), 0) << "at its end, all outputs are there";
-    EXPECT_NEAR(guard.program_seconds(), seconds_of(at, at.program), 1e-9);
+    EXPECT_EQ(guard.rest_seconds(at.program.steps.size()), 0) << "at its end, all outputs are there";
   }
 }
 
@@ -143,7 +141,7 @@ TEST(Guard, StoppingInTimeKeepsTheDeadline) {
     };
     double now = 0;
     double end = -1;
-    for (std::size_t i = 0; i < guard.steps() && end < 0; ++i) {
+    for (std::size_t i = 0; i < at.program.steps.size() && end < 0; ++i) {
       const double latest = guard.latest_start(deadline, i, margin, whole);
       const bool waits = at.program.steps[i].kind == Step::Kind::kReceive;
       const double wait = waits ? dice.real(0, 4) : 0;

@@ -227,11 +227,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       open_ = *open;
       graph_.clear();
       if (const auto kind = script().refuses_models) {
-        wire::Failed failed;
-        failed.model = open->model;
-        failed.kind = *kind;
-        failed.text = "not this model";
-        return send(failed);
+        return send(wire::failed(open->model, 0, Error(*kind, "not this model")));
       }
       send(wire::Need{open->model, true, weights_there_});
     } else if (const auto* text = std::get_if<wire::GraphText>(&message)) {
@@ -270,11 +266,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
   void take(const wire::Divide& divide) {
     const std::lock_guard lock(mutex_);
     if (script_.refuses_divisions && spend()) {
-      wire::Failed failed;
-      failed.model = divide.model;
-      failed.kind = ErrorKind::kInvalidArgument;
-      failed.text = "no";
-      return send(failed);
+      return send(wire::failed(divide.model, 0, Error(ErrorKind::kInvalidArgument, "no")));
     }
     auto made = std::make_shared<Prepared>();
     made->operators = operators_of(model_->graph(), divide.plan.input_tensor, divide.plan.dim);
@@ -289,13 +281,9 @@ class ScriptedServer final : public transport::StreamListener::Owner,
   void take(const wire::Run& run) {
     const std::lock_guard lock(mutex_);
     if ((script_.refuses_runs || script_.is_late) && spend()) {
-      wire::Failed failed;
-      failed.model = run.model;
-      failed.inference = run.inference;
-      failed.kind = script_.is_late ? ErrorKind::kTimeout : ErrorKind::kMismatch;
-      failed.text = "not known";
       current_ = nullptr;
-      return send(failed);
+      const ErrorKind kind = script_.is_late ? ErrorKind::kTimeout : ErrorKind::kMismatch;
+      return send(wire::failed(run.model, run.inference, Error(kind, "not known")));
     }
     current_ = prepared_.at(run.division);
     current_->arrivals->begin(run.inference);

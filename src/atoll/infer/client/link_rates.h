@@ -29,7 +29,7 @@ class LinkRates {
   }
   void acknowledged(const wire::Ack& ack) {
     const std::lock_guard lock(mutex_);
-    up_.acknowledged(now(), {ack.inference, ack.tensor, ack.rows_begin}, static_cast<double>(ack.elapsed_us) * 1e-6,
+    up_.acknowledged(now(), {ack.inference, ack.tensor, ack.rows_begin}, wire::seconds(ack.elapsed_us),
                      static_cast<double>(ack.first_bytes));
   }
   void given_up(const BandwidthEstimate::Key& key, double gone) {
@@ -42,7 +42,7 @@ class LinkRates {
   }
   void received(const wire::Ack& ack) {
     const std::lock_guard lock(mutex_);
-    down_.received(now(), static_cast<double>(ack.bytes), static_cast<double>(ack.elapsed_us) * 1e-6,
+    down_.received(now(), static_cast<double>(ack.bytes), wire::seconds(ack.elapsed_us),
                    static_cast<double>(ack.first_bytes));
   }
   void round_trip(double seconds) {

@@ -32,10 +32,9 @@ void ServerLink::on_probe(const FrameHeader& header, std::span<const std::byte> 
   }
   their_probe_->there += payload.size();
   if (their_probe_->there < header.message_bytes) return;
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - their_probe_->started);
   wire::Ack ack;
   ack.bytes = their_probe_->there;
-  ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
+  ack.elapsed_us = wire::microseconds(Clock::now() - their_probe_->started);
   ack.first_bytes = their_probe_->first_bytes;
   their_probe_.reset();
   rates_.received(ack);

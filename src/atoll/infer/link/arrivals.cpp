@@ -104,13 +104,12 @@ std::optional<wire::Ack> Arrivals::take(const wire::FrameHeader& header, std::sp
   if (message.there < message.size) return std::nullopt;
   message.is_complete = true;
   changed_.notify_all();
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - message.started);
   wire::Ack ack;
   ack.inference = header.id;
   ack.tensor = header.tensor;
   ack.rows_begin = header.rows_begin;
   ack.bytes = message.size;
-  ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
+  ack.elapsed_us = wire::microseconds(Clock::now() - message.started);
   ack.first_bytes = message.first_bytes;
   return ack;
 }

@@ -145,6 +145,14 @@ std::vector<int> taken_by(const Graph& graph, const Operators& operators, int in
   return taken;
 }
 
+std::vector<std::vector<int>> taken_by_all(const Graph& graph, const Operators& operators) {
+  std::vector<std::vector<int>> taken;
+  for (std::size_t i = 0; i < operators.operators.size(); ++i) {
+    taken.push_back(taken_by(graph, operators, static_cast<int>(i)));
+  }
+  return taken;
+}
+
 Region rows_of(const Graph& graph, const Operators& operators, int tensor) {
   if (as_index(tensor) >= graph.tensors.size())
     return {0, operators.operators[as_index(operators.operator_of[as_index(tensor)])].rows};

@@ -43,6 +43,8 @@ Operators operators_of(const Graph& graph, int input_tensor, int dim);
 
 /// The tensors made by operators that operator `index` takes, in order, a state last; a tensor may occur twice.
 std::vector<int> taken_by(const Graph& graph, const Operators& operators, int index);
+/// The same of all operators.
+std::vector<std::vector<int>> taken_by_all(const Graph& graph, const Operators& operators);
 
 /// All rows of a tensor as programs count them.
 Region rows_of(const Graph& graph, const Operators& operators, int tensor);

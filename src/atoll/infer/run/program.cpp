@@ -255,13 +255,11 @@ Program program_of(const Graph& graph, const Operators& operators, const Plan& p
   return Writing(graph, operators, plan, side).written();
 }
 
-Program rest_of(const Graph& graph, const Operators& operators, const std::vector<std::vector<Region>>& held) {
-  if (held.size() != operators.dims.size()) {
-    throw Error(ErrorKind::kInvalidArgument, "rows of " + std::to_string(held.size()) + " tensors are held, of " +
-                                                 std::to_string(operators.dims.size()));
-  }
-  const plan::OperatorGraph lowered = operator_graph(graph, operators, {}, {});
-  std::vector<std::vector<Region>> lacks(operators.dims.size());
+std::vector<std::vector<Region>> rows_to_make(const Graph& graph, const Operators& operators,
+                                              const plan::OperatorGraph& lowered,
+                                              const std::vector<std::vector<int>>& taken,
+                                              const std::vector<std::vector<Region>>& held) {
+  std::vector<std::vector<Region>> lacks(held.size());
   const auto need = [&](int tensor, Region rows) {
     std::vector<Region> missing{rows};
     for (const Region here : held[as_index(tensor)]) missing = plan::without(missing, here);
@@ -272,22 +270,32 @@ Program rest_of(const Graph& graph, const Operators& operators, const std::vecto
   }
   std::vector<std::vector<Region>> made(operators.operators.size());
   for (std::size_t i = made.size(); i-- > 0;) {
-    const int index = static_cast<int>(i);
     for (const int tensor : operators.operators[i].makes) {
       made[i].insert(made[i].end(), lacks[as_index(tensor)].begin(), lacks[as_index(tensor)].end());
     }
+    if (made[i].empty()) continue;
     made[i] = plan::without(made[i], {});
-    if (operators.operators[i].node < 0 && !made[i].empty()) {
-      throw Error(ErrorKind::kInvalidArgument, "input tensor " + std::to_string(operators.operators[i].makes.front()) +
-                                                   " is not wholly held: set all inputs first");
-    }
-    const std::vector<int> taken = taken_by(graph, operators, index);
     for (const Region rows : made[i]) {
-      for (std::size_t k = 0; k < taken.size(); ++k) {
+      for (std::size_t k = 0; k < taken[i].size(); ++k) {
         const plan::Operand& operand = lowered.operators[i].operands[k];
-        need(taken[k], plan::rows_needed(operand, rows, lowered.operators[as_index(operand.producer)].rows));
+        need(taken[i][k], plan::rows_needed(operand, rows, lowered.operators[as_index(operand.producer)].rows));
       }
     }
+  }
+  return made;
+}
+
+Program rest_of(const Graph& graph, const Operators& operators, const std::vector<std::vector<Region>>& held) {
+  if (held.size() != operators.dims.size()) {
+    throw Error(ErrorKind::kInvalidArgument, "rows of " + std::to_string(held.size()) + " tensors are held, of " +
+                                                 std::to_string(operators.dims.size()));
+  }
+  const std::vector<std::vector<Region>> made =
+      rows_to_make(graph, operators, operator_graph(graph, operators, {}, {}), taken_by_all(graph, operators), held);
+  for (std::size_t i = made.size(); i-- > 0;) {
+    if (operators.operators[i].node >= 0 || made[i].empty()) continue;
+    throw Error(ErrorKind::kInvalidArgument, "input tensor " + std::to_string(operators.operators[i].makes.front()) +
+                                                 " is not wholly held: set all inputs first");
   }
   Steps steps(graph, operators);
   const auto makes_all = [&](std::size_t i) {

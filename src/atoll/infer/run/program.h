@@ -50,6 +50,13 @@ struct Program {
 /// operators, as far as plan::simulate streams them, compute what has become possible.
 Program program_of(const Graph& graph, const Operators& operators, const Plan& plan, plan::Side side);
 
+/// By operator, the rows that the robot alone has to make for the outputs if it holds the rows `held`, by tensor.
+/// `lowered` is operator_graph(graph, operators, ...), with any costs, and `taken` is taken_by_all().
+std::vector<std::vector<Region>> rows_to_make(const Graph& graph, const Operators& operators,
+                                              const plan::OperatorGraph& lowered,
+                                              const std::vector<std::vector<int>>& taken,
+                                              const std::vector<std::vector<Region>>& held);
+
 /// Makes the program by which the robot alone computes the outputs from what it holds: `held`, by tensor, regions in
 /// order, with whole inputs. It sends and receives nothing.
 Program rest_of(const Graph& graph, const Operators& operators, const std::vector<std::vector<Region>>& held);

@@ -74,10 +74,7 @@ void Connection::refuse(const Error& error) {
   if (is_over_) return;
   ++context_.counts.refused;
   log(LogLevel::kWarning, "serve: " + peer_ + ": " + error.what());
-  wire::Failed failed;
-  failed.kind = error.kind();
-  failed.text = error.what();
-  send(wire::Message(failed));
+  send(wire::failed(0, 0, error));
   is_over_ = true;
   stream_->close_on_loop(kConnectionCloseTimeout);
 }
@@ -115,7 +112,7 @@ void Connection::take(const wire::Message& message) {
     if (const auto found = inferences_.find(cancel->inference); found != inferences_.end())
       found->second->take(*cancel);
   } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
-    send(wire::Message(wire::Pong{ping->token, load_of_others()}));
+    send(wire::Pong{ping->token, load_of_others()});
   } else if (const auto* closed = std::get_if<wire::Close>(&message)) {
     const auto found = models_.find(closed->model);
     if (found == models_.end()) return;
@@ -140,7 +137,7 @@ void Connection::greet(const wire::Hello& hello) {
   welcome.most_model_bytes = most_model_bytes(options);
   welcome.most_sessions = static_cast<std::uint32_t>(options.most_workers);
   welcome.models = static_cast<std::uint32_t>(context_.with_worker.size());
-  send(wire::Message(std::move(welcome)));
+  send(welcome);
   if (context_.is_draining) drain();
 }
 
@@ -148,11 +145,7 @@ void Connection::open(const wire::Open& message) {
   if (models_.contains(message.model)) throw Error(ErrorKind::kProtocol, "the client opened a model twice");
   const auto fail = [&](const Error& error) {
     models_.erase(message.model);
-    wire::Failed failed;
-    failed.model = message.model;
-    failed.kind = error.kind();
-    failed.text = error.what();
-    send(wire::Message(failed));
+    send(wire::failed(message.model, 0, error));
   };
   if (models_.size() >= kMaxModels) {
     return fail(Error(ErrorKind::kRefused, "a client can have at most " + std::to_string(kMaxModels) + " models"));
@@ -196,9 +189,8 @@ void Connection::take_probe(const wire::FrameHeader& header) {
   wire::Ack ack;
   ack.bytes = header.message_bytes;
   ack.first_bytes = probe_first_bytes_;
-  const auto elapsed = std::chrono::duration_cast<std::chrono::microseconds>(Clock::now() - probe_started_);
-  ack.elapsed_us = static_cast<std::uint64_t>(elapsed.count());
-  send(wire::Message(ack));
+  ack.elapsed_us = wire::microseconds(Clock::now() - probe_started_);
+  send(ack);
 }
 
 ServedModel& Connection::model(std::uint64_t number) {
@@ -231,7 +223,7 @@ void Connection::resume() {
 }
 
 void Connection::drain() {
-  if (is_greeted_) send(wire::Message(wire::Draining{"the server is shutting down"}));
+  if (is_greeted_) send(wire::Draining{"the server is shutting down"});
 }
 
 void Connection::on_tick(Clock::time_point now) {

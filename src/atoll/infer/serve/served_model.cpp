@@ -15,8 +15,6 @@ constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // allowed even
 constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client whose messages are not read
 constexpr std::chrono::milliseconds kMaxUntaken{5'000};          // the client's kernel gives up unread data after 10 s
 
-double seconds_of_us(std::uint64_t microseconds) { return 1e-6 * static_cast<double>(microseconds); }
-
 }  // namespace
 
 ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Open& open)
@@ -64,16 +62,9 @@ void ServedModel::take(const wire::Divide& divide) {
 }
 
 void ServedModel::take(const wire::Run& run) {
-  if (run.inference <= last_inference_) throw Error(ErrorKind::kProtocol, "numbers of inferences must ascend");
-  last_inference_ = run.inference;
   if (state_ == State::kDead || context_.is_draining) {
-    wire::Failed failed;
-    failed.model = open_.model;
-    failed.inference = run.inference;
-    failed.kind = ErrorKind::kUnavailable;
-    failed.text = context_.is_draining ? "the server is shutting down" : "the model's worker process has ended";
-    client_.send(failed);
-    return;
+    const char* why = context_.is_draining ? "the server is shutting down" : "the model's worker process has ended";
+    return client_.send(wire::failed(open_.model, run.inference, Error(ErrorKind::kUnavailable, why)));
   }
   expect(State::kReady, "an inference");
   if (inference_ != 0) throw Error(ErrorKind::kProtocol, "a model runs one inference at a time");
@@ -121,11 +112,7 @@ void ServedModel::take_from_worker(const wire::Message& message) {
       if (cancelled_) return on_turn();  // wakes it up to see that it was cancelled
       context_.turns.want(this, Clock::now());
       if (const std::size_t before = context_.turns.before(this); before > 0) {
-        wire::Queued queued;
-        queued.model = open_.model;
-        queued.ahead = static_cast<std::uint32_t>(before);
-        queued.why = "other inferences are computed first";
-        client_.send(queued);
+        tell_queued(before, "other inferences are computed first");
       }
     } else {
       context_.turns.over(this, Clock::now());
@@ -141,8 +128,8 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     return client_.send(timed);
   } else if (const auto* done = std::get_if<wire::Done>(&message); done && done->inference == inference_) {
     ++context_.counts.inferences;
-    context_.counts.compute_seconds += seconds_of_us(done->compute_us);
-    context_.counts.waited_seconds += seconds_of_us(done->waited_us);
+    context_.counts.compute_seconds += wire::seconds(done->compute_us);
+    context_.counts.waited_seconds += wire::seconds(done->waited_us);
     end_inference();
     wire::Done told = *done;
     told.load = context_.turns.load_of_others([this](Turns::Key key) { return key == this; }, Clock::now());
@@ -177,9 +164,7 @@ void ServedModel::end_inference() {
 }
 
 void ServedModel::on_turn() {
-  wire::Turn turn;
-  turn.what = wire::Turn::What::kGiven;
-  if (worker_) worker_->send(wire::Message(turn));
+  if (worker_) worker_->send(wire::Turn{wire::Turn::What::kGiven});
 }
 
 void ServedModel::on_overrun() {
@@ -229,16 +214,8 @@ void ServedModel::on_lost(const Error& error) {
 
 void ServedModel::die(const Error& error) {
   state_ = State::kDead;
-  wire::Failed failed;
-  failed.model = open_.model;
-  failed.kind = error.kind();
-  failed.text = error.what();
-  if (inference_ != 0) {
-    failed.inference = inference_;
-    client_.send(failed);
-    failed.inference = 0;
-  }
-  client_.send(failed);
+  if (inference_ != 0) client_.send(wire::failed(open_.model, inference_, error));
+  client_.send(wire::failed(open_.model, 0, error));
   resume_client();
   end_inference();
   incoming_.reset();

@@ -52,7 +52,6 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void on_tick(Clock::time_point now);
 
   std::uint64_t inference() const noexcept { return inference_; }  ///< the current one; 0: none
-  std::uint64_t last_inference() const noexcept { return last_inference_; }
 
  private:
   enum class State { kWaiting, kLooking, kUploading, kHashing, kOpening, kStarting, kReady, kDead };
@@ -84,7 +83,8 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void lose_worker(const char* what, std::chrono::milliseconds limit);
   void start_worker(const ModelCache::Model& model);
   void take_from_worker(const wire::Message& message);
-  void wait_for(std::string why);
+  void wait_for(const char* why);
+  void tell_queued(std::size_t ahead, const char* why);
   void on_division();
   void end_inference();
   void die(const Error& error);
@@ -111,7 +111,6 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   Clock::time_point preparing_{};   // since when the first of them is prepared
   std::optional<Clock::time_point> cancelled_;  // when the current inference was
   std::uint64_t inference_ = 0;
-  std::uint64_t last_inference_ = 0;
   bool is_paused_ = false;
 };
 

@@ -91,22 +91,18 @@ void ServedModel::begin_upload(IncomingModel::StartedUpload started) {
   IncomingModel::Owner& self = *this;
   incoming_ = std::make_unique<IncomingModel>(context_, self, std::move(started), open_);
   if (incoming_->is_complete()) return on_complete(*incoming_);
-  wire::Need need;
-  need.model = open_.model;
-  need.graph = incoming_->needs_graph();
-  need.weights_from = incoming_->weights_from();
-  client_.send(need);
+  client_.send(wire::Need{open_.model, incoming_->needs_graph(), incoming_->weights_from()});
 }
 
-void ServedModel::wait_for(std::string why) {
+void ServedModel::wait_for(const char* why) {
   state_ = State::kWaiting;
   auto place = std::find(context_.waiting.begin(), context_.waiting.end(), this);
   if (place == context_.waiting.end()) place = context_.waiting.insert(place, this);
-  wire::Queued queued;
-  queued.model = open_.model;
-  queued.ahead = static_cast<std::uint32_t>(place - context_.waiting.begin());
-  queued.why = std::move(why);
-  client_.send(queued);
+  tell_queued(static_cast<std::size_t>(place - context_.waiting.begin()), why);
+}
+
+void ServedModel::tell_queued(std::size_t ahead, const char* why) {
+  client_.send(wire::Queued{open_.model, static_cast<std::uint32_t>(ahead), why});
 }
 
 void ServedModel::take(const wire::GraphText& text) {
@@ -200,11 +196,8 @@ void ServedModel::start_worker(const ModelCache::Model& model) {
   worker_ = std::make_unique<WorkerProcess>(context_.loop, *this, command, model.weights);
   state_ = State::kStarting;
   started_ = Clock::now();
-  worker_->send(wire::Message(open_));
-  wire::GraphText text;
-  text.model = open_.model;
-  text.text = model.graph;
-  worker_->send(wire::Message(std::move(text)));
+  worker_->send(open_);
+  worker_->send(wire::GraphText{open_.model, model.graph});
 }
 
 }  // namespace atl::infer

@@ -3,14 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/plan/numbers.h"
-#include "atoll/plan/operators/exchange.h"
 #include "atoll/plan/operators/guard.h"
-#include "atoll/plan/operators/stages.h"
 
 namespace atl::infer {
 namespace {
@@ -29,16 +26,16 @@ using plan::as_index;
 class Holding {
  public:
   Holding(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered)
-      : graph_(graph), operators_(operators), lowered_(lowered), held_(operators.dims.size()) {
+      : graph_(graph),
+        operators_(operators),
+        lowered_(lowered),
+        held_(operators.dims.size()),
+        taken_(taken_by_all(graph, operators)) {
     for (const int input : graph.inputs) held_[as_index(input)] = {rows_of(graph, operators, input)};
     node_operators_.assign(graph.nodes.size(), -1);
     for (std::size_t i = 0; i < operators.operators.size(); ++i) {
-      taken_.push_back(taken_by(graph, operators, static_cast<int>(i)));
       const int node = operators.operators[i].node;
       if (node >= 0) node_operators_[as_index(node)] = static_cast<int>(i);
-    }
-    for (const int tensor : outputs_of(graph)) {
-      if (operators.operator_of[as_index(tensor)] >= 0) outputs_.push_back(tensor);
     }
   }
 
@@ -70,29 +67,10 @@ class Holding {
   }
 
   double rest() const {
-    std::vector<std::vector<Region>> lacks(held_.size());
-    const auto need = [&](int tensor, Region rows) {
-      std::vector<Region> missing{rows};
-      for (const Region here : held_[as_index(tensor)]) missing = plan::without(missing, here);
-      lacks[as_index(tensor)].insert(lacks[as_index(tensor)].end(), missing.begin(), missing.end());
-    };
-    for (const int tensor : outputs_) need(tensor, rows_of(graph_, operators_, tensor));
+    const std::vector<std::vector<Region>> made = rows_to_make(graph_, operators_, lowered_, taken_, held_);
     double seconds = 0;
-    for (std::size_t i = operators_.operators.size(); i-- > 0;) {
-      if (operators_.operators[i].node < 0) continue;
-      std::vector<Region> made;
-      for (const int tensor : operators_.operators[i].makes) {
-        made.insert(made.end(), lacks[as_index(tensor)].begin(), lacks[as_index(tensor)].end());
-      }
-      if (made.empty()) continue;
-      const plan::Operator& op = lowered_.operators[i];
-      for (const Region rows : plan::without(made, {})) {
-        seconds += op.robot.seconds(rows.size());
-        for (std::size_t k = 0; k < taken_[i].size(); ++k) {
-          const plan::Operand& operand = op.operands[k];
-          need(taken_[i][k], plan::rows_needed(operand, rows, lowered_.operators[as_index(operand.producer)].rows));
-        }
-      }
+    for (std::size_t i = made.size(); i-- > 0;) {
+      for (const Region rows : made[i]) seconds += lowered_.operators[i].robot.seconds(rows.size());
     }
     return seconds;
   }
@@ -106,10 +84,9 @@ class Holding {
   const Graph& graph_;
   const Operators& operators_;
   const plan::OperatorGraph& lowered_;
-  std::vector<std::vector<Region>> held_;  // by tensor
-  std::vector<int> node_operators_;        // by node
-  std::vector<std::vector<int>> taken_;    // by operator
-  std::vector<int> outputs_;               // those made by operators
+  std::vector<std::vector<Region>> held_;      // by tensor
+  const std::vector<std::vector<int>> taken_;  // by operator
+  std::vector<int> node_operators_;            // by node
 };
 
 }  // namespace
@@ -131,8 +108,6 @@ Guard::Guard(const Graph& graph, const Operators& operators, const plan::Operato
     if (rest_[i] == kNotKnown) rest_[i] = step_[i] + rest_[i + 1];
   }
 }
-
-double Guard::program_seconds() const { return std::accumulate(step_.begin(), step_.end(), 0.0); }
 
 double Guard::latest_start(double deadline, std::size_t step, double margin, double whole) const {
   const double after = step_.at(step) > 0 ? step_[step] + std::min(rest_[step + 1], whole) : 0;

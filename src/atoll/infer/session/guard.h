@@ -24,13 +24,10 @@ class Guard {
   /// `lowered` is operator_graph(graph, operators, ...) with the robot's costs. Keeps no reference to the arguments.
   Guard(const Graph& graph, const Operators& operators, const plan::OperatorGraph& lowered, const Program& robot);
 
-  std::size_t steps() const noexcept { return step_.size(); }
   /// Seconds of rest_of() after `steps_done` steps, or a little more.
   double rest_seconds(std::size_t steps_done) const { return rest_.at(steps_done); }
   /// Seconds of the step's computing.
   double step_seconds(std::size_t step) const { return step_.at(step); }
-  /// Seconds of all the program's computing.
-  double program_seconds() const;
   /// The latest time, in seconds from the beginning, at which step `step` may start or still wait, so that the rest can
   /// be finished `margin` before `deadline`. Negative if it is too late already. `whole`: the seconds in which an
   /// engine of the robot computes the outputs from the inputs, which counts if it is quicker.

@@ -96,8 +96,8 @@ void Statistics::fill(SessionReport& report) const {
 }
 
 void fill(SessionReport& report, const wire::Done& done) {
-  report.server_compute = static_cast<double>(done.compute_us) * 1e-6;
-  report.server_waited = static_cast<double>(done.waited_us) * 1e-6;
+  report.server_compute = wire::seconds(done.compute_us);
+  report.server_waited = wire::seconds(done.waited_us);
 }
 
 void fill(SessionReport& report, const Client& client) {

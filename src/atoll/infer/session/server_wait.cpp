@@ -42,7 +42,7 @@ double ServerWait::expected(double now) const {
   load.turns = static_cast<int>(load_.turns);
   load.computing = load_.computing;
   load.waiting = load_.waiting;
-  load.turn_seconds = static_cast<double>(load_.turn_us) * 1e-6;
+  load.turn_seconds = wire::seconds(load_.turn_us);
   if (now - waited_at_ <= kTooOld) load.waited = waited_ / inferences_;
   return plan::expected_wait(load);
 }

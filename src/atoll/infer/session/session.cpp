@@ -314,7 +314,7 @@ class Session::Impl final : private LinkOwner {
       flight_.done(*done);
       failures_.over();
       wait_.told(now, done->load);
-      wait_.waited(now, static_cast<double>(done->waited_us) * 1e-6);
+      wait_.waited(now, wire::seconds(done->waited_us));
     }
     if (const auto* failed = std::get_if<wire::Failed>(&message)) on_failed(*failed);
   }

@@ -228,6 +228,10 @@ Message read_message(std::span<const std::byte> payload) {
 
 }  // namespace
 
+Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error) {
+  return {model, inference, error.kind(), error.what()};
+}
+
 const char* name_of(const Message& message) noexcept {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
       "Hello", "Welcome", "Open", "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -9,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/infer/plan.h"
 #include "atoll/infer/rules_version.h"
@@ -202,6 +204,15 @@ struct Turn {
   What what = What::kWanted;
   bool operator==(const Turn&) const = default;
 };
+
+/// The message of an error that concerns this model and inference; 0 as in Failed.
+Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error);
+
+/// A duration as messages hold it, and the other way round.
+inline std::uint64_t microseconds(Clock::duration duration) {
+  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
+}
+inline double seconds(std::uint64_t us) { return static_cast<double>(us) * 1e-6; }
 
 using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Ready, Divide, Divided, Run, Done, Cancel,
                              Ack, Ping, Pong, Failed, Draining, Close, Bye, Turn>;

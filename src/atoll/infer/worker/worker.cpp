@@ -27,19 +27,6 @@ constexpr std::uint64_t kMaxBands = 1'000'000;      // of operators, computed af
 constexpr std::chrono::milliseconds kShortWait{2};  // of waiting for rows, during which the turn is kept
 constexpr double kUnknownRate = 1e7;                // bytes per second towards the robot, which is not measured here
 
-std::uint64_t microseconds(Clock::duration duration) {
-  return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());
-}
-
-wire::Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error) {
-  wire::Failed message;
-  message.model = model;
-  message.inference = inference;
-  message.kind = error.kind();
-  message.text = error.what();
-  return message;
-}
-
 // Returns whether the program computes before it receives rows, from constants alone.
 bool begins_with_computing(const Program& program) {
   for (const Step& step : program.steps) {
@@ -70,12 +57,12 @@ class InTurns : public Exchange {
   }
 
   void over() {
-    if (std::exchange(has_turn_, false)) sender_.send(turn(wire::Turn::What::kOver));
+    if (std::exchange(has_turn_, false)) sender_.send(wire::Turn{wire::Turn::What::kOver});
   }
 
   void wait_for_turn() {
     const auto asked = Clock::now();
-    sender_.send(turn(wire::Turn::What::kWanted));
+    sender_.send(wire::Turn{wire::Turn::What::kWanted});
     has_turn_ = inbox_.wait_for_turn();
     waited_ += Clock::now() - asked;
     if (!has_turn_) throw Error(ErrorKind::kPeerLost, "the server has closed the connection");
@@ -85,12 +72,6 @@ class InTurns : public Exchange {
   Clock::duration receiving() const noexcept { return receiving_; }  ///< for rows
 
  private:
-  static wire::Message turn(wire::Turn::What what) {
-    wire::Turn message;
-    message.what = what;
-    return message;
-  }
-
   Exchange& inner_;
   Inbox& inbox_;
   FrameSender& sender_;
@@ -115,7 +96,7 @@ class Worker {
       try {
         if (!std::visit([this](const auto& each) { return take(each); }, *message)) return;
       } catch (const Error& error) {
-        sender_.send(failed(model_, 0, error));
+        sender_.send(wire::failed(model_, 0, error));
       }
     }
   }
@@ -180,10 +161,7 @@ class Worker {
     inbox_.add_division(divide.division, arrivals);
     prepared_[divide.division] =
         std::make_unique<Prepared>(Prepared{operators, std::move(program), arrivals, std::move(exchange)});
-    wire::Divided done;
-    done.model = model_;
-    done.division = divide.division;
-    sender_.send(done);
+    sender_.send(wire::Divided{model_, divide.division});
     return true;
   }
 
@@ -191,7 +169,7 @@ class Worker {
     try {
       sender_.send(compute(run));
     } catch (const Error& error) {
-      sender_.send(failed(model_, run.inference, error));
+      sender_.send(wire::failed(model_, run.inference, error));
     }
     return true;
   }
@@ -219,9 +197,10 @@ class Worker {
     const auto whole = Clock::now() - start;
     wire::Done done;
     done.inference = run.inference;
-    done.waited_us = microseconds(exchange.waited());
-    done.received_us = microseconds(exchange.receiving());
-    done.compute_us = microseconds(std::max(whole - exchange.waited() - exchange.receiving(), Clock::duration(0)));
+    done.waited_us = wire::microseconds(exchange.waited());
+    done.received_us = wire::microseconds(exchange.receiving());
+    done.compute_us =
+        wire::microseconds(std::max(whole - exchange.waited() - exchange.receiving(), Clock::duration(0)));
     return done;
   }
 
