@@ -61,6 +61,11 @@ inline ByteVector there_and_back(wire::Codec codec, const Tensor& type, std::spa
   return unpacked(packed.codec, type, packed.codec == wire::Codec::kRaw ? bytes : packed.bytes);
 }
 
+inline wire::Loss measure_loss(wire::Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
+  const wire::Packed packed = wire::pack(codec, type, bytes);
+  return wire::loss_of(packed.codec, type, bytes, packed.bytes);
+}
+
 /// The error of unpack for a malformed message; empty if it is valid.
 inline std::string refused(wire::Codec codec, const Tensor& type, std::span<const std::byte> packed) {
   return failure(ErrorKind::kProtocol, [&] { unpacked(codec, type, packed); });

@@ -14,6 +14,7 @@ namespace {
 using test::bytes_of_values;
 using test::ByteVector;
 using test::errors_between;
+using test::measure_loss;
 using test::picture;
 using test::refused;
 using test::there_and_back;

@@ -14,6 +14,7 @@ namespace {
 using test::bytes_of_values;
 using test::ByteVector;
 using test::Dice;
+using test::measure_loss;
 using test::refused;
 using test::row;
 using test::there_and_back;

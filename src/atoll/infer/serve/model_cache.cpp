@@ -206,7 +206,6 @@ ModelCache::Upload::~Upload() {
 
 bool ModelCache::Upload::needs_graph() const noexcept { return !has_graph_; }
 std::uint64_t ModelCache::Upload::weights_from() const noexcept { return there_; }
-bool ModelCache::Upload::is_complete() const noexcept { return has_graph_ && there_ == weight_bytes_; }
 
 void ModelCache::Upload::add_graph(std::string_view text) {
   if (has_graph_ || text.size() != graph_bytes_) {

@@ -42,7 +42,6 @@ class ModelCache {
     ~Upload();
     bool needs_graph() const noexcept;
     std::uint64_t weights_from() const noexcept;  ///< the bytes that have arrived
-    bool is_complete() const noexcept;
 
     /// Throw Error(kProtocol) for a graph that was not requested or has another size than announced, and for weights
     /// that do not follow the previous ones; kUnavailable when the disk is full.

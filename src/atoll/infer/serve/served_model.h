@@ -33,10 +33,9 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   ServedModel(const ServedModel&) = delete;
   ServedModel& operator=(const ServedModel&) = delete;
 
-  /// Looks for the model in the cache; then requests what is missing, starts the worker, or waits.
+  /// Looks for the model in the cache; then requests what is missing, starts the worker, or waits. Called again when
+  /// something has become free.
   void begin();
-  /// Something has become free.
-  void retry() { begin(); }
   // Messages from the client. They throw Error(kProtocol) for messages that do not belong to this state.
   void take(const wire::GraphText& text);
   void take_weights(std::uint64_t offset, std::span<const std::byte> bytes);

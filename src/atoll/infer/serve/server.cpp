@@ -46,7 +46,7 @@ void ServerContext::retry_waiting() {
   ++freed;
   const std::deque<ServedModel*> now = std::move(waiting);
   waiting.clear();
-  for (ServedModel* model : now) model->retry();
+  for (ServedModel* model : now) model->begin();
 }
 
 void ServerContext::retry_waiting_later() {

@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t kMaxTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
+constexpr std::chrono::seconds kAnswerLimit{5};  // for the reply to a plan
+constexpr std::chrono::seconds kBetweenPlans{30};
 // The pause before a server that has refused every plan is queried again.
 constexpr std::chrono::seconds kMinPause{1};
 constexpr std::chrono::seconds kMaxPause{60};
@@ -128,7 +130,7 @@ void Planner::fill(SessionReport& report) const {
 
 void Planner::look_at_link() {
   const std::lock_guard lock(mutex_);
-  if (is_wanted_ || !offer_ || !offer_->is_complete || Clock::now() - planned_at_ < options_.between_plans) return;
+  if (is_wanted_ || !offer_ || !offer_->is_complete || Clock::now() - planned_at_ < kBetweenPlans) return;
   if (!is_other(rates_.link(), planned_for_)) return;
   is_wanted_ = true;
   changed_.notify_all();
@@ -226,7 +228,7 @@ std::optional<std::uint32_t> Planner::number_of(std::unique_lock<std::mutex>& lo
   lock.unlock();
   sender_.send(divide);
   lock.lock();
-  changed_.wait_for(lock, options_.answer_limit,
+  changed_.wait_for(lock, kAnswerLimit,
                     [&] { return is_stopping_ || !server_ || connection != connections_ || answer_ != Answer::kNone; });
   if (connection != connections_ || answer_ != Answer::kDivided) return std::nullopt;
   told_.emplace_back(divide.division, plan);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -36,8 +37,6 @@ class Planner {
   struct Options {
     PlanOptions plans;
     wire::Codec lossy = wire::Codec::kRaw;
-    std::chrono::milliseconds answer_limit{5000};  ///< for the reply to a plan
-    std::chrono::milliseconds between_plans{30'000};
   };
 
   /// `reconnect` is called, on the thread, when the server holds more plans than it should. Borrows everything but

@@ -188,11 +188,6 @@ const char* to_string(Codec codec) noexcept {
 
 bool is_lossless(Codec codec) noexcept { return codec <= Codec::kBitsZstd; }
 
-Loss measure_loss(Codec codec, const Tensor& type, std::span<const std::byte> bytes) {
-  const Packed packed = pack(codec, type, bytes);
-  return loss_of(packed.codec, type, bytes, packed.bytes);
-}
-
 Loss loss_of(Codec codec, const Tensor& type, std::span<const std::byte> bytes, std::span<const std::byte> packed) {
   if (is_lossless(codec)) return {};
   std::vector<std::byte> after(bytes.size());

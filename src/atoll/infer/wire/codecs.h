@@ -50,10 +50,8 @@ struct Loss {
   double max = 0;
   double mean = 0;
 };
-/// Measures the loss by packing and unpacking, for float32 and float64, and with kJpeg also uint8; other dtypes have no
-/// lossy codec. Throws as pack does.
-Loss measure_loss(Codec codec, const Tensor& type, std::span<const std::byte> bytes);
-/// The same for `bytes` that have been packed already. Throws as unpack does.
+/// Measures the loss of `bytes` that have been packed, for float32 and float64, and with kJpeg also uint8; other dtypes
+/// have no lossy codec. Throws as unpack does.
 Loss loss_of(Codec codec, const Tensor& type, std::span<const std::byte> bytes, std::span<const std::byte> packed);
 
 /// The effect of one lossless codec on a tensor's bytes on this machine. The other side is assumed to be as fast.
