@@ -4,7 +4,7 @@
 set(package lib/cmake/Atoll)
 install(TARGETS atoll LIBRARY DESTINATION lib COMPONENT devel)
 install(TARGETS atoll_aten ARCHIVE DESTINATION lib COMPONENT devel)
-foreach(layer core infer plan transport)
+foreach(layer core infer json plan transport)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/atoll/${layer} DESTINATION include/atoll COMPONENT devel
           FILES_MATCHING PATTERN "*.h"
           PATTERN rules EXCLUDE PATTERN serve EXCLUDE PATTERN worker EXCLUDE PATTERN safety EXCLUDE)

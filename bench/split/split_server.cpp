@@ -21,8 +21,8 @@
 
 namespace {
 
-using atl::plan::Fields;
-using atl::plan::Json;
+using atl::json::Fields;
+using atl::json::Json;
 using atl::test::Relay;
 
 struct Link {

@@ -40,8 +40,8 @@ using atl::infer::Session;
 using atl::infer::SessionOptions;
 using atl::infer::SessionReport;
 using atl::plan::Channel;
-using atl::plan::Fields;
-using atl::plan::Json;
+using atl::json::Fields;
+using atl::json::Json;
 using atl::plan::Lane;
 using Seconds = std::chrono::duration<double>;
 

@@ -6,7 +6,7 @@
 
 #include "atoll/infer/plan.h"
 #include "atoll/infer/profile.h"
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/layers/json.h"
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/published_profile.h"
@@ -35,12 +35,12 @@ inline bool plan_files(const std::string& text) {
   constexpr ErrorKind kRefusal = ErrorKind::kInvalidArgument;
   const bool is_profile = is_read(kRefusal, [&] { plan::check(plan::published_profile(text).graph); });
   const bool is_list = is_read(kRefusal, [&] {
-    const plan::Json value = plan::parse_json(text, "a list of operators");
-    plan::Fields fields(value, "the list of operators");
+    const json::Json value = json::parse(text, "a list of operators");
+    json::Fields fields(value, "the list of operators");
     plan::check(plan::read_operators(fields));
     fields.done();
   });
-  const bool is_link = is_read(kRefusal, [&] { plan::check(plan::read_link(plan::parse_json(text, "a link"))); });
+  const bool is_link = is_read(kRefusal, [&] { plan::check(plan::read_link(json::parse(text, "a link"))); });
   const bool is_layers = is_read(kRefusal, [&] { plan::layers_from_json(text); });
   return is_profile || is_list || is_link || is_layers;
 }

@@ -46,7 +46,7 @@ def files_of(*folders: str) -> list[Path]:
 
 
 @pytest.mark.parametrize(
-    "layer", ["core", "transport", "redis", "collectives", "plan", "infer", "sim", "pytorch", "logging"]
+    "layer", ["core", "json", "transport", "redis", "collectives", "plan", "infer", "sim", "pytorch", "logging"]
 )
 def test_types_have_one_definition(layer: str) -> None:
     """In the library and the tests of each layer, which are linked into one program."""

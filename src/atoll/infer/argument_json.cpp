@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/json/fields.h"
 
 namespace atl::infer {
 namespace {
@@ -15,7 +16,7 @@ constexpr std::array<const char*, 4> kMemoryFormats{"contiguous_format", "preser
                                                     "channels_last_3d"};
 
 [[noreturn]] void wrong_value(const std::string& where, const Json& value, const std::string& wanted) {
-  throw Error(ErrorKind::kProtocol, where + " is " + value.dump().substr(0, 80) + ": give " + wanted);
+  json::refuse(value, where, wanted, ErrorKind::kProtocol);
 }
 
 double float_from_text(const Json& value, const std::string& where) {

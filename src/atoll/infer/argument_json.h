@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <cstdint>
 #include <string>
 
 #include "atoll/infer/graph.h"
+#include "atoll/json/parse.h"
 
 namespace atl::infer {
 
-using Json = nlohmann::json;
+using json::Json;
 
 /// The integer `value`, whose magnitude is below kIntegerBound. Throws Error(kProtocol) that names `where` otherwise.
 std::int64_t integer_from(const Json& value, const std::string& where);

@@ -2,105 +2,47 @@
 #include "atoll/infer/graph_json.h"
 
 #include <cstdint>
-#include <set>
 #include <utility>
 
 #include "atoll/infer/argument_json.h"
 #include "atoll/infer/malformed.h"
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr int kMaxGraphDepth = 8;  // a well-formed graph has 6
+using json::Fields;
 
-// Readers disagree on which of two values under one key counts, so duplicate keys are refused.
-Json parse(const std::string& text) {
-  if (text.size() > kMaxGraphBytes) {
-    malformed("the graph's JSON has " + std::to_string(text.size()) + " bytes: at most " +
-              std::to_string(kMaxGraphBytes));
-  }
-  if (plan::is_deeper(text, kMaxGraphDepth)) malformed("the graph's JSON is nested deeper than a graph can be");
-  std::vector<std::set<std::string>> open;
-  std::string twice;
-  const auto watch = [&](int /*depth*/, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::object_start) open.emplace_back();
-    if (event == Json::parse_event_t::object_end) open.pop_back();
-    if (event == Json::parse_event_t::key) {
-      const std::string key = parsed.get<std::string>();
-      if (!open.back().insert(key).second) twice = key;
-    }
-    return true;
-  };
-  Json value = Json::parse(text, watch, false);
-  if (value.is_discarded()) malformed("the graph is not JSON: " + text.substr(0, 80));
-  if (!twice.empty()) malformed("the graph's JSON has the key \"" + twice.substr(0, 80) + "\" twice in one object");
-  return value;
+// A graph has 6 levels.
+constexpr json::Rules kGraphRules{.kind = ErrorKind::kProtocol, .levels = 8, .has_unique_keys = true};
+
+Fields object_of(const Json& json, std::string what) { return {json, std::move(what), kGraphRules.kind}; }
+
+std::vector<int> ids_of(Fields& object, const char* key, std::size_t most) {
+  std::vector<int> ids;
+  for (const Json& id : object.list(key, most)) ids.push_back(tensor_from(id, object.name_of(key)));
+  return ids;
 }
 
-// Reads an object key by key; `done` refuses keys that were not read.
-class Object {
- public:
-  Object(const Json& json, std::string where) : json_(json), where_(std::move(where)) {
-    if (!json_.is_object()) malformed(where_ + " is " + json_.dump().substr(0, 80) + ": give an object with keys");
-  }
-
-  const std::string& where() const { return where_; }
-  std::string at_key(const char* key) const { return where_ + "'s \"" + key + "\""; }
-
-  const Json* find(const char* key) {
-    asked_.insert(key);
-    const auto found = json_.find(key);
-    return found == json_.end() ? nullptr : &*found;
-  }
-  const Json& at(const char* key) {
-    const Json* value = find(key);
-    if (value == nullptr) malformed(where_ + " lacks \"" + std::string(key) + "\"");
-    return *value;
-  }
-  const Json& list(const char* key, std::size_t most) {
-    const Json& value = at(key);
-    if (!value.is_array()) malformed(at_key(key) + " is " + value.dump().substr(0, 80) + ": give a list");
-    if (value.size() > most) {
-      malformed(at_key(key) + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(most));
-    }
-    return value;
-  }
-  std::string text(const char* key) { return text_from(at(key), at_key(key)); }
-  std::vector<int> ids(const char* key, std::size_t most) {
-    std::vector<int> ids;
-    for (const Json& id : list(key, most)) ids.push_back(tensor_from(id, at_key(key)));
-    return ids;
-  }
-  void done() const {
-    for (const auto& [key, value] : json_.items()) {
-      if (!asked_.contains(key)) malformed(where_ + " has an unknown key \"" + key.substr(0, 80) + "\"");
-    }
-  }
-
- private:
-  const Json& json_;
-  std::string where_;
-  std::set<std::string> asked_;
-};
+int tensor_in(Fields& object) { return tensor_from(object.at("tensor"), object.name_of("tensor")); }
 
 Tensor tensor_of(const Json& json, std::size_t index) {
-  Object object(json, "tensor " + std::to_string(index));
+  Fields object = object_of(json, "tensor " + std::to_string(index));
   Tensor tensor;
   const std::string name = object.text("dtype");
   const std::optional<Dtype> dtype = try_dtype(name);
-  if (!dtype) malformed(object.where() + " has the dtype \"" + name.substr(0, 80) + "\", which is not supported");
+  if (!dtype) malformed(object.what() + " has the dtype \"" + name.substr(0, 80) + "\", which is not supported");
   tensor.dtype = *dtype;
   for (const Json& size : object.list("shape", kMaxDims)) {
-    tensor.shape.push_back(integer_from(size, object.at_key("shape")));
+    tensor.shape.push_back(integer_from(size, object.name_of("shape")));
   }
   object.done();
   return tensor;
 }
 
 Weight weight_of(const Json& json, std::size_t index) {
-  Object object(json, "weight " + std::to_string(index));
-  Weight weight{tensor_from(object.at("tensor"), object.at_key("tensor")), object.text("name")};
+  Fields object = object_of(json, "weight " + std::to_string(index));
+  Weight weight{tensor_in(object), object.text("name")};
   object.done();
   return weight;
 }
@@ -111,11 +53,11 @@ bool is_to_the_end(const std::string& op, std::size_t argument, const Json& valu
 }
 
 Node node_of(const Json& json, std::size_t index) {
-  Object object(json, "node " + std::to_string(index));
+  Fields object = object_of(json, "node " + std::to_string(index));
   Node node;
   node.op = object.text("op");
   node.overload = object.text("overload");
-  const std::string where = object.where() + " (" + node.name().substr(0, 80) + ")'s argument ";
+  const std::string where = object.what() + " (" + node.name().substr(0, 80) + ")'s argument ";
   for (const Json& value : object.list("args", kMaxArguments)) {
     const std::size_t argument = node.args.size();
     if (is_to_the_end(node.op, argument, value)) {
@@ -124,23 +66,20 @@ Node node_of(const Json& json, std::size_t index) {
       node.args.push_back(argument_from(value, where + std::to_string(argument)));
     }
   }
-  node.outputs = object.ids("outputs", kMaxArguments);
-  const Json& list = object.at("list");
-  if (!list.is_boolean())
-    malformed(object.at_key("list") + " is " + list.dump().substr(0, 80) + ": give true or false");
-  node.is_list = list.get<bool>();
+  node.outputs = ids_of(object, "outputs", kMaxArguments);
+  node.is_list = object.boolean("list");
   if (object.find("module") != nullptr) node.module = object.text("module");
   object.done();
   return node;
 }
 
 Argument output_of(const Json& json, std::size_t index) {
-  Object object(json, "output " + std::to_string(index));
+  Fields object = object_of(json, "output " + std::to_string(index));
   const Json* constant = object.find("constant");
-  Argument output = constant != nullptr ? argument_from(*constant, object.where())
-                                        : Argument(TensorId{tensor_from(object.at("tensor"), object.where())});
+  Argument output = constant != nullptr ? argument_from(*constant, object.what())
+                                        : Argument(TensorId{tensor_in(object)});
   if (constant != nullptr && (std::holds_alternative<TensorId>(output) || std::holds_alternative<TensorIds>(output))) {
-    malformed(object.where() + " is a constant that is a tensor: give {\"tensor\": index}");
+    malformed(object.what() + " is a constant that is a tensor: give {\"tensor\": index}");
   }
   object.done();
   return output;
@@ -156,20 +95,24 @@ std::vector<Entry> entries(const Json& list, Read read) {
 }  // namespace
 
 Graph graph_from_json(const std::string& text) {
-  const Json json = parse(text);
-  Object object(json, "the graph");
+  if (text.size() > kMaxGraphBytes) {
+    malformed("the graph's JSON has " + std::to_string(text.size()) + " bytes: at most " +
+              std::to_string(kMaxGraphBytes));
+  }
+  const Json json = json::parse(text, "the graph", kGraphRules);
+  Fields object = object_of(json, "the graph");
   if (const Json& version = object.at("atoll_graph"); version != 1) {
     malformed("the graph has version " + version.dump().substr(0, 80) +
               ", but this Atoll reads version 1: export it again");
   }
   Graph graph;
   graph.tensors = entries<Tensor>(object.list("tensors", kMaxTensors), tensor_of);
-  graph.inputs = object.ids("inputs", kMaxTensors);
+  graph.inputs = ids_of(object, "inputs", kMaxTensors);
   graph.weights = entries<Weight>(object.list("weights", kMaxTensors), weight_of);
   graph.nodes = entries<Node>(object.list("nodes", kMaxNodes), node_of);
   graph.outputs = entries<Argument>(object.list("outputs", kMaxTensors), output_of);
   if (const Json* structure = object.find("structure")) {
-    Object texts(*structure, "the graph's structure");
+    Fields texts = object_of(*structure, "the graph's structure");
     graph.input_structure = texts.text("input");
     graph.output_structure = texts.text("output");
     texts.done();

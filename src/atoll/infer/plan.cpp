@@ -3,26 +3,22 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/argument_json.h"
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 
 namespace atl::infer {
 namespace {
 
-constexpr int kMaxDivisionDepth = 8;                         // a well-formed one has 3
-constexpr std::int64_t kMaxInteger = std::int64_t{1} << 30;  // fits an int
+using json::Fields;
+
+constexpr json::Rules kDivisionRules{.kind = ErrorKind::kProtocol, .levels = 8};  // it has 3
+constexpr std::int64_t kMaxInteger = std::int64_t{1} << 30;          // fits an int
 
 [[noreturn]] void bad_division(const std::string& what) { throw Error(ErrorKind::kProtocol, "a division's " + what); }
 
-const Json& field(const Json& object, const char* name) {
-  const auto found = object.find(name);
-  if (found == object.end()) bad_division(std::string(name) + " is missing");
-  return *found;
-}
-
-int small(const Json& object, const char* name) {
-  const std::int64_t value = integer_from(field(object, name), std::string("a division's ") + name);
+int small(Fields& fields, const char* key) {
+  const std::int64_t value = integer_from(fields.at(key), fields.name_of(key));
   if (value < -1 || value > kMaxInteger)
-    bad_division(std::string(name) + " is " + std::to_string(value) + ": give -1 to 2^30");
+    bad_division(std::string(key) + " is " + std::to_string(value) + ": give -1 to 2^30");
   return static_cast<int>(value);
 }
 
@@ -45,13 +41,10 @@ std::string to_json(const Plan& plan) {
 }
 
 Plan plan_from_json(const std::string& text) {
-  if (plan::is_deeper(text, kMaxDivisionDepth)) bad_division("JSON is nested deeper than a division can be");
-  const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_object()) bad_division("JSON is not an object");
-  const Json& shares = field(parsed, "shares");
-  if (!shares.is_array()) bad_division("shares are not a list");
-  Plan plan{small(parsed, "input"), small(parsed, "dim"), {}, small(parsed, "chunks")};
-  for (const Json& share : shares) plan.shares.push_back(share_from(share));
+  const Json parsed = json::parse(text, "a division", kDivisionRules);
+  Fields fields(parsed, "a division", kDivisionRules.kind);
+  Plan plan{small(fields, "input"), small(fields, "dim"), {}, small(fields, "chunks")};
+  for (const Json& share : fields.list("shares")) plan.shares.push_back(share_from(share));
   return plan;
 }
 

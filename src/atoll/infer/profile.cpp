@@ -5,14 +5,14 @@
 
 #include "atoll/infer/graph.h"
 #include "atoll/infer/hash_text.h"
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/text.h"
 
 namespace atl::infer {
 namespace {
 
-using plan::Fields;
-using plan::Json;
+using json::Fields;
+using json::Json;
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::size_t kMaxText = 256;
@@ -24,7 +24,7 @@ double seconds_of(const Json& value, const std::string& name) {
     const double seconds = value.get<double>();
     if (seconds >= 0 && seconds <= kMaxSeconds) return seconds;
   }
-  plan::refuse(name + " is " + value.dump().substr(0, 80) + ": give seconds from 0 to " + plan::number(kMaxSeconds));
+  json::refuse(value, name, "a number of seconds from 0 to " + plan::number(kMaxSeconds));
 }
 
 std::string short_text(Fields& fields, const std::string& key) {
@@ -43,9 +43,7 @@ int index_of(Fields& fields, const char* key, std::int64_t most) {
 
 void read_node(const Json& value, Profile& profile) {
   const std::string name = "node " + std::to_string(profile.whole.size()) + " of the profile";
-  if (!value.is_array() || value.size() != 3) {
-    plan::refuse(name + " is " + value.dump().substr(0, 80) + ": give [fixed, per_row, whole]");
-  }
+  if (!value.is_array() || value.size() != 3) json::refuse(value, name, "[fixed, per_row, whole]");
   profile.fixed.push_back(seconds_of(value[0], name + ": fixed"));
   profile.per_row.push_back(seconds_of(value[1], name + ": per_row"));
   profile.whole.push_back(seconds_of(value[2], name + ": whole"));
@@ -65,7 +63,7 @@ std::string to_json(const Profile& profile) {
 }
 
 Profile profile_from_json(const std::string& text) {
-  const Json root = plan::parse_json(text, "a profile");
+  const Json root = json::parse(text, "a profile");
   Fields fields(root, "the profile");
   if (const std::int64_t version = fields.integer("atoll_profile"); version != kVersion) {
     plan::refuse("the profile has version " + std::to_string(version) + ", but this Atoll reads version " +
@@ -82,12 +80,7 @@ Profile profile_from_json(const std::string& text) {
   profile.input_tensor = index_of(fields, "input", static_cast<std::int64_t>(kMaxTensors));
   profile.dim = index_of(fields, "dim", static_cast<std::int64_t>(kMaxDims));
   profile.total = seconds_of(fields.at("total"), "the profile's total");
-  const Json& nodes = fields.list("nodes");
-  if (nodes.size() > kMaxProfileNodes) {
-    plan::refuse("the profile has " + std::to_string(nodes.size()) + " nodes: give at most " +
-                 std::to_string(kMaxProfileNodes));
-  }
-  for (const Json& each : nodes) read_node(each, profile);
+  for (const Json& each : fields.list("nodes", kMaxProfileNodes)) read_node(each, profile);
   fields.done();
   return profile;
 }

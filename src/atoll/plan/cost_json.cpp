@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/plan/cost_json.h"
 
+#include "atoll/json/fields.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+using json::Fields;
+using json::Json;
 
 Json CostFields::write(const Cost& cost) {
   Json value{{"shape", cost.shape()}};
@@ -69,6 +73,6 @@ Cost CostFields::read(const Json& value, const std::string& what) {
 
 std::string Cost::to_json() const { return CostFields::write(*this).dump(); }
 
-Cost Cost::from_json(const std::string& text) { return CostFields::read(parse_json(text, "a cost"), "a cost"); }
+Cost Cost::from_json(const std::string& text) { return CostFields::read(json::parse(text, "a cost"), "a cost"); }
 
 }  // namespace atl::plan

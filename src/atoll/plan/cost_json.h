@@ -5,16 +5,16 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/json/parse.h"
 #include "atoll/plan/cost.h"
-#include "atoll/plan/json_fields.h"
 
 namespace atl::plan {
 
 /// A cost as a JSON object: "shape" with the parameters of that shape's factory function; "factor" if it is scaled;
 /// "overlap" with "forward_share" and "buckets" ([ready, seconds] each) if it has collectives.
 struct CostFields {
-  static Json write(const Cost& cost);
-  static Cost read(const Json& value, const std::string& what);
+  static json::Json write(const Cost& cost);
+  static Cost read(const json::Json& value, const std::string& what);
 };
 
 }  // namespace atl::plan

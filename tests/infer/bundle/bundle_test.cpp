@@ -71,7 +71,7 @@ TEST(WeightFile, SaysWhatIsWrong) {
     EXPECT_NE(message.find(word), std::string::npos) << message;
   };
   says("[]", 0, "not a JSON object");
-  says("{", 0, "not a JSON object");
+  says("{", 0, "its header is not JSON: {");
   says(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})",
        8, "two");
   says(R"({"a":{"dtype":"F128","shape":[1],"data_offsets":[0,4]}})", 4, "\"a\"");

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/policies.h"
 #include "tests/infer/run/cases.h"
@@ -12,8 +10,8 @@
 namespace atl::infer {
 namespace {
 
-using plan::Fields;
-using plan::Json;
+using json::Fields;
+using json::Json;
 using test::Dice;
 using test::failure;
 

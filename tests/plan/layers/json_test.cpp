@@ -3,12 +3,13 @@
 
 #include <gtest/gtest.h>
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/parse.h"
 #include "tests/plan/layers/cases.h"
 
 namespace atl::plan {
 namespace {
 
+using json::Json;
 using test::refusal;
 
 Json example() {

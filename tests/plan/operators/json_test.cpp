@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/plan/operators/json.h"
 
-#include <nlohmann/json.hpp>
-
 #include "atoll/plan/operators/answer.h"
 #include "atoll/plan/operators/policies.h"
 #include "tests/plan/plan_cases.h"
@@ -10,6 +8,8 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
 using test::refusal;
 
 // 10 rows of 100 bytes, a convolution over three rows, a pooling of two, and an operator that reads all of it.

@@ -19,6 +19,8 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
 using test::any_chain;
 using test::any_graph;
 using test::any_link;

@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/parse.h"
 #include "tests/plan/simulate/cases.h"
 
 namespace atl::plan::simulated {
 namespace {
 
+using json::Json;
 using test::refusal;
 
 const char* const kPlan = R"({

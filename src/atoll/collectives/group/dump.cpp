@@ -6,24 +6,42 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "atoll/collectives/group/impl.h"
 #include "atoll/core/log.h"
 #include "atoll/core/private_file.h"
+#include "atoll/json/parse.h"
 
 namespace atl::collectives {
 namespace {
+
+using json::Json;
 
 constexpr int kDumpFormat = 2;
 constexpr std::size_t kReadable = 1024;  // with at most this many operations the file is indented for human readers
 
 // Processes with the same boot id share one clock.
-nlohmann::json process_json(Context& context) {
+Json process_json(Context& context) {
   std::string boot;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   const auto& address = context.endpoint().address();
   return {{"pid", getpid()}, {"name", address.name}, {"host", address.host}, {"clock", boot}};
+}
+
+// The operation's number is written as its "sequence".
+Json event_json(const EventRing::Event& event) {
+  static constexpr const char* kStateNames[] = {"issued", "started", "completed", "failed"};
+  return {{"operation", to_string(event.signature.operation)},
+          {"sequence", number_of(event.signature.sequence)},
+          {"part", part_of(event.signature.sequence)},
+          {"reduce_op", to_string(event.signature.reduce_op)},
+          {"dtype", to_string(event.signature.dtype)},
+          {"bytes", event.bytes},
+          {"root", event.signature.root},
+          {"state", kStateNames[static_cast<std::size_t>(event.state)]},
+          {"issued_us", event.issued_us},
+          {"started_us", event.started_us},
+          {"finished_us", event.finished_us}};
 }
 
 }  // namespace
@@ -32,7 +50,7 @@ void Group::Impl::on_dump_requested() { write_dump(dump_folder(), "SIGUSR1"); }
 
 std::string Group::Impl::dump_json() const {
   const auto& endpoint = context->endpoint();
-  nlohmann::json json = {{"format", kDumpFormat},
+  Json json = {{"format", kDumpFormat},
                          {"job", endpoint.options().job},
                          {"attempt", attempt},
                          {"group", options.name},
@@ -41,16 +59,16 @@ std::string Group::Impl::dump_json() const {
                          {"size", options.size},
                          {"process", process_json(*context)},
                          {"written_us", EventRing::now_us()},
-                         {"members", nlohmann::json::array()},
-                         {"islands", nlohmann::json::array()},
-                         {"clock", nlohmann::json::array()}};
+                         {"members", Json::array()},
+                         {"islands", Json::array()},
+                         {"clock", Json::array()}};
   for (int rank = 0; rank < options.size; ++rank) json["members"].push_back(ports.name(rank));
   for (const ClockSample& sample : clock_list())
     json["clock"].push_back({sample.at_us, sample.offset_us, sample.error_us});
   for (std::size_t i = 0; i < topology.islands.size(); ++i) {
     json["islands"].push_back({{"label", topology.labels[i]}, {"ranks", topology.islands[i]}});
   }
-  json["links"] = nlohmann::json::array();
+  json["links"] = Json::array();
   for (int peer = 0; peer < options.size; ++peer) {
     transport::Link* link = peer == options.rank ? nullptr : const_cast<PeerPorts&>(ports).link_if_open(peer);
     if (link) json["links"].push_back({{"rank", peer}, {"link", link->describe()}});
@@ -62,9 +80,10 @@ std::string Group::Impl::dump_json() const {
       json["error"] = {{"kind", atl::to_string(first.kind())}, {"message", first.what()}};
     }
   }
-  json["operations"] = events.to_json();
+  json["operations"] = Json::array();
+  for (const EventRing::Event& event : events.list()) json["operations"].push_back(event_json(event));
   const int indent = options.events <= kReadable ? 1 : -1;
-  return json.dump(indent, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
 std::vector<ClockSample> Group::Impl::clock_list() const {

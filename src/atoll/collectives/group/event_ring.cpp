@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/group/event_ring.h"
 
-#include <nlohmann/json.hpp>
-
 namespace atl::collectives {
 
 std::int64_t EventRing::now_us() {
@@ -48,25 +46,13 @@ std::optional<EventRing::Event> EventRing::last() const {
   return events_[(next_ - 1) % events_.size()];
 }
 
-nlohmann::json EventRing::to_json() const {
-  static constexpr const char* kStateNames[] = {"issued", "started", "completed", "failed"};
+std::vector<EventRing::Event> EventRing::list() const {
   const std::lock_guard lock(mutex_);
-  auto list = nlohmann::json::array();
+  std::vector<Event> events;
   for (Ticket ticket = next_ > events_.size() ? next_ - events_.size() : 0; ticket < next_; ++ticket) {
-    const Event& event = events_[ticket % events_.size()];
-    list.push_back({{"operation", to_string(event.signature.operation)},
-                    {"sequence", number_of(event.signature.sequence)},
-                    {"part", part_of(event.signature.sequence)},
-                    {"reduce_op", to_string(event.signature.reduce_op)},
-                    {"dtype", to_string(event.signature.dtype)},
-                    {"bytes", event.bytes},
-                    {"root", event.signature.root},
-                    {"state", kStateNames[static_cast<std::size_t>(event.state)]},
-                    {"issued_us", event.issued_us},
-                    {"started_us", event.started_us},
-                    {"finished_us", event.finished_us}});
+    events.push_back(events_[ticket % events_.size()]);
   }
-  return list;
+  return events;
 }
 
 }  // namespace atl::collectives

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +21,7 @@ class EventRing {
     Signature signature;
     std::uint64_t bytes = 0;
     State state = State::kIssued;
-    std::int64_t issued_us = 0;
+    std::int64_t issued_us = 0;  ///< microseconds since the Unix epoch, as the following ones; 0: not yet
     std::int64_t started_us = 0;
     std::int64_t finished_us = 0;
   };
@@ -43,10 +42,8 @@ class EventRing {
   /// Returns the operation that was issued last, if any.
   std::optional<Event> last() const;
 
-  /// Returns a list of objects, oldest first: {operation, sequence (the operation's number), part, reduce_op, dtype,
-  /// bytes, root, state, issued_us, started_us, finished_us}; times are microseconds since the Unix epoch, 0 for "not
-  /// yet".
-  nlohmann::json to_json() const;
+  /// Returns the operations, oldest first.
+  std::vector<Event> list() const;
 
  private:
   mutable std::mutex mutex_;

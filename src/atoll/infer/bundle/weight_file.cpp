@@ -9,22 +9,21 @@
 #include <cctype>
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
+#include "atoll/json/parse.h"
 
 namespace atl::infer {
 namespace {
 
-using Json = nlohmann::json;
+using json::Json;
 
 constexpr std::size_t kLengthBytes = 8;
-constexpr int kMaxHeaderDepth = 4;
+constexpr json::Rules kHeaderRules{.kind = ErrorKind::kProtocol, .levels = 4, .has_unique_keys = true};  // it has 3
 
 struct Mapping {
   void* begin = nullptr;
@@ -133,78 +132,76 @@ std::optional<Placed> placed(const std::string& name, const Json& entry) {
   return made;
 }
 
+[[noreturn]] void broken_file(const std::string& file, const std::string& what) {
+  throw Error(ErrorKind::kProtocol, "the weight file " + file + ": " + what);
+}
+
+// The tensors that `header` describes, in the order of their bytes, of which the first is byte `data` of the file.
+std::vector<WeightFile::Entry> placed_entries(const Json& header, std::size_t data, const HostBytes& bytes,
+                                          const std::string& file) {
+  const std::span<const std::byte> all = bytes.bytes;
+  std::vector<Placed> tensors;
+  for (const auto& [name, entry] : header.items()) {
+    auto found = placed(name, entry);
+    if (!found) {
+      broken_file(file, "\"" + name.substr(0, 80) +
+                            "\" has an invalid description: its dtype, shape and data_offsets must match");
+    }
+    tensors.push_back(std::move(*found));
+  }
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Placed& a, const Placed& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
+  std::vector<WeightFile::Entry> entries;
+  std::int64_t end = 0;
+  for (Placed& each : tensors) {
+    if (each.first != end) {
+      broken_file(file, "\"" + each.name + "\" begins at byte " + std::to_string(each.first) +
+                            " of the data, but the tensor before it ends at " + std::to_string(end));
+    }
+    end = each.last;
+    const std::size_t begin = data + static_cast<std::size_t>(each.first);
+    const auto size = static_cast<std::size_t>(each.last - each.first);
+    if (begin > all.size() || size > all.size() - begin) broken_file(file, "it ends within \"" + each.name + "\"");
+    if (begin % kWeightAlignment != 0 && !is_padding(each.name)) {
+      broken_file(file, "\"" + each.name + "\" begins at byte " + std::to_string(begin) +
+                            ", which is not a multiple of " + std::to_string(kWeightAlignment) +
+                            ": export the model again");
+    }
+    entries.push_back({std::move(each.name), std::move(each.type), {all.subspan(begin, size), bytes.owner}});
+  }
+  if (data + static_cast<std::size_t>(end) != all.size()) {
+    broken_file(file, "it has " + std::to_string(all.size()) + " bytes, but its header describes " +
+                          std::to_string(data + static_cast<std::size_t>(end)));
+  }
+  return entries;
+}
+
+std::vector<WeightFile::Entry> read_entries(const HostBytes& bytes, const std::string& file) {
+  const std::span<const std::byte> all = bytes.bytes;
+  if (all.size() < kLengthBytes) broken_file(file, "it has " + std::to_string(all.size()) + " bytes");
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(all[i]) << (8 * i);
+  if (length > kMaxWeightHeaderBytes || length > all.size() - kLengthBytes) {
+    broken_file(file, "it announces a header of " + std::to_string(length) + " bytes; the file has " +
+                          std::to_string(all.size()) + ", and a header has at most " +
+                          std::to_string(kMaxWeightHeaderBytes));
+  }
+  const auto* text = reinterpret_cast<const char*>(all.data()) + kLengthBytes;
+  const std::string what = "the weight file " + file + ": its header";
+  const Json header = json::parse({text, static_cast<std::size_t>(length)}, what, kHeaderRules);
+  if (!header.is_object()) broken_file(file, "its header is not a JSON object");
+  if (header.size() > kMaxTensors) broken_file(file, "it has " + std::to_string(header.size()) + " tensors");
+  return placed_entries(header, kLengthBytes + static_cast<std::size_t>(length), bytes, file);
+}
+
 }  // namespace
 
 WeightFile::WeightFile(const std::string& path) : WeightFile(map(path), path) {}
 
 WeightFile::WeightFile(int descriptor) : WeightFile(map(descriptor, "of the model"), "of the model") {}
 
-WeightFile::WeightFile(HostBytes bytes, std::string name) : bytes_(std::move(bytes)), name_(std::move(name)) {
-  read_header();
-}
-
-void WeightFile::broken(const std::string& what) const {
-  throw Error(ErrorKind::kProtocol, "the weight file " + name_ + ": " + what);
-}
-
-void WeightFile::read_header() {
-  const std::span<const std::byte> all = bytes_.bytes;
-  if (all.size() < kLengthBytes) broken("it has " + std::to_string(all.size()) + " bytes");
-  std::uint64_t length = 0;
-  for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(all[i]) << (8 * i);
-  if (length > kMaxWeightHeaderBytes || length > all.size() - kLengthBytes) {
-    broken("it announces a header of " + std::to_string(length) + " bytes; the file has " + std::to_string(all.size()) +
-           ", and a header has at most " + std::to_string(kMaxWeightHeaderBytes));
-  }
-  const auto* text = reinterpret_cast<const char*>(all.data()) + kLengthBytes;
-  std::set<std::string> names;
-  std::string fault;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
-    if (depth > kMaxHeaderDepth) fault = "its header is nested too deeply";
-    if (event == Json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
-      fault = "it has two tensors named \"" + parsed.get<std::string>().substr(0, 80) + "\"";
-    }
-    return fault.empty();
-  };
-  const Json header = Json::parse(text, text + length, watch, false);
-  if (!fault.empty()) broken(fault);
-  if (!header.is_object()) broken("its header is not a JSON object");
-  if (header.size() > kMaxTensors) broken("it has " + std::to_string(header.size()) + " tensors");
-  place(header, kLengthBytes + length);
-}
-
-void WeightFile::place(const nlohmann::json& header, std::size_t data) {
-  const std::span<const std::byte> all = bytes_.bytes;
-  std::vector<Placed> tensors;
-  for (const auto& [name, entry] : header.items()) {
-    auto found = placed(name, entry);
-    if (!found)
-      broken("\"" + name.substr(0, 80) + "\" has an invalid description: its dtype, shape and data_offsets must match");
-    tensors.push_back(std::move(*found));
-  }
-  std::sort(tensors.begin(), tensors.end(),
-            [](const Placed& a, const Placed& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
-  std::int64_t end = 0;
-  for (Placed& each : tensors) {
-    if (each.first != end) {
-      broken("\"" + each.name + "\" begins at byte " + std::to_string(each.first) +
-             " of the data, but the tensor before it ends at " + std::to_string(end));
-    }
-    end = each.last;
-    const std::size_t begin = data + static_cast<std::size_t>(each.first);
-    const auto size = static_cast<std::size_t>(each.last - each.first);
-    if (begin > all.size() || size > all.size() - begin) broken("it ends within \"" + each.name + "\"");
-    if (begin % kWeightAlignment != 0 && !is_padding(each.name)) {
-      broken("\"" + each.name + "\" begins at byte " + std::to_string(begin) + ", which is not a multiple of " +
-             std::to_string(kWeightAlignment) + ": export the model again");
-    }
-    entries_.push_back({std::move(each.name), std::move(each.type), {all.subspan(begin, size), bytes_.owner}});
-  }
-  if (data + static_cast<std::size_t>(end) != all.size()) {
-    broken("it has " + std::to_string(all.size()) + " bytes, but its header describes " +
-           std::to_string(data + static_cast<std::size_t>(end)));
-  }
-}
+WeightFile::WeightFile(HostBytes bytes, const std::string& name)
+    : bytes_(std::move(bytes)), entries_(read_entries(bytes_, name)) {}
 
 std::map<std::string, HostBytes> WeightFile::tensors() const {
   std::map<std::string, HostBytes> found;

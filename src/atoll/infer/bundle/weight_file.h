@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -26,7 +26,7 @@ class WeightFile {
   /// Maps the file of a descriptor, which the caller keeps.
   explicit WeightFile(int descriptor);
   /// Uses bytes in memory, which should begin at a multiple of 64; `name` stands for the file in messages.
-  WeightFile(HostBytes bytes, std::string name);
+  WeightFile(HostBytes bytes, const std::string& name);
 
   struct Entry {
     std::string name;
@@ -41,12 +41,7 @@ class WeightFile {
   const HostBytes& bytes() const noexcept { return bytes_; }
 
  private:
-  void read_header();
-  void place(const nlohmann::json& header, std::size_t data);
-  [[noreturn]] void broken(const std::string& what) const;
-
   HostBytes bytes_;
-  std::string name_;
   std::vector<Entry> entries_;
 };
 

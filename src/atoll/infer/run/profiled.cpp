@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/run/profiled.h"
 
-#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "atoll/core/error.h"
 #include "atoll/infer/run/costs.h"
+#include "atoll/json/parse.h"
 #include "atoll/plan/operators/json.h"
 
 namespace atl::infer {
@@ -59,8 +59,8 @@ std::string profiled_json(const Graph& graph, const Profile& robot, const Profil
     each->assign(graph.nodes.size(), 0);
   }
   const ProfiledGraph made = profiled_graph(graph, robot, server == nullptr ? nothing : *server);
-  plan::Json json = plan::write_operators(made.lowered);
-  json["nodes"] = plan::Json::array();
+  json::Json json = plan::write_operators(made.lowered);
+  json["nodes"] = json::Json::array();
   for (const Operators::Operator& each : made.operators.operators) json["nodes"].push_back(each.node);
   return json.dump();
 }

@@ -11,7 +11,7 @@ namespace atl::infer::safety {
 namespace {
 
 Json object_from(const std::string& text, const std::string& what) {
-  Json value = Json::parse(text, nullptr, false);
+  Json value = json::parse(text, what);
   if (!value.is_object()) plan::refuse(what + " must be a JSON object, not " + text.substr(0, 80));
   return value;
 }

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "atoll/json/parse.h"
 #include "atoll/plan/operators/timeline.h"
 
 namespace atl::infer {
@@ -110,7 +110,7 @@ void fill(SessionReport& report, const Client& client) {
 }
 
 std::string SessionReport::json() const {
-  nlohmann::json out = {
+  json::Json out = {
       {"policy", policy},
       {"plan", plan},
       {"predicted", predicted},
@@ -162,7 +162,7 @@ std::string SessionReport::json() const {
                    {"runs", engine.runs},   {"failures", engine.failures}, {"late", engine.late},
                    {"text", engine.text}};
   out["forecast"] = {{"median_error", forecast.median}, {"high_error", forecast.high}, {"messages", forecast.messages}};
-  return out.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return out.dump(-1, ' ', false, json::Json::error_handler_t::replace);
 }
 
 }  // namespace atl::infer

@@ -9,6 +9,9 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
+
 Json write_changes(const std::vector<PlanChange>& changes) {
   Json list = Json::array();
   for (const PlanChange& change : changes) list.push_back({{"step", change.step}, {"batches", change.batches}});
@@ -57,7 +60,7 @@ SpeedEstimate read_speed(const Json& value) {
 }  // namespace
 
 AdapterOptions AdapterOptions::from_json(const std::string& text) {
-  const Json value = parse_json(text, "the adapter's options");
+  const Json value = json::parse(text, "the adapter's options");
   Fields fields(value, "the adapter's options");
   AdapterOptions options;
   options.gain = fields.number("gain", options.gain);
@@ -73,7 +76,7 @@ AdapterOptions AdapterOptions::from_json(const std::string& text) {
 }
 
 Window Window::from_json(const std::string& text) {
-  const Json value = parse_json(text, "the window");
+  const Json value = json::parse(text, "the window");
   Fields fields(value, "the window");
   Window window;
   window.step = fields.integer("step");
@@ -113,7 +116,7 @@ std::string Adapter::save() const {
 }
 
 void Adapter::restore(const std::string& text) {
-  const Json value = parse_json(text, "the saved adapter");
+  const Json value = json::parse(text, "the saved adapter");
   Fields fields(value, "the saved adapter");
   if (const std::int64_t version = fields.integer("version"); version != 1) {
     refuse("the saved adapter has version " + std::to_string(version) + ", but this Atoll reads version 1");

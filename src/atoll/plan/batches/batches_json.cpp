@@ -7,6 +7,9 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
+
 std::optional<double> amount(Fields& fields, const std::string& key, const std::string& name) {
   if (!fields.has(key)) return std::nullopt;
   const double value = fields.number(key);
@@ -73,7 +76,7 @@ std::vector<Rank> read_ranks(Fields& fields) {
 }
 
 std::vector<Rank> ranks_from_json(const std::string& text) {
-  const Json value{{"ranks", parse_json(text, "the list of ranks")}};
+  const Json value{{"ranks", json::parse(text, "the list of ranks")}};
   Fields fields(value, "the list of ranks");
   return read_ranks(fields);
 }

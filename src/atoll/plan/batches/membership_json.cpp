@@ -8,6 +8,9 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
+
 Communication read_network(const Json& value, std::size_t ranks) {
   Fields fields(value, "the network");
   Network network;
@@ -58,7 +61,7 @@ std::string Membership::to_json() const {
 }
 
 Membership membership_from_json(const std::string& text) {
-  const Json value = parse_json(text, "the request");
+  const Json value = json::parse(text, "the request");
   Fields fields(value, "the request");
   const std::vector<Rank> ranks = read_ranks(fields);
   const std::int64_t batch = fields.integer("batch");

@@ -11,6 +11,9 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
+
 Json write_metrics(const std::vector<BalanceNetRank>& ranks, const std::vector<std::string>& names) {
   Json list = Json::array();
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -45,7 +48,7 @@ Request read_request(Fields& fields) {
 }
 
 Request Request::from_json(const std::string& text) {
-  const Json value = parse_json(text, "the request");
+  const Json value = json::parse(text, "the request");
   Fields fields(value, "the request");
   Request request = read_request(fields);
   fields.done();

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/json/fields.h"
 #include "atoll/plan/fleet/bound.h"
 #include "atoll/plan/fleet/plan.h"
 #include "atoll/plan/fleet/rounds.h"
-#include "atoll/plan/json_fields.h"
 #include "atoll/plan/operators/envelope.h"
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/published_profile.h"
@@ -17,6 +17,9 @@
 
 namespace atl::plan {
 namespace {
+
+using json::Fields;
+using json::Json;
 
 struct FleetRequest {
   std::vector<FleetRobot> robots;
@@ -51,7 +54,7 @@ void read_robots(const Json& value, const TableOptions& table, FleetRequest& req
 }
 
 FleetRequest read(const std::string& text) {
-  const Json root = parse_json(text, "a request about several robots");
+  const Json root = json::parse(text, "a request about several robots");
   Fields fields(root, "the request");
   FleetRequest request;
   TableOptions table;

@@ -13,6 +13,8 @@
 namespace atl::plan {
 namespace {
 
+using json::Json;
+
 const char* name_of(LayerSchedule schedule) {
   switch (schedule) {
     case LayerSchedule::k1F1B: return "1f1b";

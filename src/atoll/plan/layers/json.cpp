@@ -6,12 +6,15 @@
 #include <set>
 #include <utility>
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/layers/answer.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
+
+using json::Fields;
+using json::Json;
 
 constexpr std::size_t kMaxClasses = 256;  // of which each pair has a link
 
@@ -285,7 +288,7 @@ LayerRequest read(const Json& root, LayerPlan* plan) {
 }  // namespace
 
 LayerRequest layers_from_json(const std::string& text) {
-  LayerRequest request = read(parse_json(text, "a request about layers"), nullptr);
+  LayerRequest request = read(json::parse(text, "a request about layers"), nullptr);
   check(request);
   return request;
 }
@@ -297,7 +300,7 @@ std::string plan_layers_json(const std::string& text) {
 
 std::string price_layers_json(const std::string& text) {
   LayerPlan given;
-  const LayerRequest request = read(parse_json(text, "a request about layers"), &given);
+  const LayerRequest request = read(json::parse(text, "a request about layers"), &given);
   return write_priced(request, price_layers(request, given)).dump();
 }
 

@@ -23,6 +23,9 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
+
 struct Model {
   std::string name;
   OperatorGraph graph;
@@ -304,7 +307,7 @@ std::vector<std::string> names_in(Fields& fields, const std::string& key, std::v
 }  // namespace
 
 std::string plan_operators(const std::string& text) {
-  const Json root = parse_json(text, "the request");
+  const Json root = json::parse(text, "the request");
   Fields fields(root, "the request");
   OperatorRequest request;
   request.model = read_model(fields.at("model"));

@@ -13,6 +13,9 @@
 namespace atl::plan {
 namespace {
 
+using json::Fields;
+using json::Json;
+
 using NeededRows = std::function<Region(Region)>;
 constexpr std::int64_t kMaxOperatorRows = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxFactor = std::int64_t{1} << 20;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/operators/operators.h"
 #include "atoll/plan/operators/timeline.h"
 
@@ -14,19 +14,19 @@ namespace atl::plan {
 /// - padding + dilation (kernel - 1) + 1)), {"times", "over"} ([x times / over, y times / over), rounded outwards), or
 /// {"begin": [...], "end": [...]} (by row of the output). `fields` is the object; the caller must call done(). Throws
 /// as check(), and Error(kInvalidArgument) for missing keys.
-OperatorGraph read_operators(Fields& fields);
+OperatorGraph read_operators(json::Fields& fields);
 
 /// Writes a model in the form of read_operators: {"operators", "outputs"}. Maps are windows if the rows follow one,
 /// otherwise by row. Calls each operand's map for every row.
-Json write_operators(const OperatorGraph& graph);
+json::Json write_operators(const OperatorGraph& graph);
 
 /// Reads {"up", "down", "latency", "half_duplex"}: bytes and seconds. "down" defaults to "up", the others to 0 and
 /// false. Throws as check(), and Error(kInvalidArgument) for unknown keys.
-LinkCost read_link(const Json& value);
+LinkCost read_link(const json::Json& value);
 
 /// Writes {"policy", "seconds", "robot_busy", "server_busy", "link_busy", "up_bytes", "down_bytes", "joules",
 /// "rows_twice", "chunks"}; with `is_whole` also "shares" ([[robot begin, end], [server begin, end]] by operator) and
 /// "events" ([lane, operator, begin, end]).
-Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole);
+json::Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole);
 
 }  // namespace atl::plan

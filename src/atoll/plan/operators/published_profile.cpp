@@ -6,11 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
+
+using json::Fields;
+using json::Json;
 
 constexpr double kMilliseconds = 1e-3;
 constexpr std::uint64_t kMaxProfileRows = std::uint64_t{1} << 31;  // shares of rows are products of two such counts
@@ -154,7 +157,7 @@ class Builder {
 }  // namespace
 
 PublishedProfile published_profile(const std::string& json, std::optional<std::int64_t> input_bytes) {
-  const Json root = parse_json(json, "a profile");
+  const Json root = json::parse(json, "a profile");
   Fields fields(root, "the profile");
   PublishedProfile profile;
   profile.model = fields.text("model");

@@ -9,12 +9,15 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
 namespace {
+
+using json::Fields;
+using json::Json;
 
 constexpr int kMaxForwards = 10'000'000;  // of one pipeline, as in a plan
 
@@ -178,7 +181,7 @@ std::string simulate_json(const std::string& text) {
   const Plan plan = plan_of(text);
   const Simulation simulation = simulate(plan);
   Json answer = answer_of(plan, simulation);
-  const Json given = parse_json(text, "the plan");
+  const Json given = json::parse(text, "the plan");
   if (Fields(given, "the plan").boolean("timeline", false)) {
     answer["timeline"] = Json::array();
     for (const Event& event : simulation.events) answer["timeline"].push_back(event_json(event));

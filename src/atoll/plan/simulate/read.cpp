@@ -6,13 +6,16 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate/json.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
 namespace {
+
+using json::Fields;
+using json::Json;
 
 constexpr std::int64_t kMaxPlanCount = 1 << 16;  // of ranks, pipelines, stages
 constexpr std::int64_t kMaxMicroBatches = 10'000'000;
@@ -336,7 +339,7 @@ void read_reductions(Fields& fields, Plan& plan) {
 }  // namespace
 
 Plan plan_of(const std::string& text) {
-  const Json value = parse_json(text, "the plan");
+  const Json value = json::parse(text, "the plan");
   Fields fields(value, "the plan");
   Plan plan;
   read_ranks(fields, plan);

@@ -14,11 +14,11 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/infer/argument_json.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/plan.h"
 #include "atoll/infer/run/costs.h"
 #include "atoll/infer/run/loopback.h"
+#include "atoll/json/fields.h"
 #include "atoll/plan/operators/policies.h"
 #include "atoll/pytorch/aten/arena.h"
 #include "atoll/pytorch/aten/ivalues.h"
@@ -131,10 +131,10 @@ class InferModel {
   LoadedModel server_;
 };
 
-infer::NodeCosts profile_from(const infer::Json& options, const char* whose, const infer::Graph& graph, double factor) {
+infer::NodeCosts profile_from(json::Fields& options, const char* whose, const infer::Graph& graph, double factor) {
   infer::NodeCosts profile;
-  if (const auto found = options.find(whose); found != options.end()) {
-    for (const infer::Json& cost : *found) profile.push_back({cost.at(0).get<double>(), cost.at(1).get<double>()});
+  if (options.has(whose)) {
+    for (const auto& [fixed, per_row] : options.pairs(whose)) profile.push_back({fixed, per_row});
     return profile;
   }
   for (const infer::Node& node : graph.nodes) {
@@ -152,24 +152,22 @@ std::string plan_division(const std::string& text, int input, int dim, const std
                           const std::string& options_text) {
   const infer::Graph graph = infer::graph_from_json(text);
   const Operators operators = infer::operators_of(graph, input, dim);
-  try {
-    const infer::Json options = infer::Json::parse(options_text);
-    const plan::OperatorGraph lowered = infer::operator_graph(
-        graph, operators, profile_from(options, "robot", graph, 10), profile_from(options, "server", graph, 1));
-    plan::check(lowered);
-    const plan::LinkCost link{options.value("up", 1e7), options.value("down", 1e7), options.value("latency", 1e-3),
-                              options.value("half_duplex", false)};
-    plan::OperatorOptions asked;
-    asked.deadline = options.value("deadline", asked.deadline);
-    asked.chunks = options.value("chunks", asked.chunks);
-    asked.seed = options.value("seed", asked.seed);
-    asked.is_literal = options.value("literal", asked.is_literal);
-    asked.evaluations = options.value("evaluations", asked.evaluations);
-    const plan::OperatorPlan made = plan::make_plan(policy, lowered, link, {}, asked);
-    return infer::to_json(Plan{input, dim, made.shares, made.chunks});
-  } catch (const infer::Json::exception& error) {
-    throw Error(ErrorKind::kInvalidArgument, std::string("invalid options of a plan: ") + error.what());
-  }
+  const json::Json parsed = json::parse(options_text, "the options");
+  json::Fields options(parsed, "the options");
+  const plan::OperatorGraph lowered = infer::operator_graph(
+      graph, operators, profile_from(options, "robot", graph, 10), profile_from(options, "server", graph, 1));
+  plan::check(lowered);
+  const plan::LinkCost link{options.number("up", 1e7), options.number("down", 1e7), options.number("latency", 1e-3),
+                            options.boolean("half_duplex", false)};
+  plan::OperatorOptions asked;
+  asked.deadline = options.number("deadline", asked.deadline);
+  asked.chunks = static_cast<int>(options.integer("chunks", asked.chunks));
+  asked.seed = options.unsigned_integer("seed", asked.seed);
+  asked.is_literal = options.boolean("literal", asked.is_literal);
+  asked.evaluations = options.integer("evaluations", asked.evaluations);
+  options.done();
+  const plan::OperatorPlan made = plan::make_plan(policy, lowered, link, {}, asked);
+  return infer::to_json(Plan{input, dim, made.shares, made.chunks});
 }
 
 }  // namespace

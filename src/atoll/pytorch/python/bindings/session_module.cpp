@@ -21,6 +21,7 @@
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/session/session.h"
 #include "atoll/infer/session/session_checks.h"
+#include "atoll/json/parse.h"
 #include "atoll/logging/spdlog_sink.h"
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/timeline.h"
@@ -51,9 +52,9 @@ std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport
   const plan::OperatorPlan& division = *outcome.division;
   const plan::Timeline timeline =
       plan::simulate(*outcome.divided, link, plan::RobotPower{}, division.shares, division.chunks);
-  plan::Json names = plan::Json::array();
+  json::Json names = json::Json::array();
   for (const plan::Operator& each : outcome.divided->operators) names.push_back(each.name);
-  return plan::Json{{"operators", names}, {"plan", plan::write_operator_plan(division, timeline, true)}}.dump();
+  return json::Json{{"operators", names}, {"plan", plan::write_operator_plan(division, timeline, true)}}.dump();
 }
 
 class InferSession {

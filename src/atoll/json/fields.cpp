@@ -1,15 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/json_fields.h"
+#include "atoll/json/fields.h"
 
-#include <limits>
-#include <utility>
-
-#include "atoll/plan/text.h"
-
-namespace atl::plan {
+namespace atl::json {
 namespace {
-
-constexpr int kMaxLevels = 100;  // of anything that is read here
 
 bool fits(const Json& value) {
   if (!value.is_number_integer()) return false;
@@ -19,49 +12,34 @@ bool fits(const Json& value) {
 
 }  // namespace
 
-bool is_deeper(std::string_view text, int levels) noexcept {
-  int depth = 0;
-  bool is_quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (is_quoted) {
-      if (c == '\\') ++i;
-      if (c == '"') is_quoted = false;
-    } else if (c == '"') {
-      is_quoted = true;
-    } else if (c == '[' || c == '{') {
-      if (++depth > levels) return true;
-    } else if (c == ']' || c == '}') {
-      --depth;
-    }
-  }
-  return false;
+void refuse(const Json& value, const std::string& where, const std::string& wanted, ErrorKind kind) {
+  throw Error(kind, where + " is " + value.dump().substr(0, kShownBytes) + ", which is not " + wanted);
 }
 
-Json parse_json(const std::string& text, const std::string& what) {
-  if (is_deeper(text, kMaxLevels)) refuse(what + " is nested deeper than " + std::to_string(kMaxLevels) + " levels");
-  Json value = Json::parse(text, nullptr, false);
-  if (value.is_discarded()) refuse(what + " is not JSON: " + text.substr(0, 80));
-  return value;
+Fields::Fields(const Json& object, std::string what, ErrorKind kind)
+    : object_(object), what_(std::move(what)), kind_(kind) {
+  if (!object_.is_object()) refuse(object_, what_, "a JSON object", kind_);
 }
 
-Fields::Fields(const Json& object, std::string what) : object_(object), what_(std::move(what)) {
-  if (!object_.is_object()) refuse(what_ + " is " + object_.dump().substr(0, 80) + ": give an object with keys");
+void Fields::wrong(const std::string& key, const std::string& wanted) const {
+  refuse(object_.at(key), name_of(key), wanted, kind_);
 }
 
-void Fields::wrong(const std::string& key, const std::string& expected) const {
-  refuse(what_ + " has \"" + key + "\": " + object_.at(key).dump().substr(0, 80) + ", which is not " + expected);
-}
-
-// A key with the value null counts as absent.
-bool Fields::has(const std::string& key) {
+const Json* Fields::find(const std::string& key) {
   asked_.insert(key);
-  return object_.contains(key) && !object_.at(key).is_null();
+  const auto found = object_.find(key);
+  return found == object_.end() ? nullptr : &*found;
+}
+
+bool Fields::has(const std::string& key) {
+  const Json* const value = find(key);
+  return value != nullptr && !value->is_null();
 }
 
 const Json& Fields::at(const std::string& key) {
-  if (!has(key)) refuse(what_ + " lacks \"" + key + "\"");
-  return object_.at(key);
+  const Json* const value = find(key);
+  if (value == nullptr) throw Error(kind_, what_ + " lacks \"" + key + "\"");
+  return *value;
 }
 
 double Fields::number(const std::string& key) {
@@ -89,12 +67,13 @@ std::uint64_t Fields::unsigned_integer(const std::string& key, std::uint64_t fal
   return value.get<std::uint64_t>();
 }
 
-bool Fields::boolean(const std::string& key, bool fallback) {
-  if (!has(key)) return fallback;
+bool Fields::boolean(const std::string& key) {
   const Json& value = at(key);
   if (!value.is_boolean()) wrong(key, "true or false");
   return value.get<bool>();
 }
+
+bool Fields::boolean(const std::string& key, bool fallback) { return has(key) ? boolean(key) : fallback; }
 
 std::string Fields::text(const std::string& key) {
   const Json& value = at(key);
@@ -106,9 +85,13 @@ std::string Fields::text(const std::string& key, const std::string& fallback) {
   return has(key) ? text(key) : fallback;
 }
 
-const Json& Fields::list(const std::string& key) {
+const Json& Fields::list(const std::string& key, std::size_t most) {
   const Json& value = at(key);
   if (!value.is_array()) wrong(key, "a list");
+  if (value.size() > most) {
+    throw Error(kind_,
+                name_of(key) + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(most));
+  }
   return value;
 }
 
@@ -146,8 +129,8 @@ void Fields::done() const {
     if (asked_.contains(key)) continue;
     std::string known;
     for (const std::string& name : asked_) known.append(known.empty() ? "" : ", ").append(name);
-    refuse(std::string(what_).append(" has an unknown key \"").append(key).append("\"; known keys: ").append(known));
+    throw Error(kind_, what_ + " has an unknown key \"" + key.substr(0, kShownBytes) + "\"; known keys: " + known);
   }
 }
 
-}  // namespace atl::plan
+}  // namespace atl::json
