@@ -3,9 +3,11 @@
 server's load, one plan for all, and the bound. Simulated, no inference is run."""
 
 import json
+import subprocess
+from pathlib import Path
 from typing import Any
 
-from atoll import _C
+import peers
 from results import ROOT, Settings, say, table
 
 TITLE = "several robots on one server and one radio, simulated"
@@ -21,22 +23,37 @@ SHOWN = ("local", "selfish", "distributed", "aware")
 
 
 def measure(settings: Settings) -> dict[str, Any]:
+    program = built()
     names = list(MODELS)[:1] if settings.quick else list(MODELS)
     rows = []
     for name in names:
         for rate in RATES[:1] if settings.quick else RATES:
             for count in ROBOTS[:2] if settings.quick else ROBOTS:
-                rows.append(row_of([(name, count)], rate))
+                rows.append(row_of(program, [(name, count)], rate))
     if not settings.quick:
-        rows += [row_of([(name, each) for name in MODELS], rate) for rate in RATES for each in (1, 2)]
+        rows += [row_of(program, [(name, each) for name in MODELS], rate) for rate in RATES for each in (1, 2)]
     return {"simulated": SIMULATED, "rows": rows, "latency": LATENCY}
 
 
-def row_of(fleet: list[tuple[str, int]], rate: float) -> dict[str, Any]:
+def built() -> Path:
+    """Returns the program that plans for several robots, built if necessary."""
+    return peers.cxx_program("plan_fleet")
+
+
+def planned(program: Path, robots: list[dict[str, Any]], seconds: float = SEARCH_SECONDS) -> dict[str, Any]:
+    """Returns the program's answer. docs/planning.md describes it."""
+    request = json.dumps({"robots": robots, "search_seconds": seconds})
+    done = subprocess.run([program], input=request, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(done.stderr.strip())
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def row_of(program: Path, fleet: list[tuple[str, int]], rate: float) -> dict[str, Any]:
     """Simulates all policies for the robots of `fleet`, a number for each model. A robot that is alone has `rate`
     Mbit/s."""
-    robots = [robots_of(name, count, rate) for name, count in fleet]
-    answer = json.loads(_C.plan_fleet(json.dumps({"robots": robots, "search_seconds": SEARCH_SECONDS})))
+    answer = planned(program, [robots_of(name, count, rate) for name, count in fleet])
     policies = {each.pop("policy"): each for each in answer["policies"]}
     row = {"models": [f"{count} {name}" for name, count in fleet], "robots": sum(count for _, count in fleet),
            "mbps": rate, "bound": answer["bound"], "policies": policies}  # fmt: skip

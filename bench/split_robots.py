@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import split_fleet
-from atoll import _C
 from results import Settings, say, table
 from split_stage import Programs, Robot, Stage, built, row_of
 
@@ -28,18 +27,18 @@ SESSIONS_PLANS = ("local", "offload", "stream", "cut")  # the plans that a sessi
 
 
 def measure(settings: Settings) -> dict[str, Any]:
-    programs = built()
+    programs, planner = built(), split_fleet.built()
     names = list(MODELS)[:1] if settings.quick else list(MODELS)
     counts = ROBOTS[:1] if settings.quick else ROBOTS
     seconds = 2.0 if settings.quick else None
-    rows = [fleet(programs, name, count, seconds) for name in names for count in counts]
+    rows = [fleet(programs, planner, name, count, seconds) for name in names for count in counts]
     return {"rows": rows, "mbps": RATE, "latency": split_fleet.LATENCY}
 
 
-def fleet(programs: Programs, name: str, count: int, seconds: float | None = None) -> dict[str, Any]:
+def fleet(programs: Programs, planner: Path, name: str, count: int, seconds: float | None = None) -> dict[str, Any]:
     """Measures all ways for `count` robots of one model, one way after the other."""
     robots = split_fleet.robots_of(name, count, RATE)
-    answer = json.loads(_C.plan_fleet(json.dumps({"robots": [robots], "search_seconds": split_fleet.SEARCH_SECONDS})))
+    answer = split_fleet.planned(planner, [robots])
     planned = {each["policy"]: each for each in answer["policies"]}
     path = split_fleet.PROFILES / f"{MODELS[name][0]}.json"
     alone = float(json.loads(path.read_text())["robot_sum_ms"]) / 1e3

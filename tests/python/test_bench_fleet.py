@@ -1,28 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several robots: the binding, and the page of the scenario at a tiny size."""
+"""Several robots: the program that plans for them, and the page of the scenario at a tiny size."""
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
-from atoll import _C
 from test_bench import run_scenarios
 
-PROFILE = Path(__file__).resolve().parents[1] / "data" / "intradp" / "profiles" / "nsdi25_VGG19_BN.json"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_plans_for_several_robots_are_asked_for_in_json() -> None:
-    robots = {"profile": PROFILE.read_text(), "input_bytes": 150528, "count": 4,
-              "link": {"up": 45e6 / 8, "latency": 0.002, "half_duplex": True}}  # fmt: skip
-    answer = json.loads(_C.plan_fleet(json.dumps({"robots": [robots], "search_seconds": 5})))
+def test_plans_for_several_robots_are_asked_for_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "bench"))
+    split_fleet = importlib.import_module("split_fleet")
+    program = ROOT / "build" / "release" / "bench" / "plan_fleet"
+    assert program.exists(), f"{program} is missing: make setup builds it"
+    answer = split_fleet.planned(program, [split_fleet.robots_of("VGG19", 4, 45)], 5)
     seconds = {each["policy"]: each["seconds"] for each in answer["policies"]}
     assert list(seconds) == ["local", "selfish", "aware", "distributed"]
     assert seconds["aware"] <= min(seconds["local"], seconds["selfish"])
     assert answer["bound"] < seconds["aware"]
     assert len(answer["robots"]) == 4
-    with pytest.raises(ValueError, match="has no robots"):
-        _C.plan_fleet('{"robots": []}')
+    with pytest.raises(RuntimeError, match="has no robots"):
+        split_fleet.planned(program, [])
 
 
 @pytest.mark.verify

@@ -79,7 +79,7 @@ def test_overhead_at_a_constant_rate(load: Any, programs: Any) -> None:
 
 @pytest.mark.verify
 def test_several_robots(load: Any, programs: Any) -> None:
-    row = load("split_robots").fleet(programs, "VGG19", 2, seconds=1.5)
+    row = load("split_robots").fleet(programs, programs.session.with_name("plan_fleet"), "VGG19", 2, seconds=1.5)
     assert set(row["ways"]) == {"local", "selfish", "auto", "aware"}
     for name, way in row["ways"].items():
         assert way["frames"] >= 2, name

@@ -45,7 +45,6 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
         "batches": set(),
         "layers": {"batches"},
         "operators": set(),
-        "fleet": {"operators"},
         "simulate": set(),
     },
     "infer": {

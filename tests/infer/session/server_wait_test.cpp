@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "atoll/plan/fleet/server_load.h"
+#include "atoll/plan/operators/server_load.h"
 #include "tests/infer/infer_cases.h"
 
 namespace atl::infer {

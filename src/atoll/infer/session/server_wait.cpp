@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "atoll/plan/fleet/server_load.h"
+#include "atoll/plan/operators/server_load.h"
 
 namespace atl::infer {
 namespace {

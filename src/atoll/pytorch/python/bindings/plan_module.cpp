@@ -14,7 +14,6 @@
 #include "atoll/plan/cost_fit.h"
 #include "atoll/plan/hash.h"
 #include "atoll/plan/permutation.h"
-#include "atoll/pytorch/python/bindings/plan_fleet_module.h"
 #include "atoll/pytorch/python/bindings/plan_layers_module.h"
 #include "atoll/pytorch/python/bindings/plan_operators_module.h"
 #include "atoll/pytorch/python/bindings/plan_simulate_module.h"
@@ -254,7 +253,6 @@ void bind_plan(py::module_& module) {
   bind_policies(module);
   bind_adapter(module);
   bind_plan_operators(module);
-  bind_plan_fleet(module);
   bind_plan_simulate(module);
   bind_plan_layers(module);
   module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),

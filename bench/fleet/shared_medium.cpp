@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/shared_medium.h"
+#include "bench/fleet/shared_medium.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "atoll/plan/numbers.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 void SharedMedium::start(std::size_t sender, double seconds, std::vector<double> marks, double now) {
   catch_up(now);
@@ -47,4 +47,4 @@ void SharedMedium::catch_up(double now) noexcept {
   }
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/rounds.h"
+#include "bench/fleet/rounds.h"
 
 #include <algorithm>
 #include <set>
 
-#include "tests/plan/fleet/cases.h"
+#include "tests/bench/fleet/cases.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using test::any_fleet;
@@ -101,4 +101,4 @@ TEST(FleetRounds, RefusesNone) {
 }
 
 }  // namespace
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/json.h"
+#include "bench/fleet/json.h"
 
 #include <nlohmann/json.hpp>
 
 #include "tests/plan/plan_cases.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using test::refusal;
@@ -101,4 +101,4 @@ TEST(FleetJson, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -7,7 +7,7 @@
 #include "atoll/plan/operators/operators.h"
 #include "atoll/plan/operators/timeline.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 /// One inference as other robots observe it: what each side computes without interruption between messages, and the
 /// messages. Parts are numbered through all messages; a message that is not streamed has one.
@@ -37,4 +37,4 @@ struct Course {
 /// requirements on the arguments apply.
 Course course_of(const OperatorGraph& graph, std::span<const Share> shares, int chunks);
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <vector>
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 /// A medium on which messages of several senders have equal parts of the time at any moment: processor sharing
 /// (Kleinrock, "Time-shared systems: a theoretical treatment", 1967). Time must not decrease.
@@ -46,4 +46,4 @@ class SharedMedium {
   std::vector<Message> messages_;
 };
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

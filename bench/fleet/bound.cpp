@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/bound.h"
+#include "bench/fleet/bound.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "atoll/plan/operators/fluid_bound.h"
 #include "atoll/plan/text.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 constexpr int kLevels = 100;  // of a part, from 0 to 1
@@ -168,4 +168,4 @@ double fleet_bound(std::span<const FleetRobot> robots, const Shared& shared) {
   return best_bound(all, shared, least / 16, 64 * most);
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

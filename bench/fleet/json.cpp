@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/json.h"
+#include "bench/fleet/json.h"
 
 #include <memory>
 #include <optional>
@@ -7,15 +7,15 @@
 #include <vector>
 
 #include "atoll/json/fields.h"
-#include "atoll/plan/fleet/bound.h"
-#include "atoll/plan/fleet/plan.h"
-#include "atoll/plan/fleet/rounds.h"
 #include "atoll/plan/operators/envelope.h"
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/published_profile.h"
 #include "atoll/plan/text.h"
+#include "bench/fleet/bound.h"
+#include "bench/fleet/plan.h"
+#include "bench/fleet/rounds.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using json::Fields;
@@ -133,4 +133,4 @@ std::string plan_fleet_json(const std::string& text) {
   return answer.dump();
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

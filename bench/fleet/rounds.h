@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "atoll/plan/fleet/plan.h"
-#include "atoll/plan/fleet/server_load.h"
+#include "atoll/plan/operators/server_load.h"
+#include "bench/fleet/plan.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 struct RoundOptions {
   int rounds = 48;
@@ -35,4 +35,4 @@ ServerLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t
 /// fewer than one round, and as PlanChooser and FleetSimulator::run.
 FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options = {});
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

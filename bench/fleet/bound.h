@@ -3,9 +3,9 @@
 
 #include <span>
 
-#include "atoll/plan/fleet/fleet.h"
+#include "bench/fleet/fleet.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 /// Returns a lower bound in seconds on the long-run sum of the robots' mean times, whatever their plans, candidates or
 /// not, and whatever the order on radio and server. A robot that infers every T seconds uses parts of the radio's time
@@ -18,4 +18,4 @@ namespace atl::plan {
 /// shared. Candidates are ignored. Throws as FleetSimulator.
 double fleet_bound(std::span<const FleetRobot> robots, const Shared& shared);
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

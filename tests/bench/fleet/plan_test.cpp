@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/plan.h"
+#include "bench/fleet/plan.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "atoll/plan/fleet/expectation.h"
-#include "tests/plan/fleet/cases.h"
+#include "bench/fleet/expectation.h"
+#include "tests/bench/fleet/cases.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using test::any_fleet;
@@ -168,4 +168,4 @@ TEST(FleetPlan, RefusesWhatItDoesNotKnow) {
 }
 
 }  // namespace
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

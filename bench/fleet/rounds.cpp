@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/rounds.h"
+#include "bench/fleet/rounds.h"
 
 #include <utility>
 
 #include "atoll/plan/operators/timeline.h"
 #include "atoll/plan/text.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 // Predicts each candidate of a robot as its session does.
@@ -78,4 +78,4 @@ FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options)
   return result;
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/plan.h"
+#include "bench/fleet/plan.h"
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <utility>
 
-#include "atoll/plan/fleet/expectation.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
+#include "bench/fleet/expectation.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using FleetChoice = std::vector<std::size_t>;
@@ -212,4 +212,4 @@ FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, con
   refuse("the policy \"" + policy + "\" for several robots is not known: give one of " + known);
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

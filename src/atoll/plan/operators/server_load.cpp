@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/server_load.h"
+#include "atoll/plan/operators/server_load.h"
 
 #include <algorithm>
 #include <cmath>

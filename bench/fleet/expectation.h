@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
-#include "atoll/plan/fleet/fleet.h"
+#include "bench/fleet/fleet.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 /// Returns the seconds of each robot's inferences with the candidates of `choice`, as expected from how long the others
 /// use radio and server: a fixed point of expected_wait() and expected_stretch(), in the manner of approximate mean
@@ -15,4 +15,4 @@ namespace atl::plan {
 /// period count as often as frames arrive. An estimate, not a bound, and much faster than a simulation.
 std::vector<double> expected_seconds(const FleetSimulator& fleet, std::span<const std::size_t> choice);
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/bound.h"
+#include "bench/fleet/bound.h"
 
 #include <algorithm>
 #include <cmath>
 
-#include "atoll/plan/fleet/plan.h"
 #include "atoll/plan/operators/fluid_bound.h"
-#include "tests/plan/fleet/cases.h"
+#include "bench/fleet/plan.h"
+#include "tests/bench/fleet/cases.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using test::any_fleet;
@@ -80,4 +80,4 @@ TEST(FleetBound, ARobotWithAPeriodLeavesTheRestToOthers) {
 }
 
 }  // namespace
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

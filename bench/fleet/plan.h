@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "atoll/plan/fleet/fleet.h"
+#include "bench/fleet/fleet.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 struct FleetOptions {
   enum class Objective { kTotal, kWorst };
@@ -45,4 +45,4 @@ std::vector<std::string> fleet_policies();
 /// FleetSimulator::run.
 FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, const FleetOptions& options = {});
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

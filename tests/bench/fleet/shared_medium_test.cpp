@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/shared_medium.h"
+#include "bench/fleet/shared_medium.h"
 
 #include <cmath>
 
 #include "tests/plan/plan_cases.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using test::Dice;
@@ -65,4 +65,4 @@ TEST(SharedMedium, EndsAreThoseOfEqualParts) {
 }
 
 }  // namespace
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/course.h"
+#include "bench/fleet/course.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "atoll/plan/operators/exchange.h"
 #include "atoll/plan/operators/stages.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 std::size_t place(Side side) { return side == Side::kRobot ? 0 : 1; }
@@ -147,4 +147,4 @@ Course course_of(const OperatorGraph& graph, std::span<const Share> shares, int 
   return CourseMaker(graph, shares, chunks).make();
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "atoll/plan/fleet/fleet.h"
 #include "atoll/plan/operators/timeline.h"
+#include "bench/fleet/fleet.h"
 #include "tests/plan/operators/split_cases.h"
 
 namespace atl::plan::test {
@@ -21,11 +21,12 @@ inline OperatorPlan plan_of_shares(std::vector<Share> shares, int chunks = 1) {
 }
 
 /// One operator after an input of `bytes`, with a result of none: computed on the robot, or on the server.
-inline FleetRobot simple_robot(double robot_seconds, double server_seconds, std::int64_t bytes, const LinkCost& link) {
+inline fleet::FleetRobot simple_robot(double robot_seconds, double server_seconds, std::int64_t bytes,
+                                      const LinkCost& link) {
   OperatorGraph graph;
   graph.operators = {input_of(1, bytes), {"op", 1, 0, {robot_seconds, 0}, {server_seconds, 0}, {{0, {}}}}};
   graph.outputs = {1};
-  FleetRobot robot;
+  fleet::FleetRobot robot;
   robot.candidates = {plan_of_shares(everything_on(Side::kRobot, graph)),
                       plan_of_shares(everything_on(Side::kServer, graph))};
   robot.graph = std::make_shared<const OperatorGraph>(std::move(graph));
@@ -34,8 +35,8 @@ inline FleetRobot simple_robot(double robot_seconds, double server_seconds, std:
 }
 
 /// Robots with any graphs and a few plans each, the first one local.
-inline std::vector<FleetRobot> any_fleet(Dice& dice, std::int64_t robots, std::int64_t plans) {
-  std::vector<FleetRobot> fleet;
+inline std::vector<fleet::FleetRobot> any_fleet(Dice& dice, std::int64_t robots, std::int64_t plans) {
+  std::vector<fleet::FleetRobot> fleet;
   const bool is_half_duplex = dice.chance(0.5);
   const bool are_equal = dice.chance(0.3);
   while (static_cast<std::int64_t>(fleet.size()) < robots) {
@@ -43,7 +44,7 @@ inline std::vector<FleetRobot> any_fleet(Dice& dice, std::int64_t robots, std::i
       fleet.push_back(fleet.front());
       continue;
     }
-    FleetRobot robot;
+    fleet::FleetRobot robot;
     OperatorGraph graph = any_graph(dice, 8, RowNeeds::kAny);
     graph.operators.back().robot.fixed += 0.1;  // every plan takes some time
     graph.operators.back().server.fixed += 0.1;

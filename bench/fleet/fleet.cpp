@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/fleet.h"
+#include "bench/fleet/fleet.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,12 +9,12 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/plan/fleet/shared_medium.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/timeline.h"
 #include "atoll/plan/text.h"
+#include "bench/fleet/shared_medium.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 constexpr std::size_t kRobot = 0;
@@ -381,4 +381,4 @@ FleetRun simulate_fleet(std::span<const FleetRobot> robots, std::span<const std:
   return FleetSimulator(robots, shared).run(choice, span);
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

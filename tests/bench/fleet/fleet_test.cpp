@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/fleet.h"
+#include "bench/fleet/fleet.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
 
-#include "tests/plan/fleet/cases.h"
+#include "tests/bench/fleet/cases.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 using test::any_fleet;
@@ -238,4 +238,4 @@ TEST(Fleet, NamesWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

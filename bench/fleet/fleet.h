@@ -6,10 +6,10 @@
 #include <span>
 #include <vector>
 
-#include "atoll/plan/fleet/course.h"
 #include "atoll/plan/operators/operators.h"
+#include "bench/fleet/course.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 
 /// A robot that infers repeatedly, with a few plans to choose from, such as those of a PlanTable.
 struct FleetRobot {
@@ -93,4 +93,4 @@ class FleetSimulator {
 FleetRun simulate_fleet(std::span<const FleetRobot> robots, std::span<const std::size_t> choice, const Shared& shared,
                         const FleetSpan& span);
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/fleet/expectation.h"
+#include "bench/fleet/expectation.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "atoll/plan/fleet/server_load.h"
+#include "atoll/plan/operators/server_load.h"
 
-namespace atl::plan {
+namespace atl::plan::fleet {
 namespace {
 
 struct Use {
@@ -81,4 +81,4 @@ std::vector<double> expected_seconds(const FleetSimulator& fleet, std::span<cons
   return seconds;
 }
 
-}  // namespace atl::plan
+}  // namespace atl::plan::fleet
