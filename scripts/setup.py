@@ -21,8 +21,8 @@ RELEASE = BUILD / "release"
 FRAMEWORKS = BUILD / "frameworks"
 PIP_INSTALL: list[str | Path] = [VENV_BIN / "python", "-m", "pip", "install"]
 PIP_INSTALL += ["--disable-pip-version-check", "--no-input"]
-BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", "bench/fleet", "bench/split", "pyproject.toml",
-                "python", "scripts/build_backend.py", "scripts/torch_requirement.py", "README.md",
+BUILD_INPUTS = ["CMakeLists.txt", "CMakePresets.json", "cmake", "src", "tests", "bench/fleet", "bench/split",
+                "pyproject.toml", "python", "scripts/build_backend.py", "scripts/torch_requirement.py", "README.md",
                 "LICENSE"]  # fmt: skip
 
 
