@@ -150,6 +150,14 @@ def _plot(rows: list[dict[str, Any]], layout: str) -> str:
     return plots.bars(f"Samples per second, devices {layout}", "samples/s", groups)
 
 
+def kept(document: dict[str, Any]) -> dict[str, Any]:
+    """Without the times of single updates, whose medians and averages are there, and without what was measured for
+    plans."""
+    left_out = ("steps_s", "compute_s", "profiles")
+    rows = [{key: value for key, value in row.items() if key not in left_out} for row in document["rows"]]
+    return {**{key: document[key] for key in ("steps", "fraction", "baseline")}, "rows": rows}
+
+
 def report(document: dict[str, Any]) -> str:
     rows, baseline = document["rows"], document["baseline"]
     text = (

@@ -124,18 +124,20 @@ def pipeline_losses() -> str:
     return "; ".join(texts)
 
 
-def case_of(profile: str, encoding: str = "as sent") -> Document:
-    cases = document("split_papers")["cases"]
-    return next(case for case in cases if (case["profile"], case["encoding"]) == (profile, encoding))
+def case_of(profile: str, part: str = "") -> Document:
+    """Returns what a page of split_papers has of this model, with its input as the authors send it."""
+    cases = document(f"split_papers{part}")["cases"]
+    return next(case for case in cases if (case["profile"], case["encoding"]) == (profile, "as sent"))
 
 
 def mean(profile: str, environment: str, replay: str, key: str = "seconds") -> float:
-    found: float = case_of(profile)["replays"][environment]["rows"][replay][key]["mean"]
+    part = "_energy" if key == "joules" else ""
+    found: float = case_of(profile, part)["replays"][environment]["rows"][replay][key]["mean"]
     return found
 
 
 def cuts() -> str:
-    case = case_of("nsdi25_VGG19_BN")
+    case = case_of("nsdi25_VGG19_BN", "_rates")
     offload, *inside, local = (1e3 * row[1] for row in case["cuts"])
     return (
         f"93 Mbit/s: on the server {offload:.0f} ms, the best cut inside {min(inside):.0f} ms, on "
@@ -170,7 +172,7 @@ def tensor_parallel() -> str:
 def breakdown() -> str:
     texts = []
     for name in ("kapao", "agrnav"):
-        rows = case_of(f"nsdi25_{name}")["replays"]["indoors"]["rows"]
+        rows = case_of(f"nsdi25_{name}", "_breakdown")["replays"]["indoors"]["rows"]
         for replay in ("offload", "cut", "auto, guarded"):
             row = rows[replay]
             total = row["seconds"]["mean"]
@@ -184,11 +186,8 @@ def _mean_of(value: Any) -> float:
 
 
 def sensitivity() -> str:
-    points = case_of("nsdi25_kapao")["sensitivity"]
-    texts = []
-    for point in points:
-        plans = {plan["policy"]: plan["seconds"] for plan in point["plans"]}
-        texts.append(f"{8e-6 * point['rate']:.0f}: {1e3 * plans['auto']:.0f}")
+    points = case_of("nsdi25_kapao", "_rates")["sensitivity"]
+    texts = [f"{8e-6 * point['rate']:.0f}: {1e3 * point['seconds']['auto']:.0f}" for point in points]
     return "kapao by `auto`, ms at Mbit/s: " + ", ".join(texts) + " ([picture](split-kapao-as-sent-rates.svg))"
 
 

@@ -70,7 +70,7 @@ def cells(paper: str, key: str) -> str:
 
 
 def _compared(paper: str) -> Iterator[tuple[str, str]]:
-    rows = found.document("split_papers")["papers"]
+    rows = split_claims.published()
     for model in dict.fromkeys(row["model"] for row in rows if row["paper"] == paper and row["system"] == "Intra-DP"):
         for environment in ("indoors", "outdoors"):
             yield model, environment
@@ -83,7 +83,7 @@ def _profile(paper: str, model: str) -> str | None:
 
 
 def _theirs(paper: str, model: str, system: str, environment: str, column: str) -> str:
-    rows = found.document("split_papers")["papers"]
+    rows = split_claims.published()
     for place in (environment, "both"):
         row = split_claims.find(rows, paper=paper, model=model, system=system, environment=place)
         if row and row[column] is not None:

@@ -89,6 +89,13 @@ def measure(settings: Settings) -> dict[str, Any]:
             "busy": all("only_busy" in summary for summary in short)}  # fmt: skip
 
 
+def kept(document: dict[str, Any]) -> dict[str, Any]:
+    """Without single trials, which each contender's `found` summarises."""
+    rows = [{key: value for key, value in row.items() if key != "fates"} for row in document["rows"]]
+    facts = ("ranks", "victim", "left_out", "ways", "remeasured")
+    return {**{key: document[key] for key in facts if key in document}, "rows": rows}
+
+
 def time_text(summary: dict[str, Any], limit_s: float) -> str:
     seconds = summary.get("seconds")
     if seconds is None:

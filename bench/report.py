@@ -10,7 +10,8 @@ from typing import Any
 
 import papers_page
 from aims_table import summary
-from results import RESULTS, ROOT, Scenario
+from result_files import Part, parts_of
+from results import RESULTS, ROOT
 from scenarios import SCENARIOS
 
 # Pages that long tests write.
@@ -23,19 +24,26 @@ TESTED = {
 }
 
 
-def preamble(document: dict[str, Any]) -> str:
+def preamble(name: str, document: dict[str, Any]) -> str:
+    """Returns how the figures of the page of this name came about, and where they are."""
+    file = f"[{name}.json]({name}.json)"
+    kept = ""
+    if samples := document.get("samples"):
+        kept = (
+            f"what this page shows is in {file}, and everything in `{samples['file']}`, which the command writes "
+            f"(SHA-256 of the file that this page was made from: `{samples['sha256']}`)"
+        )
     if "simulated" in document:
         return (
             f"Simulated on {document['simulated']}, at commit {document['commit']}: nothing here was timed. "
-            f"Reproduce with `{document['command']}`; all figures are in "
-            f"[{document['scenario']}.json]({document['scenario']}.json).\n"
+            f"Reproduce with `{document['command']}`; {kept or f'all figures are in {file}'}.\n"
         )
     machine = document["machine"]
     text = (
         f"Measured {document['measured']} on {machine['processor']}, {machine['cores']} cores, {machine['memory_gib']} "
         f"GiB, Linux {machine['kernel']}, torch {document['torch']}, at commit {document['commit']}. Others used "
-        f"{document['others_cores_during']:.2f} cores meanwhile. Reproduce with `{document['command']}`; all samples "
-        f"are in [{document['scenario']}.json]({document['scenario']}.json).\n"
+        f"{document['others_cores_during']:.2f} cores meanwhile. Reproduce with `{document['command']}`; "
+        f"{kept or f'all samples are in {file}'}.\n"
     )
     if document["busy"]:
         text += "\n!!! warning\n    The machine was busy: these times are not to be quoted.\n"
@@ -44,9 +52,12 @@ def preamble(document: dict[str, Any]) -> str:
     return text
 
 
-def page(scenario: Scenario, document: dict[str, Any]) -> str:
-    title = scenario.TITLE[0].upper() + scenario.TITLE[1:]
-    return f"# {title}\n\n{preamble(document)}\n{scenario.report(document)}"
+def page(name: str, part: Part, document: dict[str, Any]) -> str:
+    return f"# {capital(part.title)}\n\n{preamble(name, document)}\n{part.report(document)}"
+
+
+def capital(title: str) -> str:
+    return title[0].upper() + title[1:]
 
 
 def generate(folder: Path) -> None:
@@ -55,13 +66,14 @@ def generate(folder: Path) -> None:
     index = (
         "# Measured\n\nEvery page says on what machine, when, and with which command; `make bench` measures all.\n\n"
     )
-    for name, scenario in SCENARIOS.items():
+    parts = [(scenario, *each) for scenario, module in SCENARIOS.items() for each in parts_of(scenario, module).items()]
+    for scenario, name, part in parts:
         path = folder / f"{name}.json"
         if path.exists():
-            (folder / f"{name}.md").write_text(page(scenario, json.loads(path.read_text())))
-            index += f"- [{scenario.TITLE[0].upper() + scenario.TITLE[1:]}]({name}.md)\n"
+            (folder / f"{name}.md").write_text(page(name, part, json.loads(path.read_text())))
+            index += f"- [{capital(part.title)}]({name}.md)\n"
         else:
-            index += f"- {scenario.TITLE[0].upper() + scenario.TITLE[1:]}: not measured yet (`bench/run.py {name}`)\n"
+            index += f"- {capital(part.title)}: not measured yet (`bench/run.py {scenario}`)\n"
     for name, (title, command) in TESTED.items():
         if (folder / f"{name}.md").exists():
             index += f"- [{title}]({name}.md), by `{command}`\n"

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by all scenarios: settings, the frame of a result file, Markdown tables."""
 
-import json
 import subprocess
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,9 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from atoll.bench import machine
-
-ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "docs" / "results"
+from result_files import RESULTS, ROOT, store
 
 
 @dataclass
@@ -32,7 +29,7 @@ class Settings:
 
 
 class Scenario(Protocol):
-    """The interface of each scenario module."""
+    """The interface of each scenario module. It may also have PAGES, further ones, and `kept` (result_files.Part)."""
 
     TITLE: str
 
@@ -63,7 +60,8 @@ def commit() -> str:
 
 
 def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
-    """Measures and writes NAME.json. Raises BusyError if other processes use the machine, unless that is forced."""
+    """Measures and writes NAME.json (result_files.store). Raises BusyError if other processes use the machine, unless
+    that is forced."""
     before = machine.cores_used_by_others()
     is_untimed = any(hasattr(scenario, each) for each in ("SIMULATED", "UNTIMED"))
     may_begin = settings.force_busy or is_untimed or hasattr(scenario, "QUIET_STARTS")
@@ -89,21 +87,7 @@ def run_scenario(name: str, scenario: Scenario, settings: Settings) -> Path:
         "backends": settings.backends,
         **found,
     }
-    settings.output.mkdir(parents=True, exist_ok=True)
-    path = settings.output / f"{name}.json"
-    path.write_text(json.dumps(rounded(document), indent=1) + "\n")
-    return path
-
-
-def rounded(value: Any) -> Any:
-    """Rounds floats to six significant digits: enough for any figure here, and the files stay readable."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [rounded(item) for item in value]
-    return value
+    return store(name, scenario, document, settings.output)
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -207,6 +207,28 @@ def row_for(document: dict[str, Any], case: Case, environment: str, policy: str)
     return None
 
 
+def kept(document: dict[str, Any]) -> dict[str, Any]:
+    """Only the quantiles that the page shows."""
+    rates = [_quantiles_of(row) for row in document["rates"]]
+    cases = [
+        {**case, "links": {name: {**link, "rows": {each: _quantiles_of(row) for each, row in link["rows"].items()}}
+                           for name, link in case["links"].items()}}
+        for case in document["cases"]
+    ]  # fmt: skip
+    return {**{key: document[key] for key in ("window", "full", "seed")}, "rates": rates, "cases": cases}
+
+
+def _quantiles_of(row: dict[str, Any]) -> dict[str, Any]:
+    shown = {"seconds": ("mean", "p50", "p95", "p99"), "overhead": ("p50", "p99"), "joules": ("mean",)}
+    left_out = {"robot", "up_bytes", "down_bytes"}
+    if "mbps" in row:  # of a constant rate
+        shown["with_framing"] = ("p50", "p99")
+    else:
+        left_out |= {"with_framing", "on_bytes", "plans"}
+    facts = {key: value for key, value in row.items() if key not in left_out}
+    return facts | {key: {name: row[key][name] for name in names if name in row[key]} for key, names in shown.items()}
+
+
 def report(document: dict[str, Any]) -> str:
     part = "The whole records." if document["window"] is None else (
         f"Windows of {document['window']:g} s of each record: of {DRAWN} that seed {document['seed']} draws, the one "

@@ -3,9 +3,11 @@
 
 import csv
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+PUBLISHED = Path(__file__).resolve().parents[1] / "tests" / "data" / "intradp" / "paper_tables.csv"
 HYBRID, INTRA = "Hybrid-Parallel", "Intra-DP (submission 273)"
 PROFILES = {
     "Kapao": "kapao", "AGRNav": "agrnav", "VGG19": "VGG19_BN", "RegNet": "RegNet_X_16GF", "DenseNet": "DenseNet121",
@@ -28,6 +30,12 @@ def read(path: Path) -> list[Row]:
          **{key: float(row[key]) if row[key] else None for key in _KEYS}}
         for row in rows
     ]  # fmt: skip
+
+
+@cache
+def published() -> list[Row]:
+    """Returns the rows of the papers' own tables."""
+    return read(PUBLISHED)
 
 
 def find(rows: list[Row], **wanted: str) -> Row | None:

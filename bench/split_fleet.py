@@ -74,6 +74,18 @@ def robots_of(name: str, count: int, rate: float) -> dict[str, Any]:
     return robots
 
 
+def kept(document: dict[str, Any]) -> dict[str, Any]:
+    """Of each robot only the kind of its plan, and no sums by round."""
+    rows = [{**row, "policies": {name: _kinds(each) for name, each in row["policies"].items()}}
+            for row in document["rows"]]  # fmt: skip
+    return {"rows": rows, "latency": document["latency"]}
+
+
+def _kinds(policy: dict[str, Any]) -> dict[str, Any]:
+    sums = {key: value for key, value in policy.items() if key != "rounds"}
+    return {**sums, "robots": [{"kind": robot["kind"]} for robot in policy["robots"]]}
+
+
 def over_selfish(row: dict[str, Any], policy: str) -> float:
     """Returns the time that the policy saves, as a share of the selfish policy's."""
     return 1 - float(row["policies"][policy]["seconds"] / row["policies"]["selfish"]["seconds"])

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import plots
-import split_claims
+import split_kept
 import split_tables
 from atoll.infer.planning import models, trace
 from atoll.infer.planning.asking import plan
 from atoll.infer.planning.watts import watts_of
+from result_files import Part
 from results import ROOT, Settings, say
 
 TITLE = "dividing published models between robot and server, simulated"
@@ -47,6 +48,14 @@ FORECASTS = ("last", "aged", "recent", "ar1", "neighbours", "long-run")
 DRAWN = ("nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav", "nsdi25_DenseNet121")
 SEARCH_SECONDS = 0.3
 
+kept, report = split_kept.latencies, split_tables.latencies
+PAGES = {
+    "split_papers_energy": Part(f"{TITLE}: energy", split_tables.energy, split_kept.energy),
+    "split_papers_breakdown": Part(f"{TITLE}: where the time goes", split_tables.breakdown, split_kept.breakdown),
+    "split_papers_rates": Part(f"{TITLE}: at constant rates", split_tables.rates, split_kept.rates),
+    "split_papers_forecasts": Part(f"{TITLE}: forecasts", split_tables.forecasts, split_kept.forecasts),
+}
+
 
 def measure(settings: Settings) -> dict[str, Any]:
     paths = sorted((DATA / "profiles").glob("*.json"))
@@ -64,16 +73,11 @@ def measure(settings: Settings) -> dict[str, Any]:
                 left_out.append({"profile": path.stem, "reason": str(error)})
                 break
     study = [row for name, encoding in STUDIED[: 1 if settings.quick else None] for row in study_of(name, encoding)]
-    document = {"simulated": SIMULATED, "cases": cases, "left_out": left_out, "study": study,
-                "papers": split_claims.read(DATA / "paper_tables.csv"), "period": PERIOD}  # fmt: skip
+    document = {"simulated": SIMULATED, "cases": cases, "left_out": left_out, "study": study, "period": PERIOD}
     settings.output.mkdir(parents=True, exist_ok=True)
     for name, drawing in drawings(cases).items():
         (settings.output / f"{name}.svg").write_text(drawing)
     return document
-
-
-def report(document: dict[str, Any]) -> str:
-    return split_tables.page(document)
 
 
 def model_of(path: Path, encoding: str) -> models.Model:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of split_papers: tables like the papers', their own figures beside ours, and the bounds."""
+"""The pages of split_papers: tables like the papers', their own figures beside ours, and the bounds."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +30,9 @@ both directions share the link. An input comes every {period:g} s and has the li
 same input losslessly: a byte per pixel and channel, a bit per voxel. `guarded` begins local execution
 in time for an answer that comes at most 4 ms, or 2 %, later than from the robot alone; it and `auto` are Atoll's,
 `oracle` is `auto` that knows the trace.
+
+[Latency](split_papers.md) · [energy](split_papers_energy.md) · [where the time goes](split_papers_breakdown.md) ·
+[constant rates](split_papers_rates.md) · [forecasts](split_papers_forecasts.md)
 """
 LATENCY = """
 Milliseconds {environment}, mean ± std; in brackets the papers' own measurement. The bound holds for a link that always
@@ -65,14 +68,31 @@ Milliseconds; `elsewhere` is the mean of a simulation that shares no code with t
 """
 
 
-def page(document: Document) -> str:
-    """Returns the whole page."""
-    parts = [
-        OPENING.format(period=document["period"]), _reference(document), _latencies(document, "as sent"),
-        _latencies(document, "compact"), _energy(document), _breakdown(document), _bounds(document), _figures(document),
-        _headline(document), _contradictions(document), _study(document), _left_out(document),
-    ]  # fmt: skip
-    return "\n".join(parts)
+def latencies(document: Document) -> str:
+    return _page(
+        document, _reference(document), _latencies(document, "as sent"), _latencies(document, "compact"),
+        _headline(document), _contradictions(), _left_out(document),
+    )  # fmt: skip
+
+
+def energy(document: Document) -> str:
+    return _page(document, _energy(document))
+
+
+def breakdown(document: Document) -> str:
+    return _page(document, _breakdown(document))
+
+
+def rates(document: Document) -> str:
+    return _page(document, _bounds(document), _figures(document))
+
+
+def forecasts(document: Document) -> str:
+    return _page(document, _study(document))
+
+
+def _page(document: Document, *parts: str) -> str:
+    return "\n".join([OPENING.format(period=document["period"]), *parts])
 
 
 def row_of(document: Document, profile: str, encoding: str, environment: str, replay: str) -> Document | None:
@@ -97,11 +117,11 @@ def _with_std(spread: Document) -> str:
     return f"{_ms(spread['mean'])} ± {_ms(spread['std'])}"
 
 
-def _paper(document: Document, case: Document, system: str, environment: str, key: str) -> str:
+def _paper(case: Document, system: str, environment: str, key: str) -> str:
     """Returns the papers' own figure, in italics."""
     paper = {"nsdi25": split_claims.INTRA, "eurosys25": split_claims.HYBRID}.get(case["source"], "")
     for where in (environment, "both"):
-        for row in document["papers"]:
+        for row in split_claims.published():
             is_here = (row["environment"], row["system"], row["paper"]) == (where, system, paper)
             if is_here and split_claims.PROFILES.get(row["model"]) == case["model"] and row[key] is not None:
                 return f" *({row[key]:g})*"
@@ -133,7 +153,7 @@ def _latencies(document: Document, encoding: str) -> str:
             for name, row in of["rows"].items():
                 paper = ""
                 if encoding == "as sent" and name in SYSTEMS:
-                    paper = _paper(document, case, SYSTEMS[name], environment, "latency_mean_ms")
+                    paper = _paper(case, SYSTEMS[name], environment, "latency_mean_ms")
                 line.append(_with_std(row["seconds"]) + paper)
             rows.append([*line, _ms(of["bound"])])
         names = [NAMES.get(name, name) for name in _replays(document)]
@@ -155,7 +175,7 @@ def _energy(document: Document) -> str:
             for name, row in case["replays"][environment]["rows"].items():
                 paper = ""
                 if case["encoding"] == "as sent" and name in SYSTEMS:
-                    paper = _paper(document, case, SYSTEMS[name], environment, "energy_J_mean")
+                    paper = _paper(case, SYSTEMS[name], environment, "energy_J_mean")
                 line.append(
                     f"{_short(row['joules']['mean'])} ± {_short(row['joules']['std'])}, {row['watts']:.3g} W{paper}"
                 )
@@ -187,12 +207,12 @@ def _bounds(document: Document) -> str:
     rows = []
     for case in document["cases"]:
         for point in case["sensitivity"]:
-            plans = {each["policy"]: each["seconds"] for each in point["plans"]}
+            plans = point["seconds"]
             simple = min(plans[name] for name in ("local", "offload", "cut"))
             rate = f"{point['rate'] * 8e-6:.0f}"
             rows.append([case["profile"], case["encoding"], rate, *(_ms(plans[name]) for name in plans),
                          _ms(point["bound"]), f"{1 - point['bound'] / simple:.0%}"])  # fmt: skip
-    names = [each["policy"] for each in document["cases"][0]["sensitivity"][0]["plans"]]
+    names = document["cases"][0]["sensitivity"][0]["seconds"]
     return RATES + table(
         ["profile", "input", "Mbit/s", *(NAMES.get(each, each) for each in names), "bound", "most gain"], rows
     )
@@ -209,7 +229,7 @@ def _figures(document: Document) -> str:
 
 
 def _headline(document: Document) -> str:
-    spread = split_claims.gains(document["papers"])
+    spread = split_claims.gains(split_claims.published())
     found = split_claims.headline(spread)
     rows = [[name, f"{split_claims.CLAIMED[name]:g} %" if name in split_claims.CLAIMED else "-",
              f"{split_claims.LATER[name]:g} %" if name in split_claims.LATER else "-", f"{value:.1f} %"]
@@ -239,46 +259,44 @@ def _forbidden(document: Document, spread: list[Document]) -> Iterator[list[str]
         yield [*line, f"{leaves:.1%} ({found[0]['profile']})", verdict]
 
 
-def _contradictions(document: Document) -> str:
-    spread = split_claims.gains(document["papers"])
-    lines = [f"- {text}" for text in split_claims.contradictions(document["papers"], spread)]
+def _contradictions() -> str:
+    rows = split_claims.published()
+    lines = [f"- {text}" for text in split_claims.contradictions(rows, split_claims.gains(rows))]
     return "## Where the tables contradict themselves\n\n" + "\n".join(lines) + "\n"
 
 
 def _study(document: Document) -> str:
-    """Combines both halves: the mean of the means, and the larger of the two tails."""
-    groups: dict[tuple[Any, ...], list[Document]] = {}
-    for row in document["study"]:
-        key = (row["profile"], row["encoding"], row["forecast"], row["quantile"], row["sees_every_bin"], row["guard"])
-        groups.setdefault(key, []).append(row)
     rows = []
-    for (profile, encoding, forecast, quantile, sees, guard), found in groups.items():
-        if forecast == "recent" and sees:  # it has one bin, like `last`
+    for row in document["study"]:
+        if row["forecast"] == "recent" and row["sees_every_bin"]:  # it has one bin, like `last`
             continue
-        mean = sum(row["seconds"]["mean"] for row in found) / len(found)
-        joules = sum(row["joules"] for row in found) / len(found)
-        tail = [_ms(max(row["seconds"][name] for row in found)) for name in ("p50", "p95", "p99")]
-        rows.append([profile, encoding, forecast, f"{quantile:g}" if quantile else "mean", "every bin" if sees else
-                     "messages", "yes" if guard else "no", _ms(mean), *tail, f"{joules:.3g}"])  # fmt: skip
+        rows.append([row["profile"], row["encoding"], row["forecast"], _by(row), "every bin" if row["sees_every_bin"]
+                     else "messages", "yes" if row["guard"] else "no",
+                     *(_ms(row["seconds"][name]) for name in ("mean", "p50", "p95", "p99")),
+                     f"{row['joules']:.3g}"])  # fmt: skip
     titles = ["profile", "input", "forecast", "by", "sees", "guard", "mean", "p50", "p95", "p99", "J"]
-    return STUDY + "\n".join(_best(groups)) + "\n\n" + table(titles, rows)
+    return STUDY + "\n".join(_best(document["study"])) + "\n\n" + table(titles, rows)
 
 
-def _best(groups: dict[tuple[Any, ...], list[Document]]) -> Iterator[str]:
+def _by(row: Document) -> str:
+    return f"{row['quantile']:g}" if row["quantile"] else "mean"
+
+
+def _best(study: list[Document]) -> Iterator[str]:
     """Returns, for each model, the forecast from messages that has the smallest mean with a guard."""
-    for case in dict.fromkeys(key[:2] for key in groups):
-        means = {
-            key[2:4]: sum(row["seconds"]["mean"] for row in found) / len(found)
-            for key, found in groups.items()
-            if key[:2] == case and not key[4] and key[5] and key[2] != "oracle"
-        }
-        if not means:
+    for case in dict.fromkeys((row["profile"], row["encoding"]) for row in study):
+        order = sorted(
+            (row for row in study if (row["profile"], row["encoding"]) == case and not row["sees_every_bin"]
+             and row["guard"] and row["forecast"] != "oracle"),
+            key=lambda row: row["seconds"]["mean"],
+        )  # fmt: skip
+        if not order:
             continue
-        order = sorted(means, key=lambda name: means[name])
-        names = [f"{forecast} ({'mean' if quantile is None else f'{quantile:g}'})" for forecast, quantile in order]
+        best, worst = order[0], order[-1]
         yield (
-            f"- {case[0]}, input {case[1]}: of what messages show, with a guard, {names[0]} is best at "
-            f"{_ms(means[order[0]])} ms, {names[-1]} worst at {_ms(means[order[-1]])} ms"
+            f"- {case[0]}, input {case[1]}: of what messages show, with a guard, {best['forecast']} ({_by(best)}) is "
+            f"best at {_ms(best['seconds']['mean'])} ms, {worst['forecast']} ({_by(worst)}) worst at "
+            f"{_ms(worst['seconds']['mean'])} ms"
         )
 
 

@@ -290,7 +290,8 @@ def test_only_whole_steps_count(load: Any) -> None:
 
 @pytest.mark.verify
 def test_split_papers_writes_its_page(tmp_path: Path) -> None:
-    document, page = document_of("split_papers", tmp_path)
+    _, page = document_of("split_papers", tmp_path)
+    document = json.loads((tmp_path / "samples/split_papers.json").read_text())
     assert [(case["profile"], case["encoding"]) for case in document["cases"]] == [
         ("nsdi25_VGG19_BN", "as sent"), ("nsdi25_VGG19_BN", "compact")
     ]  # fmt: skip
@@ -300,12 +301,15 @@ def test_split_papers_writes_its_page(tmp_path: Path) -> None:
             assert of["rows"]["auto, guarded"]["seconds"]["most"] <= case["guard_deadline"] * (1 + 1e-6)
     assert "Simulated on published profiles" in page
     assert "## Where the tables contradict themselves" in page
+    for part, heading in (("energy", "Energy"), ("breakdown", "Where the time goes"), ("rates", "At constant rates"),
+                          ("forecasts", "Which forecast serves best")):  # fmt: skip
+        assert f"## {heading}" in (tmp_path / f"split_papers_{part}.md").read_text()
     assert (tmp_path / "split-vgg19_bn-compact-cuts.svg").exists()
 
 
 def test_the_papers_gains_follow_from_their_tables(load: Any) -> None:
     claims = load("split_claims")
-    rows = claims.read(BENCH.parent / "tests" / "data" / "intradp" / "paper_tables.csv")
+    rows = claims.published()
     spread = claims.gains(rows)
     (vgg,) = (gain for gain in spread if (gain["paper"], gain["model"], gain["environment"]) == (
         claims.INTRA, "VGG19", "indoors"))  # fmt: skip

@@ -16,6 +16,7 @@ TEXT = MARKED | {".md", ".txt", ".yml", ".json", ".in", ""}
 LICENCE = "SPDX-License-Identifier: Apache-2.0"
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
+MAX_RESULT_BYTES = 100 << 10
 
 # Written in pieces, so that this file does not contain the words itself.
 FORBIDDEN = [
@@ -60,6 +61,13 @@ def test_tests_have_names_of_their_own() -> None:
     """pytest imports each test by its file's name alone, and does not collect a second one of that name."""
     names = [path.name for path in files({".py"}) if path.name.startswith("test_")]
     assert sorted({name for name in names if names.count(name) > 1}) == []
+
+
+def test_results_are_small() -> None:
+    """What a page does not show is left out of the repository (bench/result_files.py)."""
+    sizes = {path.name: path.stat().st_size for path in (ROOT / "docs/results").iterdir()}
+    assert len(sizes) > 50
+    assert {name: size for name, size in sizes.items() if size > MAX_RESULT_BYTES} == {}
 
 
 def test_files_carry_their_licence() -> None:
