@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/error_of.h"
 
@@ -19,7 +21,7 @@ using testing::HasSubstr;
 const Json kPlan = Json::parse(R"({"name": "a", "batch": 8, "rate": 0.5, "frozen": true, "sizes": [1, 2],
   "points": [[1, 2], [3, 0.5]], "nothing": null, "large": 18446744073709551615})");
 
-std::string refusal(const std::function<void(Fields&)>& read, ErrorKind kind = ErrorKind::kInvalidArgument) {
+std::string misread(const std::function<void(Fields&)>& read, ErrorKind kind = ErrorKind::kInvalidArgument) {
   Fields fields(kPlan, "the plan", kind);
   const Error error = error_of([&] { read(fields); });
   EXPECT_EQ(error.kind(), kind) << error.what();
@@ -53,24 +55,29 @@ TEST(JsonFields, NullCountsAsAbsentWhereThereIsAFallback) {
 }
 
 TEST(JsonFields, NamesTheKeyAndTheValue) {
-  EXPECT_THAT(refusal([](Fields& plan) { plan.text("batch"); }), HasSubstr("the plan's \"batch\" is 8, which is not"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.text("nothing"); }), HasSubstr("the plan's \"nothing\" is null"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.text("absent"); }), HasSubstr("the plan lacks \"absent\""));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.integer("rate"); }), HasSubstr("is 0.5, which is not an integer"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.integer("large"); }), HasSubstr("which is not an integer"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.number("name"); }), HasSubstr("is \"a\", which is not a number"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.boolean("batch", false); }), HasSubstr("not true or false"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.integers("points"); }), HasSubstr("not a list of integers"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.pairs("sizes"); }), HasSubstr("not a list of pairs of numbers"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.list("sizes", 1); }), HasSubstr("\"sizes\" has 2 entries: at most 1"));
-  EXPECT_THAT(error_of([] { Fields(Json(5), "the plan"); }).what(), HasSubstr("is 5, which is not a JSON object"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.text("batch"); }), HasSubstr("the plan's \"batch\" is 8, which is not"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.text("nothing"); }), HasSubstr("the plan's \"nothing\" is null"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.text("absent"); }), HasSubstr("the plan lacks \"absent\""));
+  EXPECT_THAT(misread([](Fields& plan) { plan.integer("rate"); }), HasSubstr("is 0.5, which is not an integer"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.integer("large"); }), HasSubstr("which is not an integer"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.number("name"); }), HasSubstr("is \"a\", which is not a number"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.boolean("batch", false); }), HasSubstr("not true or false"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.integers("points"); }), HasSubstr("not a list of integers"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.pairs("sizes"); }), HasSubstr("not a list of pairs of numbers"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.list("sizes", 1); }), HasSubstr("\"sizes\" has 2 entries: at most 1"));
+}
+
+TEST(JsonFields, OnlyAnObjectHasKeys) {
+  const Json five = 5;
+  EXPECT_THAT(error_of([&] { const Fields fields(five, "the plan"); }).what(),
+              HasSubstr("the plan is 5, which is not a JSON object"));
 }
 
 TEST(JsonFields, EveryErrorIsOfTheGivenKind) {
-  EXPECT_THAT(refusal([](Fields& plan) { plan.text("batch"); }, ErrorKind::kProtocol), HasSubstr("not a string"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.at("absent"); }, ErrorKind::kProtocol), HasSubstr("lacks"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.list("sizes", 0); }, ErrorKind::kProtocol), HasSubstr("at most 0"));
-  EXPECT_THAT(refusal([](Fields& plan) { plan.done(); }, ErrorKind::kProtocol), HasSubstr("unknown key"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.text("batch"); }, ErrorKind::kProtocol), HasSubstr("not a string"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.at("absent"); }, ErrorKind::kProtocol), HasSubstr("lacks"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.list("sizes", 0); }, ErrorKind::kProtocol), HasSubstr("at most 0"));
+  EXPECT_THAT(misread([](Fields& plan) { plan.done(); }, ErrorKind::kProtocol), HasSubstr("unknown key"));
 }
 
 TEST(JsonFields, AnUnknownKeyIsNamedWithTheKnownOnes) {
