@@ -69,12 +69,12 @@ class Replica:
     def __init__(self, run: Run) -> None:
         self._half = slice(dist.get_rank() * run.batch, (dist.get_rank() + 1) * run.batch)
         self._model = DistributedDataParallel(byte_model(run))
-        self._compressed: atoll.CompressedGradients | None = None
+        self._compressed: atoll.training.CompressedGradients | None = None
         if run.packing == HALF:
             self._model.register_comm_hook(None, bfloat16_hook)
         elif run.packing != EXACT:
             format, feeds_back = run.packing.partition(",")[0], run.packing != NO_FEEDBACK
-            self._compressed = atoll.compress_gradients(self._model, format, error_feedback=feeds_back)
+            self._compressed = atoll.training.compress_gradients(self._model, format, error_feedback=feeds_back)
         self._optimizer = torch.optim.Adam(self._model.parameters(), lr=run.rate)
 
     def step(self, inputs: torch.Tensor, targets: torch.Tensor) -> None:
@@ -123,8 +123,8 @@ class Stage:
         if run.packing == HALF:
             cast(self._module, is_first)
         elif run.packing != EXACT:
-            codec = atoll.BoundaryCodec(run.packing, run.width)
-            atoll.pack_boundaries(self._module, None if is_first else codec, codec if is_first else None)
+            codec = atoll.pipeline.BoundaryCodec(run.packing, run.width)
+            atoll.pipeline.pack_boundaries(self._module, None if is_first else codec, codec if is_first else None)
         stage = PipelineStage(self._module, self._rank, 2, torch.device("cpu"))
         self._schedule = Schedule1F1B(stage, n_microbatches=MICROBATCHES, loss_fn=mean_loss)
         self._optimizer = torch.optim.Adam(self._module.parameters(), lr=run.rate)

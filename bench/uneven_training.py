@@ -32,7 +32,7 @@ class UnevenTraining:
         self.train, self.test = samples.load(run.data, run.folder)
         self.net = models.make(run.model, run.seed, **run.options)
         if run.norm == "sync":
-            atoll.convert_batch_norm(self.net)
+            atoll.training.convert_batch_norm(self.net)
         own_buffers = {"forward_sync_buffers": False} if run.norm == "merged" else {}
         self.model = DistributedDataParallel(self.net.to(device), process_group=group, **own_buffers)
         self.optimizer = torch.optim.SGD(
@@ -45,7 +45,7 @@ class UnevenTraining:
 
     def _weighted(self) -> atoll.DataLoader:
         run = self.config
-        settings = atoll.Settings(
+        settings = atoll.training.Settings(
             form=run.form, update_interval=run.interval, forward=self._forward, reuse=False, check_replicas=0,
             watch=Watch(live=False),
         )  # fmt: skip
@@ -105,9 +105,10 @@ class UnevenTraining:
                 if self.done == self.config.steps:
                     return
 
-    def _unweighted(self) -> tuple[torch.utils.data.DataLoader[Any], atoll.BatchSampler]:
+    def _unweighted(self) -> tuple[torch.utils.data.DataLoader[Any], atoll.training.BatchSampler]:
         run = self.config
-        sampler = atoll.BatchSampler(self.train, run.batch, run.shares or [1.0] * dist.get_world_size(), seed=run.seed)
+        scores = run.shares or [1.0] * dist.get_world_size()
+        sampler = atoll.training.BatchSampler(self.train, run.batch, scores, seed=run.seed)
         return torch.utils.data.DataLoader(self.train, batch_sampler=sampler), sampler
 
     def _start_together(self) -> None:
@@ -138,7 +139,7 @@ class UnevenTraining:
         """Returns the accuracy on the test samples, computed on the host so that it takes no device time.
         Collective."""
         if self.config.norm == "merged":
-            atoll.merge_batch_norm(self.model, self.seen)
+            atoll.training.merge_batch_norm(self.model, self.seen)
         if dist.get_rank() != 0:
             return 0.0
         config = self.config

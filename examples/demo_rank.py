@@ -67,7 +67,7 @@ def train(
     """Returns the trained model, and the time of a step in the shares of `policy`."""
     torch.manual_seed(train_digits.SEED + dist.get_rank())  # DDP starts from rank 0's network; dropout differs
     model = DistributedDataParallel(train_digits.make_network().to(device))
-    settings = atoll.Settings(reuse=False, update_interval=REPLAN_EVERY)
+    settings = atoll.training.Settings(reuse=False, update_interval=REPLAN_EVERY)
     loader = atoll.DataLoader(data, BATCH, model=model, policy=policy, seed=train_digits.SEED, settings=settings)
     ends: list[float] = []
 

@@ -83,7 +83,7 @@ def train(rank: int, settings: dict[str, Any], threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads if place == "cpu" else 1)
     net = models.make(case.model, 1, **case.options).to(place)
     model = wrapped(net, case.kind, place, dist.get_world_size())
-    how = atoll.Settings(forward=models.loss_of, reuse=False, update_interval=case.warm_up)
+    how = atoll.training.Settings(forward=models.loss_of, reuse=False, update_interval=case.warm_up)
     most = case.of_cpu if place == "cpu" else None
     loader = atoll.DataLoader(samples_of(case), case.batch, model=model, seed=1, max_batch=most, settings=how)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes unlike accelerators work as one: the process group backend "atoll" for torch.distributed.
 
+Public are the names in `__all__` of atoll, atoll.training, atoll.infer, atoll.pipeline, atoll.plan, atoll.sim and
+atoll.adapters; all other modules are private and may change.
+
 Importing this package registers the backend and loads nothing else. Atoll's own library is loaded with the first group,
 or when one of the names below is first used."""
 
@@ -22,94 +25,54 @@ except ModuleNotFoundError:
     ) from None
 
 if TYPE_CHECKING:
-    from atoll.backend import (
-        Island,
-        Options,
-        dump,
-        islands,
-        layout,
-        links,
-        monitored_barrier,
-        print_schedule,
-        time_split,
-    )
+    from atoll import infer, pipeline, training
+    from atoll.backend import Options, dump, islands, layout, links, monitored_barrier, print_schedule, time_split
     from atoll.loading.loader import DataLoader
-    from atoll.loading.sampler import BatchSampler
-    from atoll.loading.settings import Settings
-    from atoll.packing.boundary import BoundaryCodec, pack_boundaries
-    from atoll.packing.gradients import CompressedGradients, compress_gradients
     from atoll.recovering.job import ElasticTrainer
     from atoll.redis.store import RedisStore
     from atoll.saving.saved import Checkpointer
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
-    from atoll.watching.options import Watch
-    from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm, merge_batch_norm
-    from atoll.weighting.replicas import align_replicas, replica_difference
 
 _WHERE = {
-    "BatchSampler": "atoll.loading.sampler",
-    "BoundaryCodec": "atoll.packing.boundary",
     "Checkpointer": "atoll.saving.saved",
-    "CompressedGradients": "atoll.packing.gradients",
     "DataLoader": "atoll.loading.loader",
     "ElasticTrainer": "atoll.recovering.job",
-    "Island": "atoll.backend",
     "Options": "atoll.backend",
     "RedisStore": "atoll.redis.store",
-    "Settings": "atoll.loading.settings",
-    "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Vendor": "atoll.vendors",
-    "Watch": "atoll.watching.options",
-    "align_replicas": "atoll.weighting.replicas",
-    "compress_gradients": "atoll.packing.gradients",
-    "convert_batch_norm": "atoll.weighting.batch_norm",
     "dump": "atoll.backend",
     "islands": "atoll.backend",
     "layout": "atoll.backend",
     "links": "atoll.backend",
-    "merge_batch_norm": "atoll.weighting.batch_norm",
     "monitored_barrier": "atoll.backend",
-    "pack_boundaries": "atoll.packing.boundary",
     "print_schedule": "atoll.backend",
     "register_vendor": "atoll.vendors",
-    "replica_difference": "atoll.weighting.replicas",
     "time_split": "atoll.backend",
 }
-_RENAMED = {"Recovering": "ElasticTrainer", "Saved": "Checkpointer"}  # old names, kept for one release
+_MODULES = ("infer", "pipeline", "training")
+_RENAMED = {  # old names and their places, kept for one release
+    "BatchSampler": "atoll.training.BatchSampler",
+    "BoundaryCodec": "atoll.pipeline.BoundaryCodec",
+    "CompressedGradients": "atoll.training.CompressedGradients",
+    "Island": "atoll.backend.Island",
+    "Recovering": "atoll.ElasticTrainer",
+    "Saved": "atoll.Checkpointer",
+    "Settings": "atoll.training.Settings",
+    "SyncBatchNorm": "atoll.training.SyncBatchNorm",
+    "Watch": "atoll.training.Watch",
+    "align_replicas": "atoll.training.align_replicas",
+    "compress_gradients": "atoll.training.compress_gradients",
+    "convert_batch_norm": "atoll.training.convert_batch_norm",
+    "merge_batch_norm": "atoll.training.merge_batch_norm",
+    "pack_boundaries": "atoll.pipeline.pack_boundaries",
+    "replica_difference": "atoll.training.replica_difference",
+}
 __all__ = [
-    "BatchSampler",
-    "BoundaryCodec",
-    "Checkpointer",
-    "CompressedGradients",
-    "DataLoader",
-    "ElasticTrainer",
-    "Island",
-    "Options",
-    "RedisStore",
-    "Settings",
-    "SyncBatchNorm",
-    "Vendor",
-    "Watch",
-    "__version__",
-    "align_replicas",
-    "compress_gradients",
-    "convert_batch_norm",
-    "device",
-    "dump",
-    "infer",
-    "islands",
-    "layout",
-    "links",
-    "merge_batch_norm",
-    "monitored_barrier",
-    "pack_boundaries",
-    "pipeline",
-    "print_schedule",
-    "register_vendor",
-    "replica_difference",
-    "time_split",
-]
+    "Checkpointer", "DataLoader", "ElasticTrainer", "Options", "RedisStore", "Vendor", "__version__", "device", "dump",
+    "infer", "islands", "layout", "links", "monitored_barrier", "pipeline", "print_schedule", "register_vendor",
+    "time_split", "training",
+]  # fmt: skip
 
 _problem = torch_problem()
 if _problem:
@@ -123,13 +86,14 @@ _autoload.register()
 
 def __getattr__(name: str) -> Any:
     if name in _RENAMED:
-        new = _RENAMED[name]
-        message = f"atoll.{name} is now atoll.{new}; the old name goes with the next release"
+        place = _RENAMED[name]
+        message = f"atoll.{name} is now {place}; the old name goes with the next release"
         warnings.warn(message, DeprecationWarning, stacklevel=2)
-        name = new
+        module, _, new = place.rpartition(".")
+        return getattr(import_module(module), new)
     if name in _WHERE:
         return getattr(import_module(_WHERE[name]), name)
-    if name in ("infer", "pipeline"):
+    if name in _MODULES:
         return import_module(f"atoll.{name}")
     if name == "device":
         return import_module("atoll.vendors").this_device

@@ -83,15 +83,15 @@ def happen(faults: list[dict[str, Any]], **here: Any) -> None:
 def shares_of(attempt: int, model: DistributedDataParallel) -> dict[str, Any]:
     """Returns options of a loader: random shares, or measured shares with TEST_PACES, the seconds that a sample
     takes on each island."""
-    watch = atoll.Watch(live=False)
+    watch = atoll.training.Watch(live=False)
     paces = json.loads(os.environ.get("TEST_PACES", "{}"))
     if paces:
         pace = paces[os.environ["ATOLL_ISLAND"]]
         model.module.register_forward_pre_hook(lambda _, inputs: time.sleep(pace * len(inputs[0])))
-        return {"policy": "minmax", "settings": atoll.Settings(reuse=False, update_interval=0, watch=watch)}
+        return {"policy": "minmax", "settings": atoll.training.Settings(reuse=False, update_interval=0, watch=watch)}
     chance = random.Random(attempt)
     shares = [chance.uniform(1, 4) for _ in range(dist.get_world_size())]
-    return {"policy": "fixed", "shares": shares, "settings": atoll.Settings(measure=False, watch=watch)}
+    return {"policy": "fixed", "shares": shares, "settings": atoll.training.Settings(measure=False, watch=watch)}
 
 
 def main() -> None:

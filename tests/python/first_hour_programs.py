@@ -106,7 +106,7 @@ WATCHED = (
     + """
 import atoll
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-settings = atoll.Settings(measure=False, watch=atoll.Watch(prometheus=9400))
+settings = atoll.training.Settings(measure=False, watch=atoll.training.Watch(prometheus=9400))
 for _ in atoll.DataLoader([0, 1], global_batch=2, model=model, settings=settings): pass
 """
 )

@@ -142,9 +142,9 @@ def planning(net: nn.Module, rank: int) -> dict[str, Any]:
 
     paces = json.loads(os.environ.get("TEST_PACES", "[]"))
     if not paces:
-        return {"policy": "equal", "settings": atoll.Settings(measure=False, update_interval=4)}
+        return {"policy": "equal", "settings": atoll.training.Settings(measure=False, update_interval=4)}
     net.register_forward_pre_hook(lambda _, inputs: time.sleep(paces[rank] * len(inputs[0])))
-    return {"policy": "minmax", "settings": atoll.Settings(reuse=False, update_interval=0)}
+    return {"policy": "minmax", "settings": atoll.training.Settings(reuse=False, update_interval=0)}
 
 
 def meet_with_faults(me: Rank) -> None:

@@ -9,6 +9,8 @@ from torch import nn
 from atoll.adapters.reducing import reducing
 from atoll.loading import loader
 
+__all__ = ["DataLoader"]
+
 
 class DataLoader(loader.DataLoader):
     """Batches for a training loop of accelerate. `model` is what `accelerator.prepare` returned; the other arguments

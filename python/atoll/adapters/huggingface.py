@@ -15,6 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("atoll.adapters.huggingface needs transformers: pip install transformers accelerate") from error
 
+__all__ = ["Trainer"]
 SHUFFLES = {"random": True, "sequential": False}
 
 

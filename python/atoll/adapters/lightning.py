@@ -7,6 +7,8 @@ from typing import Any
 from atoll.adapters.reducing import reducing
 from atoll.loading import loader
 
+__all__ = ["DataLoader", "FabricDataLoader"]
+
 
 class DataLoader(loader.DataLoader):
     """The loader to return from `train_dataloader` of a LightningModule or a LightningDataModule; by then the strategy

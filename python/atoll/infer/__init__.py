@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Inference split between machines. Models are sent as graphs with weights, never as code."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from atoll._lazy import attributes_from
 
 if TYPE_CHECKING:
     from atoll.infer.attached import attach, detach
@@ -32,13 +33,4 @@ __all__ = [
     "Bundle", "BundleError", "ExportError", "InputError", "ModelChangedError", "PackingLoss", "RefusedError", "Session",
     "attach", "capture", "detach", "packing_loss", "run_graph",
 ]  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    if name in _WHERE:
-        return getattr(import_module(_WHERE[name]), name)
-    raise AttributeError(f"module 'atoll.infer' has no attribute '{name}'")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = attributes_from(_WHERE, __name__)

@@ -77,14 +77,15 @@ class ReplicaCheck:
             raise RuntimeError(
                 f"{text}. That is not rounding: some rank has changed parameters by itself, or its gradients were not "
                 "reduced, so the training has been wrong since. Resume from an earlier checkpoint, or after "
-                "atoll.align_replicas(model); if ranks are meant to differ, pass atoll.Settings(check_replicas=0)"
+                "atoll.training.align_replicas(model); if ranks are meant to differ, pass "
+                "atoll.training.Settings(check_replicas=0)"
             )
         if difference > 10 * self._told:
             self._told = difference
             self._watchers.event(PlanEvent.replica_drift(steps, difference))
             if self._exchange.rank == 0:
-                log.warning("%s: devices that round differently drift apart; atoll.align_replicas(model) makes them "
-                            "equal", text)  # fmt: skip
+                log.warning("%s: devices that round differently drift apart; atoll.training.align_replicas(model) "
+                            "makes them equal", text)  # fmt: skip
 
     def _rounding(self) -> float:
         assert self._model is not None

@@ -8,6 +8,7 @@ with the schedules of torch.distributed.pipelining.
     pipe.clip_grad_norm_(1.0)
     optimizer.step()"""
 
+from atoll.packing.boundary import BoundaryCodec, pack_boundaries
 from atoll.pipeline.initial import initialise
 from atoll.pipeline.items import Call, Item, Parts
 from atoll.pipeline.losses import Loss
@@ -15,4 +16,6 @@ from atoll.pipeline.pipeline import Pipeline
 from atoll.pipeline.plan import Plan
 from atoll.pipeline.settings import Settings
 
-__all__ = ["Call", "Item", "Loss", "Parts", "Pipeline", "Plan", "Settings", "initialise"]
+__all__ = [
+    "BoundaryCodec", "Call", "Item", "Loss", "Parts", "Pipeline", "Plan", "Settings", "initialise", "pack_boundaries",
+]  # fmt: skip

@@ -20,7 +20,7 @@ from atoll.weighting.replicas import checksum
 
 CHANGED = (
     "measuring changed parameters of the model, which its forward or backward pass seems to write at times: pass "
-    "atoll.Settings(measure=False)"
+    "atoll.training.Settings(measure=False)"
 )
 
 

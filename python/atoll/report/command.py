@@ -18,8 +18,8 @@ def report(
 ) -> None:
     """Make a page of a run: where its time went, its distance from the bound, and what to improve.
 
-    Runs are recorded with ATOLL_RUN_DIR=FOLDER, atoll.Watch(record=FOLDER) or Session(record=FOLDER). The page is one
-    self-contained file."""
+    Runs are recorded with ATOLL_RUN_DIR=FOLDER, atoll.training.Watch(record=FOLDER) or Session(record=FOLDER). The page
+    is one self-contained file."""
     from atoll.report.links import read_doctor
     from atoll.report.page import report as made
     from atoll.report.records import RecordError, read

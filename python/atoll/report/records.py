@@ -11,7 +11,7 @@ from atoll.watching.run_record import FORMAT, SUFFIX
 
 Line = dict[str, Any]
 HOW_TO_RECORD = (
-    "a training records with atoll.Watch(record=FOLDER), an inference with Session(record=FOLDER), both with "
+    "a training records with atoll.training.Watch(record=FOLDER), an inference with Session(record=FOLDER), both with "
     "ATOLL_RUN_DIR=FOLDER in the environment"
 )
 _KINDS = ("training", "inference")

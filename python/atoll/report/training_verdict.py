@@ -116,7 +116,7 @@ def _exchange(of: Summary) -> Iterator[Sentence]:
     if most >= WORTH:
         yield Sentence(
             f"Communication that computing does not hide takes {percent(most)} of a step: a larger global batch, or "
-            f"fewer bytes (atoll.compress_gradients), reduces it.",
+            f"fewer bytes (atoll.training.compress_gradients), reduces it.",
             BAD,
         )
     for name, values in (("Waits for other islands", of.bridge), ("Copies between device and host", of.staging)):

@@ -18,6 +18,7 @@ from atoll import _C, _autoload, _sim  # noqa: E402 - only after the check
 from atoll.sim import device_module, kinds, process_group  # noqa: E402
 
 NAME = "sim"
+__all__ = ["oversubscribed", "punctuality"]
 
 
 def _register() -> None:

@@ -25,11 +25,12 @@ def warnings_for(model: nn.Module, shares: Sequence[int]) -> list[str]:
     if local and smallest < FEW_SAMPLES:
         found.append(
             f"{len(local)} BatchNorm layers normalise over each rank's own samples, but some rank has only {smallest}: "
-            "wrap atoll.convert_batch_norm(net) instead, or use GroupNorm or LayerNorm"
+            "wrap atoll.training.convert_batch_norm(net) instead, or use GroupNorm or LayerNorm"
         )
     if any(isinstance(module, nn.SyncBatchNorm) for module in model.modules()):
         found.append(
-            "torch.nn.SyncBatchNorm does not weight its gradients by samples: use atoll.convert_batch_norm(net) instead"
+            "torch.nn.SyncBatchNorm does not weight its gradients by samples: use "
+            "atoll.training.convert_batch_norm(net) instead"
         )
     for module in model.modules():
         name = type(module).__name__

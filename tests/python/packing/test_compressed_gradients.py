@@ -33,7 +33,7 @@ def test_equal_bits_and_nothing_lost_for_good(rank: int, size: int) -> None:
     """Over all steps the results and the residuals add up to the gradients, also after buckets were rebuilt."""
     for format in FORMATS:
         model = wrapped()
-        compressed = atoll.compress_gradients(model, format)
+        compressed = atoll.training.compress_gradients(model, format)
         assert compressed.is_lossy
         given, got = torch.zeros(sum(SIZES), dtype=torch.float64), torch.zeros(sum(SIZES), dtype=torch.float64)
         largest = 0.0
@@ -60,7 +60,7 @@ def test_small_gradients_arrive_in_time(rank: int, size: int) -> None:
     gradients[0][::32] = 1000.0
     for feeds_back in (True, False):
         model = wrapped([64])
-        compressed = atoll.compress_gradients(model, "int8", error_feedback=feeds_back)
+        compressed = atoll.training.compress_gradients(model, "int8", error_feedback=feeds_back)
         total = sum(take_step(model, gradients) for _ in range(200))
         assert isinstance(total, torch.Tensor)
         small = total[1]
@@ -73,7 +73,7 @@ def test_small_gradients_arrive_in_time(rank: int, size: int) -> None:
 def test_each_step_is_near_the_mean(rank: int, size: int) -> None:
     for format in FORMATS:
         model = wrapped()
-        compressed = atoll.compress_gradients(model, format, error_feedback=False)
+        compressed = atoll.training.compress_gradients(model, format, error_feedback=False)
         gradients = contribution(0, rank)
         mean = mean_over_ranks(flat(gradients))
         bound = torch.tensor([flat(gradients).abs().max().item()])
@@ -88,7 +88,7 @@ def test_the_same_run_has_the_same_bits(rank: int, size: int) -> None:
     runs = []
     for _ in range(2):
         model = wrapped()
-        compressed = atoll.compress_gradients(model, "fp8_e4m3")
+        compressed = atoll.training.compress_gradients(model, "fp8_e4m3")
         runs.append(torch.stack([take_step(model, contribution(step, rank)) for step in range(4)]))
         compressed.close()
     assert torch.equal(runs[0], runs[1])
@@ -99,7 +99,7 @@ def test_bytes_on_the_bridge(rank: int, size: int) -> None:
     """Groups count at most 0.55 of bfloat16's bytes for one gradient of a million elements."""
     count = 1 << 20
     model = DistributedDataParallel(nn.Linear(1024, count // 1024, bias=False), bucket_cap_mb=100)
-    compressed = atoll.compress_gradients(model)
+    compressed = atoll.training.compress_gradients(model)
     inputs = torch.ones(1, 1024)
     model(inputs).sum().backward()
     before = compressed.time_split()["bytes_bridge"]
@@ -118,7 +118,7 @@ def test_bytes_on_the_bridge(rank: int, size: int) -> None:
 def test_one_island_stays_exact(rank: int, size: int) -> None:
     for compress_inside in (False, True):
         model = wrapped()
-        compressed = atoll.compress_gradients(model, compress_inside=compress_inside)
+        compressed = atoll.training.compress_gradients(model, compress_inside=compress_inside)
         assert compressed.is_lossy == compress_inside
         gradients = contribution(0, rank)
         error = (take_step(model, gradients) - mean_over_ranks(flat(gradients))).abs().max().item()
@@ -132,7 +132,7 @@ def test_what_is_not_finite_reaches_all_and_passes(rank: int, size: int) -> None
     for bad in (float("nan"), float("inf")):
         for place in (0, 500, 3000):
             model = wrapped()
-            compressed = atoll.compress_gradients(model)
+            compressed = atoll.training.compress_gradients(model)
             take_step(model, contribution(0, rank))
             gradients = contribution(1, rank)
             if rank == size - 1:
@@ -156,7 +156,7 @@ def test_training_goes_as_without(rank: int, size: int) -> None:
     train_alone(alone, size, 40)
     for format, far in (("int8", 0.02), ("fp8_e4m3", 0.05), ("fp8_e5m2", 0.1)):
         model = DistributedDataParallel(network(torch.float32, device()), bucket_cap_mb=0.001)
-        compressed = atoll.compress_gradients(model, format)
+        compressed = atoll.training.compress_gradients(model, format)
         train_together(model, rank, 40)
         check_equal_bits(model.module)
         check_close(model.module, alone, far)
@@ -167,7 +167,7 @@ def test_training_goes_as_without(rank: int, size: int) -> None:
 def test_other_types_of_gradients(rank: int, size: int) -> None:
     for dtype in (torch.bfloat16, torch.float16, torch.float64):
         model = wrapped([100, 33], dtype)
-        compressed = atoll.compress_gradients(model)
+        compressed = atoll.training.compress_gradients(model)
         gradients = [each.to(dtype) for each in contribution(0, rank, [100, 33])]
         mean = mean_over_ranks(flat(gradients))
         bound = torch.tensor([flat(gradients).abs().max().item()])
@@ -181,7 +181,7 @@ def test_other_types_of_gradients(rank: int, size: int) -> None:
 @on_layouts("AB")
 def test_complex_gradients(rank: int, size: int) -> None:
     model = DistributedDataParallel(nn.Linear(20, 3, dtype=torch.complex64))
-    compressed = atoll.compress_gradients(model)
+    compressed = atoll.training.compress_gradients(model)
     for step in range(3):
         model.zero_grad()
         inputs = torch.randn(5, 20, dtype=torch.complex64, generator=torch.Generator().manual_seed(10 * step + rank))
@@ -196,7 +196,7 @@ def test_complex_gradients(rank: int, size: int) -> None:
 @on_layouts("AB", "ABA")
 def test_uneven_numbers_of_batches(rank: int, size: int) -> None:
     model = DistributedDataParallel(network(torch.float32))
-    compressed = atoll.compress_gradients(model)
+    compressed = atoll.training.compress_gradients(model)
     update = torch.optim.SGD(model.parameters(), lr=0.1)
     with model.join():
         for _ in range(2 + rank):

@@ -20,7 +20,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(rank: int, size: int) -> None:
     runs = []
     for is_restored in (False, True):
         model = wrapped()
-        compressed = atoll.compress_gradients(model)
+        compressed = atoll.training.compress_gradients(model)
         for step in range(3):
             take_step(model, contribution(step, rank))
         state = compressed.state_dict()
@@ -30,7 +30,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(rank: int, size: int) -> None:
             compressed.close()
             model = wrapped()
             # As after the first steps of the previous model.
-            compressed = atoll.compress_gradients(model)
+            compressed = atoll.training.compress_gradients(model)
             for step in range(3):
                 take_step(model, contribution(step, rank))
             compressed.reset()
@@ -46,7 +46,7 @@ def test_a_checkpoint_goes_on_with_the_same_bits(rank: int, size: int) -> None:
 def test_residuals_of_other_ranks_are_not_lost(rank: int, size: int) -> None:
     """Whichever rank gets a state, it is in the sum of all ranks' gradients."""
     model = wrapped()
-    compressed = atoll.compress_gradients(model, "fp8_e5m2")
+    compressed = atoll.training.compress_gradients(model, "fp8_e5m2")
     given, got = torch.zeros(sum(SIZES), dtype=torch.float64), torch.zeros(sum(SIZES), dtype=torch.float64)
     for step in range(4):
         gradients = contribution(step, rank)
@@ -64,7 +64,7 @@ def test_residuals_of_other_ranks_are_not_lost(rank: int, size: int) -> None:
 @on_layouts("AB")
 def test_errors_keep_their_type_and_stay(rank: int, size: int) -> None:
     model = wrapped()
-    compressed = atoll.compress_gradients(model)
+    compressed = atoll.training.compress_gradients(model)
     take_step(model, contribution(0, rank))
 
     def fail(*_: object) -> None:
@@ -87,19 +87,20 @@ def test_errors_keep_their_type_and_stay(rank: int, size: int) -> None:
 @on_layouts("AB")
 def test_bad_calls(rank: int, size: int) -> None:
     with raises(TypeError, "got a Linear: pass DistributedDataParallel(net)"):
-        atoll.compress_gradients(nn.Linear(2, 2))
+        atoll.training.compress_gradients(nn.Linear(2, 2))
     with raises(ValueError, "'int4' is not a block format", "choose from int8"):
-        atoll.compress_gradients(wrapped(), "int4")
+        atoll.training.compress_gradients(wrapped(), "int4")
     with raises(ValueError, "rank 0 requests", "but rank 1", "pass the same arguments"):
-        atoll.compress_gradients(wrapped(), ("int8", "fp8_e4m3")[rank])
+        atoll.training.compress_gradients(wrapped(), ("int8", "fp8_e4m3")[rank])
     with raises(ValueError, "but rank 1"):
-        atoll.compress_gradients(wrapped(), error_feedback=rank == 0)
+        atoll.training.compress_gradients(wrapped(), error_feedback=rank == 0)
     with raises(ValueError, "gloo, not atoll"):
-        atoll.compress_gradients(DistributedDataParallel(nn.Linear(2, 2), process_group=dist.new_group(backend="gloo")))
+        other = dist.new_group(backend="gloo")
+        atoll.training.compress_gradients(DistributedDataParallel(nn.Linear(2, 2), process_group=other))
     model = wrapped()
-    compressed = atoll.compress_gradients(model)
+    compressed = atoll.training.compress_gradients(model)
     with raises(RuntimeError, "register_comm_hook"):
-        atoll.compress_gradients(model)
+        atoll.training.compress_gradients(model)
     with raises(ValueError, "residuals of parts.0[990:1010], of which the model has 1000"):
         compressed.load_state_dict({"pieces": [{"name": "parts.0", "begin": 990, "values": torch.ones(20)}]})
     with raises(ValueError, "residuals of other[0:1], of which the model has 0"):
@@ -116,7 +117,7 @@ def test_one_island_is_warned_of_once(rank: int, size: int) -> None:
 
     keep = Keep(logging.WARNING)
     logging.getLogger("atoll.packing").addHandler(keep)
-    atoll.compress_gradients(wrapped()).close()
+    atoll.training.compress_gradients(wrapped()).close()
     logging.getLogger("atoll.packing").removeHandler(keep)
     assert len(said) == (1 if rank == 0 else 0)
     assert all("compress_inside=True" in text for text in said)

@@ -141,7 +141,7 @@ def test_damaged_lines_are_left_out_and_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("", "", "does not exist: a training records with atoll.Watch"),
+        ("", "", "does not exist: a training records with atoll.training.Watch"),
         ("other.csv", "a,b", r"has no record of a run \(it holds other.csv\): a training records with"),
         ("x.run.jsonl", '{"what": "song"}\n', "has no record of a run"),
         ("x.run.jsonl", "", "has no record of a run"),

@@ -245,7 +245,7 @@ def with_fp16_hook(net: nn.Module) -> nn.Module:
 
 
 def synchronised(net: nn.Module) -> nn.Module:
-    return DistributedDataParallel(atoll.convert_batch_norm(net))
+    return DistributedDataParallel(atoll.training.convert_batch_norm(net))
 
 
 def compiled(net: nn.Module) -> nn.Module:

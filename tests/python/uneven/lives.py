@@ -71,8 +71,8 @@ def make_loader(life: Life, rank: int, dataset: Any, model: Any) -> atoll.DataLo
     chance = random.Random(life.seed)
     steps = EPOCHS * -(-SAMPLES // BATCH)
     replay = random_plans(life.ranks, BATCH, steps, chance) if life.is_replayed else None
-    settings = atoll.Settings(measure=False, update_interval=chance.randint(1, 2), patience=1, replay=replay,
-                              watch=atoll.Watch(live=False))  # fmt: skip
+    settings = atoll.training.Settings(measure=False, update_interval=chance.randint(1, 2), patience=1, replay=replay,
+                              watch=atoll.training.Watch(live=False))  # fmt: skip
     part = random.Random(life.seed + rank).choice([None, 2, 5])
     loader = atoll.DataLoader(dataset, BATCH, model=model, seed=SEED, micro_batch=part, settings=settings,
                               **workers(life.workers))  # fmt: skip

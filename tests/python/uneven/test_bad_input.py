@@ -32,7 +32,7 @@ def fixed(*shares: float) -> Options:
 
 
 def replay(*batches: int) -> Options:
-    return {"settings": atoll.Settings(measure=False, replay=[{"step": 0, "batches": list(batches)}])}
+    return {"settings": atoll.training.Settings(measure=False, replay=[{"step": 0, "batches": list(batches)}])}
 
 
 # On two ranks: the arguments of both, the error, and its text.
@@ -81,7 +81,8 @@ UNLIKE: list[tuple[Options, Options, str]] = [
     ({}, {"drop_last": True}, "drop_last differs"),
     ({}, {"policy": "equal"}, 'policy differs: "minmax" on rank 0; "equal" on rank 1'),
     (fixed(1, 2), fixed(2, 1), r"shares differs: \[1.0, 2.0\] on rank 0; \[2.0, 1.0\] on rank 1"),
-    ({}, {"settings": atoll.Settings(measure=False, update_interval=7)}, "settings.update_interval differs: 50 on"),
+    ({}, {"settings": atoll.training.Settings(measure=False, update_interval=7)},
+     "settings.update_interval differs: 50 on"),
     (replay(4, 20), replay(20, 4), 'settings.replay differs: "1 plans'),
     ({}, {"elements": len}, "elements differs"),
     ({"policy": "equal"}, {"policy": "equal", "model": None}, "model differs"),
@@ -126,13 +127,13 @@ def test_input_that_differs_between_ranks(rank: int, size: int) -> None:
 MAY_DIFFER: dict[str, tuple[Any, Any]] = {
     "optimizer_bytes": (1 << 20, None),
     "watts": ((300.0, 60.0), None),
-    "watch": (atoll.Watch(live=False), atoll.Watch()),
+    "watch": (atoll.training.Watch(live=False), atoll.training.Watch()),
 }
 
 
 def said_to_differ() -> set[str]:
     """Returns the settings whose documentation contains this sentence."""
-    (made,) = ast.parse(inspect.getsource(atoll.Settings)).body
+    (made,) = ast.parse(inspect.getsource(atoll.training.Settings)).body
     assert isinstance(made, ast.ClassDef)
     return {
         ast.unparse(field.target)
@@ -145,7 +146,7 @@ def said_to_differ() -> set[str]:
 def test_settings_that_may_differ(rank: int, size: int) -> None:
     assert set(MAY_DIFFER) == said_to_differ()
     for name, values in MAY_DIFFER.items():
-        make({"settings": atoll.Settings(measure=False, **{name: values[rank]})})
+        make({"settings": atoll.training.Settings(measure=False, **{name: values[rank]})})
 
 
 @on_layouts("AA")
@@ -187,7 +188,7 @@ def test_scores_of_a_batch_sampler(rank: int, size: int) -> None:
         ({"scores": [0, 0]}, "all weights are 0: give at least one"),
     ):
         with pytest.raises(ValueError, match=said):
-            list(atoll.BatchSampler(dataset(), BATCH, **options))
+            list(atoll.training.BatchSampler(dataset(), BATCH, **options))
 
 
 @on_layouts("AA")

@@ -22,7 +22,7 @@ from uneven_training import sgd
 def trained(micro_batch: int | None) -> tuple[DistributedDataParallel, atoll.DataLoader]:
     torch.manual_seed(8)
     net = nn.Sequential(nn.Linear(FEATURES, 9), nn.BatchNorm1d(9), nn.Tanh(), nn.Linear(9, CLASSES)).double()
-    model = DistributedDataParallel(atoll.convert_batch_norm(net))
+    model = DistributedDataParallel(atoll.training.convert_batch_norm(net))
     loader = atoll.DataLoader(dataset(), BATCH, model=model, policy="fixed", shares=[1, 3], micro_batch=micro_batch,
                               settings=UNMEASURED)  # fmt: skip
     train(model, loader, 1)

@@ -209,8 +209,9 @@ def test_parts_go_on_where_they_were(rank: int, size: int) -> None:
 def test_what_divided_datasets_cannot_have(rank: int, size: int) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"divided": True}, 'policy "minmax" gives fast ranks more .*pass policy="equal"'),
-        ({"divided": True, "policy": "equal", "settings": atoll.Settings(replay=[])}, r"Settings\(replay=...\) gives"),
-        ({"divided": True, "policy": "fixed", "shares": [0, 1], "settings": atoll.Settings(least=0)},
+        ({"divided": True, "policy": "equal", "settings": atoll.training.Settings(replay=[])},
+         r"Settings\(replay=...\) gives"),
+        ({"divided": True, "policy": "fixed", "shares": [0, 1], "settings": atoll.training.Settings(least=0)},
          "rank 0 has its own samples but no share"),
         ({"divided": [True, None][rank], "policy": "equal"}, 'dataset differs: "divided" on rank 0; 120 on rank 1'),
         ({"dataset": dataset(BATCH + rank)}, 'dataset differs: 24 on rank 0; 25 on rank 1. .* divided=True and policy'),

@@ -52,7 +52,7 @@ def slow_later(rank: int, step: int) -> float:
 def test_the_plan_follows(rank: int, size: int) -> None:
     for number in (0, 2):
         model = wrapped()
-        settings = atoll.Settings(measure=False, update_interval=2, patience=1)
+        settings = atoll.training.Settings(measure=False, update_interval=2, patience=1)
         loader = atoll.DataLoader(Numbers(), BATCH, model=model, seed=4, settings=settings, **workers(number))
         Paced(rank, slow_later).put_into(loader)
         assert len(set(loader.batch_sizes())) == 1
@@ -70,7 +70,7 @@ def test_the_plan_follows(rank: int, size: int) -> None:
 def test_recorded_plans_are_replayed(rank: int, size: int) -> None:
     history: list[dict[str, Any]] = []
     for _ in range(2):
-        settings = atoll.Settings(measure=False, update_interval=2, patience=1, replay=history or None)
+        settings = atoll.training.Settings(measure=False, update_interval=2, patience=1, replay=history or None)
         model = wrapped()
         loader = atoll.DataLoader(Numbers(), BATCH, model=model, seed=4, settings=settings)
         if not history:
@@ -84,7 +84,7 @@ def test_recorded_plans_are_replayed(rank: int, size: int) -> None:
 @on_layouts("AA")
 def test_frozen_plans_stay(rank: int, size: int) -> None:
     model = wrapped()
-    settings = atoll.Settings(measure=False, update_interval=1, patience=1)
+    settings = atoll.training.Settings(measure=False, update_interval=1, patience=1)
     loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
     Paced(rank, slow_later).put_into(loader)
     loader.planner.freeze()
@@ -104,7 +104,7 @@ def train_until_frozen(model: nn.Module, loader: atoll.DataLoader, freezes_at: i
 @on_layouts("AA")
 def test_plans_that_differ_are_refused(rank: int, size: int) -> None:
     """Otherwise a rank would keep a plan that others change, or has started again."""
-    settings = atoll.Settings(measure=False, update_interval=2, patience=1)
+    settings = atoll.training.Settings(measure=False, update_interval=2, patience=1)
     for freezes_at in (0, 3):
         model = wrapped()
         loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
@@ -113,7 +113,7 @@ def test_plans_that_differ_are_refused(rank: int, size: int) -> None:
             train_until_frozen(model, loader, freezes_at if rank == 0 else None)
         assert loader.state_dict()["steps"] == (4 if freezes_at else 0)
     model = wrapped()
-    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.training.Settings(measure=False))
     train(model, loader, 1)
     if rank == 1:
         loader.load_state_dict(loader.state_dict())
@@ -126,7 +126,7 @@ def test_literal_plans_change_the_batch_and_stay_exact(rank: int, size: int) -> 
     """BalanceNet's own integers for three equal ranks: 2/3 or 1/3 of the batch each (notes in docs/plan-batches.md)."""
     for policy, each in (("balancenet-eq5", 16), ("balancenet-alg1", 8)):
         model = wrapped()
-        settings = atoll.Settings(measure=False, form="literal", update_interval=0)
+        settings = atoll.training.Settings(measure=False, form="literal", update_interval=0)
         loader = atoll.DataLoader(dataset(), BATCH, model=model, policy=policy, settings=settings)
         assert loader.batch_sizes() == [each] * 3
         check_exactly_once(train(model, loader, 1))
@@ -139,7 +139,7 @@ def folder(tmp_path: Path) -> Path:
 
 def watched(rank: int, size: int, folder: str) -> None:
     model = wrapped()
-    settings = atoll.Settings(measure=False, update_interval=2, patience=1, check_replicas=1,
+    settings = atoll.training.Settings(measure=False, update_interval=2, patience=1, check_replicas=1,
                               watch=Watch(live=False, json_lines=f"{folder}/lines"))  # fmt: skip
     loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
     Paced(rank, slow_later).put_into(loader)
@@ -172,7 +172,7 @@ def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
     model = DistributedDataParallel(network(place=device()))
     before = [parameter.clone() for parameter in model.parameters()]
     random_state = torch.get_rng_state()
-    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(reuse=False))
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.training.Settings(reuse=False))
     assert torch.equal(torch.get_rng_state(), random_state)
     assert all(torch.equal(parameter, was) for parameter, was in zip(model.parameters(), before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -190,7 +190,7 @@ def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
 def test_a_model_with_a_hook_of_the_user_is_measured(rank: int, size: int) -> None:
     model = wrapped()
     model.register_comm_hook(None, default_hooks.allreduce_hook)
-    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(reuse=False))
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.training.Settings(reuse=False))
     assert all(facts.profile is not None for facts in loader.planner.facts)
     assert all(parameter.grad is None for parameter in model.parameters())
 
@@ -198,7 +198,7 @@ def test_a_model_with_a_hook_of_the_user_is_measured(rank: int, size: int) -> No
 @on_layouts("AA")
 def test_invalid_hooks_are_refused(rank: int, size: int) -> None:
     model = wrapped()
-    atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.training.Settings(measure=False))
     with pytest.raises(TypeError, match="a communication hook must be callable, got int"):
         model.register_comm_hook(None, 7)
     model.register_comm_hook(None, default_hooks.allreduce_hook)
@@ -220,15 +220,15 @@ def unlike_losses(model: nn.Module, batch: Any) -> torch.Tensor:
 def test_a_warning_if_weights_cannot_make_a_loss_exact(rank: int, size: int) -> None:
     norm = nn.Sequential(nn.Linear(12, 8), nn.BatchNorm1d(8), nn.Linear(8, 5)).double()
     for net, settings, said in (
-        (norm, atoll.Settings(measure=False), "BatchNorm layers normalise"),
-        (network(), atoll.Settings(measure=False, forward=sum_loss), "not the mean over its samples"),
-        (network(), atoll.Settings(measure=False, forward=unlike_losses), ""),
+        (norm, atoll.training.Settings(measure=False), "BatchNorm layers normalise"),
+        (network(), atoll.training.Settings(measure=False, forward=sum_loss), "not the mean over its samples"),
+        (network(), atoll.training.Settings(measure=False, forward=unlike_losses), ""),
     ):
         with warnings_of_plans() as caught:
             atoll.DataLoader(dataset(), BATCH, model=DistributedDataParallel(net), settings=settings)
         assert said in " ".join(caught) if said and rank == 0 else not caught
     with warnings_of_plans() as caught:
-        atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.Settings(measure=False))
+        atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.training.Settings(measure=False))
     assert not caught
 
 
@@ -258,7 +258,7 @@ def test_asking_what_a_loss_is_ends_no_training(rank: int, size: int) -> None:
         model = wrapped()
         with warnings_of_plans() as caught:
             loader = atoll.DataLoader(dataset(), BATCH, model=model,
-                                      settings=atoll.Settings(measure=False, forward=forward))  # fmt: skip
+                                      settings=atoll.training.Settings(measure=False, forward=forward))  # fmt: skip
         assert said in " ".join(caught) if said and rank == 0 else not caught
         check_exactly_once(train(model, loader, 1))
 
@@ -277,7 +277,8 @@ def draw() -> list[float]:
 
 @on_layouts("AA", later("ab"))
 def test_measuring_moves_no_random_numbers_on(rank: int, size: int) -> None:
-    for settings in (atoll.Settings(reuse=False), atoll.Settings(), atoll.Settings(measure=False, forward=sum_loss)):
+    for options in ({"reuse": False}, {}, {"measure": False, "forward": sum_loss}):
+        settings = atoll.training.Settings(**options)
         model, drawn = wrapped(), []
         for makes_loader in (False, True):
             random.seed(rank)
@@ -296,7 +297,8 @@ def test_a_port_is_free_again_with_its_loader(rank: int, size: int) -> None:
     gc.disable()
     try:
         for _ in range(2):
-            settings = atoll.Settings(measure=False, update_interval=2, watch=Watch(live=False, prometheus=port))
+            watch = Watch(live=False, prometheus=port)
+            settings = atoll.training.Settings(measure=False, update_interval=2, watch=watch)
             loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
             train(model, loader, 1)
             port = loader.planner._follower.watchers.list[0].port if rank == 0 else 0

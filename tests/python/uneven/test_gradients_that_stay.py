@@ -60,7 +60,8 @@ def train(model: DistributedDataParallel, loader: atoll.DataLoader, without_sync
 def loader_of(model: nn.Module, size: int, micro_batch: int | None) -> atoll.DataLoader:
     """Returns a loader whose plan changes repeatedly; some shares are empty."""
     plans = random_plans(size, BATCH, STEPS, random.Random(5))
-    settings = atoll.Settings(measure=False, replay=plans, update_interval=1, watch=atoll.Watch(live=False))
+    watch = atoll.training.Watch(live=False)
+    settings = atoll.training.Settings(measure=False, replay=plans, update_interval=1, watch=watch)
     return atoll.DataLoader(sentences(), BATCH, model=model, seed=SEED, micro_batch=micro_batch, settings=settings,
                             elements=valid_tokens)  # fmt: skip
 
@@ -97,7 +98,7 @@ def test_with_a_hook_of_the_user(rank: int, size: int) -> None:
 @on_layouts("AA")
 def test_sharded_gradients_that_stay_are_refused(rank: int, size: int) -> None:
     model: Any = fully_shard(network())
-    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.training.Settings(measure=False))
 
     def steps() -> None:
         for inputs, targets, _ in loader:

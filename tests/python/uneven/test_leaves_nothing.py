@@ -45,7 +45,7 @@ def trained(kind: type[Net], wrap: Callable[[nn.Module], nn.Module], measure: bo
     model = wrap(net)
     size = torch.distributed.get_world_size()
     shares = [BATCH - 3 * (size - 1), *[3] * (size - 1)]
-    settings = atoll.Settings(measure=measure, reuse=False, replay=[{"step": 0, "batches": shares}])
+    settings = atoll.training.Settings(measure=measure, reuse=False, replay=[{"step": 0, "batches": shares}])
     update = optimizer(model.parameters())
     loader = atoll.DataLoader(dataset(STEPS * BATCH), BATCH, model=model, settings=settings)
     assert (loader.planner.facts[0].profile is not None) == measure
@@ -111,7 +111,7 @@ def test_optimizers_in_the_backward_pass(rank: int, size: int) -> None:
 
 
 def measured(model: nn.Module, **settings: Any) -> atoll.DataLoader:
-    given = atoll.Settings(reuse=False, replay=[{"step": 0, "batches": [BATCH - 9, 9]}], **settings)
+    given = atoll.training.Settings(reuse=False, replay=[{"step": 0, "batches": [BATCH - 9, 9]}], **settings)
     return atoll.DataLoader(dataset(STEPS * BATCH), BATCH, model=model, settings=given)
 
 

@@ -62,7 +62,7 @@ def fit(model: Any, size: int, resume: str | None = None, **options: Any) -> Any
 
 @on_layouts("AA")
 def test_trains_as_one_process(rank: int, size: int) -> None:
-    for options in ({}, {"policy": "minmax", "shares": None, "settings": atoll.Settings()}):
+    for options in ({}, {"policy": "minmax", "shares": None, "settings": atoll.training.Settings()}):
         model = module(**options)
         fit(model, size)
         check_equal_bits(model.net)

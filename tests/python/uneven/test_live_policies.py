@@ -81,7 +81,7 @@ def alone(history: list[dict[str, Any]]) -> nn.Module:
 
 def run_live(rank: int, policy: str, form: str, lines: str) -> list[dict[str, Any]]:
     """Trains; returns the plans."""
-    settings = atoll.Settings(form=form, update_interval=EVERY, check_replicas=0, watts=WATTS[rank],
+    settings = atoll.training.Settings(form=form, update_interval=EVERY, check_replicas=0, watts=WATTS[rank],
                               watch=Watch(live=False, json_lines=lines))  # fmt: skip
     model = wrapped()
     with made_up():
@@ -153,7 +153,7 @@ def test_two_devices(ranks: Ranks, policy: str, form: str, tmp_path: Path) -> No
 
 
 def without_power(rank: int) -> None:
-    settings = atoll.Settings(watts=(5, 1) if rank == 0 else None)
+    settings = atoll.training.Settings(watts=(5, 1) if rank == 0 else None)
     with made_up(), pytest.raises(ValueError, match=r"that of rank 1 \(cpu\): pass Settings\(watts="):
         atoll.DataLoader(Numbers(), BATCH, model=wrapped(), policy="energy", settings=settings)
 

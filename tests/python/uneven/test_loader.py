@@ -19,7 +19,7 @@ from uneven_training import sgd, workers
 SAMPLES, BATCH = 157, 24
 EXACT = 1e-12
 LAYOUTS = (later("AA"), "AAA", "ABAA", later("ab"), "aCb")
-UNMEASURED = atoll.Settings(measure=False)
+UNMEASURED = atoll.training.Settings(measure=False)
 
 
 def dataset(samples: int = SAMPLES) -> TensorDataset:

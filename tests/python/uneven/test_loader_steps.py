@@ -120,9 +120,9 @@ def test_batch_norm_over_uneven_and_empty_shares(rank: int, size: int) -> None:
         update.zero_grad()
         nn.functional.cross_entropy(alone(inputs), targets).backward()
         update.step()
-    model = DistributedDataParallel(atoll.convert_batch_norm(with_norm()))
+    model = DistributedDataParallel(atoll.training.convert_batch_norm(with_norm()))
     loader = atoll.DataLoader(data, BATCH, model=model, policy="fixed", shares=[0, 3, 2],
-                              settings=atoll.Settings(measure=False, least=0))  # fmt: skip
+                              settings=atoll.training.Settings(measure=False, least=0))  # fmt: skip
     train(model, loader, 1)
     check_close(model.module, alone, 1e-11)
     mine, theirs = model.module[1], alone[1]

@@ -139,7 +139,7 @@ def test_losses_of_two_loaders_one_after_another(rank: int, size: int) -> None:
 def test_times_are_those_of_the_loader_that_trains(rank: int, size: int) -> None:
     """Also if another loader was made after it, or trains in between."""
     model = wrapped()
-    settings = atoll.Settings(measure=False, update_interval=2, watch=atoll.Watch(live=False))
+    settings = atoll.training.Settings(measure=False, update_interval=2, watch=atoll.training.Watch(live=False))
     loaders = [loader_of(model, policy="minmax", shares=None, settings=settings) for _ in range(2)]
     seen: list[list[Summary]] = [[], []]
     for loader, summaries in zip(loaders, seen, strict=True):

@@ -44,7 +44,7 @@ def test_means_of_unequal_masked_and_empty_batches(rank: int, size: int) -> None
     for masked in (False, True):
         for limit in (None, 2 + rank):
             model = wrapped()
-            settings = atoll.Settings(measure=False, least=0)
+            settings = atoll.training.Settings(measure=False, least=0)
             loader = atoll.DataLoader(
                 sentences(), BATCH, model=model, policy="fixed", shares=[5, 0, 2][:size], micro_batch=limit,
                 elements=valid_tokens if masked else None, settings=settings,

@@ -51,7 +51,7 @@ class Training:
         self.loads = [0.0] * len(costs)
         self.rest = 0.0
         self.plan = Plan(1, 0, tuple(_C.split_batches(self.ranks, BATCH)[0]))
-        self.membership = Membership(self.ranks, costs, islands, atoll.Settings())
+        self.membership = Membership(self.ranks, costs, islands, atoll.training.Settings())
 
     def seen(self) -> list[Seen]:
         busy = [cost.seconds(batch) for cost, batch in zip(self.costs, self.plan.batches, strict=True)]
@@ -228,8 +228,10 @@ def advised(
     rank: int, model: nn.Module, folder: str, *, batch: int, with_file: bool = True, windows: int = 3
 ) -> list[dict[str, Any]]:
     """Returns the advice of rank 0 in some windows of a training."""
-    watch = atoll.Watch(live=False, json_lines=f"{folder}/lines-{len(list(Path(folder).iterdir()))}")
-    settings = atoll.Settings(update_interval=4, reuse=False, watch=watch if with_file else atoll.Watch(live=False))
+    watch = atoll.training.Watch(live=False, json_lines=f"{folder}/lines-{len(list(Path(folder).iterdir()))}")
+    settings = atoll.training.Settings(
+        update_interval=4, reuse=False, watch=watch if with_file else atoll.training.Watch(live=False)
+    )
     samples = 4 * windows * batch
     data = TensorDataset(torch.ones(samples, 8), torch.zeros(samples, dtype=torch.int64))
     dist.barrier()  # the file is named before it is created

@@ -37,7 +37,7 @@ from uneven_training import sgd, workers
 
 SEED = 4
 DEATH_S = 5.0
-EMPTY = atoll.Settings(measure=False, least=0)
+EMPTY = atoll.training.Settings(measure=False, least=0)
 
 
 # Unequal counts.
@@ -109,7 +109,7 @@ def until_killed(me: Me, rank: int, point: str, times: int, number: int) -> None
         return nn.functional.cross_entropy(model(batch[0]), batch[1])
 
     model = DistributedDataParallel(network(), bucket_cap_mb=0.001)
-    settings = atoll.Settings(forward=forward, reuse=False, update_interval=2, measure=point == "measuring")
+    settings = atoll.training.Settings(forward=forward, reuse=False, update_interval=2, measure=point == "measuring")
     loader = atoll.DataLoader(Blocking(me.rank == rank), BATCH, model=model, policy="minmax", settings=settings,
                               **workers(number))  # fmt: skip
     follower = loader.planner._follower
@@ -171,7 +171,7 @@ def test_a_hundred_times_slower(rank: int, size: int) -> None:
     batch, epochs = 60, 2
     net = Sleeping()
     model = DistributedDataParallel(net)
-    settings = atoll.Settings(reuse=False, update_interval=2)
+    settings = atoll.training.Settings(reuse=False, update_interval=2)
     loader = atoll.DataLoader(dataset(10 * batch), batch, model=model, seed=SEED, settings=settings)
     if rank == 0:
         net.pace *= 100

@@ -21,9 +21,9 @@ def test_uneven_batches_are_weighed(rank: int, size: int) -> None:
     for first in (True, False):
         for most_parts in (1, 3):
             model = DistributedDataParallel(network(place=device()), bucket_cap_mb=0.001)
-            compressed = atoll.compress_gradients(model) if first else None
+            compressed = atoll.training.compress_gradients(model) if first else None
             weights = weights_of(model)
-            compressed = compressed or atoll.compress_gradients(model)
+            compressed = compressed or atoll.training.compress_gradients(model)
             train_together(model, weights, rank, random_shares(size, STEPS, most_parts=most_parts))
             check_equal_bits(model)
             check_close(model.module, alone, 0.05)

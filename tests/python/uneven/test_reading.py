@@ -122,7 +122,7 @@ KINDS: list[type[Kept]] = [Kept, Unbuffered, Mapped, Database, Counting]
 
 def seen(data: Kept, measure: bool, number: int) -> list[Any]:
     before, files = repr(data.state()), len(os.listdir("/proc/self/fd"))
-    settings = atoll.Settings(measure=measure, reuse=False, replay=[{"step": 0, "batches": [30, 18]}])
+    settings = atoll.training.Settings(measure=measure, reuse=False, replay=[{"step": 0, "batches": [30, 18]}])
     loader = atoll.DataLoader(data, BATCH, model=wrapped(), settings=settings, **workers(number))
     assert repr(data.state()) == before
     # At most a new group's socket; a thread soon closes the pipes of the process that has read.
@@ -165,7 +165,7 @@ def only_here(rank: int, folder: str) -> None:
     data = OnlyHere(Path(folder))
     before = repr(data.state())
     with warnings_of_plans() as said:
-        atoll.DataLoader(data, BATCH, model=wrapped(), settings=atoll.Settings(reuse=False))
+        atoll.DataLoader(data, BATCH, model=wrapped(), settings=atoll.training.Settings(reuse=False))
     assert repr(data.state()) == before
     (text,) = [text for text in said if "and measurements are read" in text]
     assert "(RuntimeError: " in text
@@ -186,8 +186,8 @@ class Broken(Kept):
 def broken(rank: int, folder: str) -> None:
     for number in (0, 1):
         with pytest.raises(KeyError, match="is broken"):
-            atoll.DataLoader(Broken(Path(folder)), BATCH, model=wrapped(), settings=atoll.Settings(reuse=False),
-                             **workers(number))  # fmt: skip
+            atoll.DataLoader(Broken(Path(folder)), BATCH, model=wrapped(),
+                             settings=atoll.training.Settings(reuse=False), **workers(number))  # fmt: skip
     assert not multiprocessing.active_children()
 
 
@@ -209,7 +209,7 @@ class Once(IterableDataset[Any]):
 
 @on_layouts("AA")
 def test_a_stream_that_can_be_read_once_is_not_read_here(rank: int, size: int) -> None:
-    settings = atoll.Settings(reuse=False, replay=[{"step": 0, "batches": [30, 18]}])
+    settings = atoll.training.Settings(reuse=False, replay=[{"step": 0, "batches": [30, 18]}])
     loader = atoll.DataLoader(Once(), BATCH, model=wrapped(), samples=RECORDS, settings=settings)
     mine = [number for _, numbers in loader for number in numbers.tolist()]
     assert sorted(itertools.chain(*on_all_ranks(mine))) == list(range(RECORDS))
@@ -231,7 +231,7 @@ def get_ready(worker: int) -> None:
 
 def initialised(rank: int, folder: str) -> None:
     loader = atoll.DataLoader(Initialised(Path(folder)), BATCH, model=wrapped(), worker_init_fn=get_ready,
-                              settings=atoll.Settings(reuse=False), **workers(1))  # fmt: skip
+                              settings=atoll.training.Settings(reuse=False), **workers(1))  # fmt: skip
     assert loader.planner.facts[0].profile is not None
 
 
@@ -245,7 +245,7 @@ def test_workers_are_initialised_as_the_users(ranks: Ranks, tmp_path: Path) -> N
 def test_tensors_are_read_without_a_process(rank: int, size: int) -> None:
     profiling = mock.patch.object(measuring, "profile_device", wraps=measuring.profile_device)
     with mock.patch.object(reading, "DataLoader", side_effect=AssertionError), profiling as profiled:
-        atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.Settings(reuse=False))
+        atoll.DataLoader(dataset(), BATCH, model=wrapped(), settings=atoll.training.Settings(reuse=False))
     assert profiled.called
 
 

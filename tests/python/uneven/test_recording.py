@@ -22,7 +22,7 @@ STEPS = 6
 
 def recorded(rank: int, size: int, folder: str) -> None:
     model = wrapped()
-    settings = atoll.Settings(measure=False, update_interval=2, watch=Watch(live=False, record=folder))
+    settings = atoll.training.Settings(measure=False, update_interval=2, watch=Watch(live=False, record=folder))
     loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
     losses = []
     with pytest.raises(RuntimeError, match="there is no current batch"):
@@ -60,7 +60,7 @@ def test_what_is_recorded(ranks: Ranks, tmp_path: Path) -> None:
 def test_ranks_that_note_different_names_get_a_warning(rank: int, size: int) -> None:
     model = wrapped()
     watch = Watch(live=False, prometheus=0) if rank == 0 else Watch(live=False)
-    settings = atoll.Settings(measure=False, update_interval=1, watch=watch)
+    settings = atoll.training.Settings(measure=False, update_interval=1, watch=watch)
     loader = atoll.DataLoader(Numbers(), BATCH, model=model, settings=settings)
     told: list[str] = []
     handler = logging.Handler()

@@ -20,7 +20,9 @@ from test_loader import BATCH, UNMEASURED, dataset, on_all_ranks, wrapped
 from training import network
 
 
-def train(model: nn.Module, changes: dict[int, Any], settings: atoll.Settings = UNMEASURED, **options: Any) -> int:
+def train(
+    model: nn.Module, changes: dict[int, Any], settings: atoll.training.Settings = UNMEASURED, **options: Any
+) -> int:
     """Trains for six steps with these changes in them; returns the steps that were done."""
     update = adamw(model.parameters())
     loader = atoll.DataLoader(dataset(6 * BATCH), BATCH, model=model, policy="equal", settings=settings, **options)
@@ -52,14 +54,15 @@ def test_more_than_rounding_is_an_error(rank: int, size: int) -> None:
         train(model, {3: change(model, 0.5, rank == 1)})
     align_replicas(model)
     assert replica_difference(model) == 0
-    assert train(model, {2: change(model, 0.5, rank == 1)}, atoll.Settings(measure=False, check_replicas=0)) == 6
+    unchecked = atoll.training.Settings(measure=False, check_replicas=0)
+    assert train(model, {2: change(model, 0.5, rank == 1)}, unchecked) == 6
 
 
 @on_layouts("AAA")
 def test_rounding_is_a_warning(rank: int, size: int) -> None:
     model = wrapped()
     with warnings_of_plans() as said:
-        settings = atoll.Settings(measure=False, check_replicas=1)
+        settings = atoll.training.Settings(measure=False, check_replicas=1)
         train(model, {2: change(model, 1e-9, rank == 1), 3: change(model, 1e-9, rank == 1),
                       4: change(model, 1e-7, rank == 1)}, settings)  # fmt: skip
     told = [text.partition(":")[0] for text in said if "round differently" in text]

@@ -39,9 +39,9 @@ class Run:
 
     def loader(self, seat: Seat) -> atoll.DataLoader:
         own = random.Random(self.seed + seat.rank)
-        options = atoll.Settings(
+        options = atoll.training.Settings(
             measure=False, update_interval=self.interval, patience=1, least=self.least, replay=self.replay,
-            form="normalised", watts=(own.uniform(50, 300), 20.0), watch=atoll.Watch(live=False),
+            form="normalised", watts=(own.uniform(50, 300), 20.0), watch=atoll.training.Watch(live=False),
         )  # fmt: skip
         made = atoll.DataLoader(
             list(range(self.samples)), self.batch, model=Model(seat.meeting), group=seat, policy=self.policy,
@@ -110,7 +110,8 @@ SLOW_FAST, FAST_SLOW = (2e-3, 1e-3), (1e-3, 2e-3)
 
 def paced_loader(seat: Seat, *windows: tuple[float, ...]) -> atoll.DataLoader:
     """Returns a loader of two ranks, with their seconds per sample for each step, which is a window."""
-    options = atoll.Settings(measure=False, update_interval=1, patience=1, watch=atoll.Watch(live=False))
+    watch = atoll.training.Watch(live=False)
+    options = atoll.training.Settings(measure=False, update_interval=1, patience=1, watch=watch)
     made = atoll.DataLoader(list(range(100)), 30, model=Model(seat.meeting), group=seat, settings=options)
     Paced(seat.rank, lambda rank, step: windows[step - 1][rank]).put_into(made)
     return made

@@ -71,7 +71,7 @@ def test_a_mesh_of_one_rank(rank: int, size: int) -> None:
 def test_devices_are_measured_with_a_sharded_model(rank: int, size: int) -> None:
     model = sharded(init_device_mesh(device(), (size,)))
     before = {name: value.full_tensor().clone() for name, value in model.state_dict().items()}
-    loader = atoll.DataLoader(dataset(), SAMPLES, model=model, settings=atoll.Settings(reuse=False))
+    loader = atoll.DataLoader(dataset(), SAMPLES, model=model, settings=atoll.training.Settings(reuse=False))
     assert all(facts.profile is not None for facts in loader.planner.facts)
     assert sum(loader.batch_sizes()) == SAMPLES
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -44,7 +44,7 @@ def file(tmp_path: Path) -> Path:
 
 def each_line_once(rank: int, path: str, start: str, number: int, profiles: list[str]) -> None:
     for profile in profiles:
-        settings = atoll.Settings(reuse=profile == "cached", update_interval=0)
+        settings = atoll.training.Settings(reuse=profile == "cached", update_interval=0)
         with mock.patch.object(measuring, "profile_device", wraps=measuring.profile_device) as profiled:
             loader = atoll.DataLoader(Lines(path), BATCH, model=wrapped(), samples=LINES, settings=settings,
                                       num_workers=number, multiprocessing_context=start)  # fmt: skip

@@ -83,7 +83,7 @@ def test_the_last_gradient_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def summary(model: nn.Module, late: bool) -> Summary:
     """Returns the times of some steps in which this rank may compute for long before its backward pass."""
-    settings = atoll.Settings(measure=False, update_interval=0)
+    settings = atoll.training.Settings(measure=False, update_interval=0)
     loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=settings, drop_last=True)
     work = torch.ones(600, 600)
     for inputs, targets, _ in loader:
@@ -107,7 +107,7 @@ def with_hook_before() -> nn.Module:
 
 def with_hook_after() -> nn.Module:
     model = plain()
-    atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.Settings(measure=False))
+    atoll.DataLoader(dataset(), BATCH, model=model, settings=atoll.training.Settings(measure=False))
     model.register_comm_hook(None, default_hooks.allreduce_hook)
     return model
 
@@ -166,7 +166,7 @@ def test_a_sharded_model_computes_until_its_last_gradient(rank: int, size: int) 
     mesh = dist.init_device_mesh("cpu", (size,))
     for layer in (model[0], model[2], model):
         fully_shard(layer, mesh=mesh)
-    settings = atoll.Settings(measure=False, update_interval=0)
+    settings = atoll.training.Settings(measure=False, update_interval=0)
     loader = atoll.DataLoader(dataset(), BATCH, model=model, settings=settings)
     loader.planner._times._now = lambda: clock[0]  # type: ignore[method-assign]
     for inputs, targets, _ in loader:

@@ -205,7 +205,7 @@ def test_free_memory_is_measured_each_time(unlike: Ranks) -> None:
 def normalised(rank: int) -> None:
     """Ranks try different numbers of steps, so none of them may need the others."""
     gc.collect()
-    model = DistributedDataParallel(atoll.convert_batch_norm(network(norm=True)).to(device()))
+    model = DistributedDataParallel(atoll.training.convert_batch_norm(network(norm=True)).to(device()))
     before = [buffer.clone() for buffer in model.buffers()]
     loader = loader_of(rank, model)
     assert all(torch.equal(buffer, was) for buffer, was in zip(model.buffers(), before, strict=True))
@@ -221,7 +221,7 @@ def test_synchronised_norms_are_measured_alone(unlike: Ranks) -> None:
 def speeds(rank: int) -> tuple[bool, Any]:
     """Returns the measured speeds, and whether the machine kept up with the simulated device's times."""
     before = atoll.sim.punctuality() if rank < 2 else {"late": 0, "tasks": 0}
-    loader = loader_of(rank, wrapped(), settings=atoll.Settings(reuse=False))
+    loader = loader_of(rank, wrapped(), settings=atoll.training.Settings(reuse=False))
     after = atoll.sim.punctuality() if rank < 2 else before
     late = 20 * (after["late"] - before["late"]) > after["tasks"] - before["tasks"]
     return late, loader.planner.facts[rank].measured()
@@ -262,7 +262,7 @@ def test_speeds_are_measured(unlike: Ranks) -> None:
 
 def watts(rank: int) -> None:
     """The power of a simulated device cannot be measured."""
-    settings = atoll.Settings(watts=(300.0 + rank, 60.0))
+    settings = atoll.training.Settings(watts=(300.0 + rank, 60.0))
     planner = loader_of(rank, wrapped(), policy="energy", settings=settings).planner
     for other, facts in enumerate(planner.facts):
         told = facts.as_planned(1, 1)
