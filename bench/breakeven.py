@@ -10,6 +10,7 @@ import chart
 import plots
 import uneven
 from atoll import _C
+from atoll.plan.documents import document_of
 from bridge import rate_text
 from contenders import Place, TorchRanks
 from netns import ADDRESSES, ShapedLink
@@ -82,7 +83,7 @@ def advised(
     """Asks the planner about two ranks, each an island of its own, whose gradients are one bucket: none of the
     communication overlaps the backward pass."""
     costs = [_C.fit_cost([(at["batch"], at["seconds"]) for at in profile["sizes"]])[0] for profile in profiles]
-    ranks = [{"name": name, "cost": json.loads(cost.to_json())} for name, cost in zip("AB", costs, strict=True)]
+    ranks = [{"name": name, "cost": document_of(cost)} for name, cost in zip("AB", costs, strict=True)]
     network = {"gradient_bytes": gradient_bytes, "islands": [0, 1], "inside_bytes_per_second": [1e10, 1e10],
                "bridge_bytes_per_second": bytes_per_second, "bridge_latency": LATENCY, "overlap": 0}  # fmt: skip
     return _C.advise_membership({"ranks": ranks, "batch": batch, "network": network})

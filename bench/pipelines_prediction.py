@@ -2,12 +2,11 @@
 """Predictions of plans by the planner and the simulator, from what the ranks of one layout measured of their devices
 and links."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
-from atoll import _C
-from atoll.planning.from_layers import plan_of
+from atoll.plan.documents import price_layers, simulate
+from atoll.plan.from_layers import plan_of
 from pipelines_cases import cut_plan, items
 
 Document = dict[str, Any]
@@ -17,12 +16,12 @@ def predict(request: Document, plan: Document) -> dict[str, float]:
     """Returns the seconds of the passes of one step, by the planner's formula and by the simulator. Raises RuntimeError
     for a plan that does not fit."""
     answer = _priced(request, plan)
-    simulated = json.loads(_C.simulate(json.dumps(plan_of(request, answer))))
+    simulated = simulate(plan_of(request, answer))
     return {"planned_s": answer["seconds"], "simulated_s": simulated["step_seconds"]}
 
 
 def _priced(request: Document, plan: Document) -> Document:
-    answer: Document = json.loads(_C.price_layers(json.dumps({**request, "plan": as_asked(request, plan)})))
+    answer = price_layers({**request, "plan": as_asked(request, plan)})
     if not answer["feasible"]:
         raise RuntimeError(answer["reason"])
     return answer

@@ -25,7 +25,7 @@ except ModuleNotFoundError:
     ) from None
 
 if TYPE_CHECKING:
-    from atoll import infer, pipeline, training
+    from atoll import infer, pipeline, plan, training
     from atoll.backend import Options, dump, islands, layout, links, monitored_barrier, print_schedule, time_split
     from atoll.loading.loader import DataLoader
     from atoll.recovering.job import ElasticTrainer
@@ -50,7 +50,7 @@ _WHERE = {
     "register_vendor": "atoll.vendors",
     "time_split": "atoll.backend",
 }
-_MODULES = ("infer", "pipeline", "training")
+_MODULES = ("infer", "pipeline", "plan", "training")
 _RENAMED = {  # old names and their places, kept for one release
     "BatchSampler": "atoll.training.BatchSampler",
     "BoundaryCodec": "atoll.pipeline.BoundaryCodec",
@@ -70,7 +70,7 @@ _RENAMED = {  # old names and their places, kept for one release
 }
 __all__ = [
     "Checkpointer", "DataLoader", "ElasticTrainer", "Options", "RedisStore", "Vendor", "__version__", "device", "dump",
-    "infer", "islands", "layout", "links", "monitored_barrier", "pipeline", "print_schedule", "register_vendor",
+    "infer", "islands", "layout", "links", "monitored_barrier", "pipeline", "plan", "print_schedule", "register_vendor",
     "time_split", "training",
 ]  # fmt: skip
 

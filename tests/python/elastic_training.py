@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import atoll
-from atoll import _C
 
 SAMPLES, BATCH, SEED, EVERY = 157, 16, 5, 3
 STEPS = -(-SAMPLES // BATCH)
@@ -48,7 +47,7 @@ def undisturbed(epochs: int) -> list[float]:
     net, data = network(), dataset()
     update, losses = adam(net), []
     for epoch in range(epochs):
-        order = torch.as_tensor(_C.permutation(SAMPLES, SEED, epoch))
+        order = torch.as_tensor(atoll.plan.permutation(SAMPLES, SEED, epoch))
         for first in range(0, SAMPLES, BATCH):
             inputs, targets, _ = data[order[first : first + BATCH]]
             update.zero_grad()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from atoll import _C
+from atoll.plan.documents import plan_layers
 from frameworks import FRAMEWORKS, skip_without
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -97,7 +97,7 @@ def test_megatron_core_reads_our_layouts() -> None:
     asked, expected = [], []
     for _ in range(50):
         request = random_request(chance)
-        answer = json.loads(_C.plan_layers(json.dumps(request)))
+        answer = plan_layers(request)
         format = answer["formats"]["megatron"]
         if "refused" in format:  # Megatron-Core cannot have the final norm before the last stage
             assert "norm" in format["refused"] or "head" in format["refused"], format

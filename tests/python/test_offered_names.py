@@ -16,8 +16,8 @@ import pytest
 import atoll
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/python.md"
-PACKAGES = ("atoll", "atoll.training", "atoll.infer", "atoll.pipeline")
-MODULES = {f"atoll.{name}" for name in ("training", "infer", "pipeline")}  # names of atoll that are described by theirs
+PACKAGES = ("atoll", "atoll.training", "atoll.infer", "atoll.pipeline", "atoll.plan")
+MODULES = {f"atoll.{name}" for name in ("training", "infer", "pipeline", "plan")}  # described by their own names
 LIGHT = {"atoll", "atoll._autoload", "atoll._build_info", "atoll._version_check"}  # names that the import itself adds
 NEW = """
 import json, sys, time

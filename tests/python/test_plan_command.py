@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 from atoll import _C
 from atoll.cli import app
+from atoll.plan import BatchRequest, batch_policies, plan_batches
+from atoll.plan.documents import cost_of
 from atoll.planning import ranks as ranks_of
 from atoll.planning.table import cost_text, seconds_text
 from atoll.profiling.device import DeviceProfile, Measured
@@ -56,7 +58,7 @@ def test_all_policies_side_by_side() -> None:
     assert any(line.startswith("equal 128 128 128 ms 24.2 % 1.471 ") for line in lines)
     assert any(line.startswith("fixed 192 64 98 ms 17.3 % 1.126 ") for line in lines)
     firsts = [line.partition(" ")[0] for line in lines[lines.index("Plans for 256 samples") :]]
-    assert [name for name in _C.policies() if name not in firsts] == []
+    assert [name for name in batch_policies() if name not in firsts] == []
     assert "balancenet-eq5, balancenet-eq5 (literal): no rank states latencies: equal values are used instead" in lines
     assert lines[-1] == "Atoll: 256 samples take at least 87 ms; equal takes 47.1 % longer"
 
@@ -141,7 +143,7 @@ def test_ranks_in_short_form() -> None:
     for text, cost in costs.items():
         (rank,) = ranks_of.from_text(f"a:cost={text}", 0)
         assert rank["cost"] == cost
-        assert _C.split_batches([rank], 16)[0] == [16], "the planner reads it"
+        assert plan_batches(BatchRequest([rank], 16)).batches == [16], "the planner reads it"
     many = ranks_of.from_text("a:cost=1b,ops=1e12,memory=5,latency=0.1,count=2", 0)
     assert [rank["name"] for rank in many] == ["a 0", "a 1"]
     assert many[1] == {**many[0], "name": "a 1"}
@@ -159,7 +161,7 @@ def test_ranks_from_all_sources_in_order(tmp_path: Path) -> None:
     assert [rank["name"] for rank in document["ranks"]] == ["first", "second", "H200"]
     measured = document["ranks"][2]
     assert (measured["most"], measured["ops"]) == (40, 7e12)
-    assert _C.Cost.from_json(json.dumps(measured["cost"])).seconds(32) == pytest.approx(0.034, rel=1e-3)
+    assert cost_of(measured["cost"]).seconds(32) == pytest.approx(0.034, rel=1e-3)
     assert document["plans"][0]["batches"] == [12, 12, 40]
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from atoll import _C
 from atoll.cli import app
+from atoll.plan import plan_layers, price_layers
+from atoll.plan.layers import Proof
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,23 +40,23 @@ def lines_of(result: Any) -> list[str]:
 
 
 def test_stages_balance_measured_seconds() -> None:
-    answer = json.loads(_C.plan_layers(json.dumps(request())))
-    assert answer["feasible"]
-    stages = answer["pipelines"][0]["stages"]
+    answer = plan_layers(request())
+    assert answer.feasible
+    stages = answer.pipelines[0].stages
     # The work of 8 blocks: 6 on the fast device, 2 on the slow one, which are the first two blocks or the head.
-    assert {stage["device"]: stage["items"][1] - stage["items"][0] for stage in stages} in (
+    assert {stage.device: stage.items[1] - stage.items[0] for stage in stages} in (
         {"fast": 5, "slow": 2}, {"fast": 6, "slow": 1})  # fmt: skip
-    assert answer["seconds"] == pytest.approx(15 * 1.8 + 3.0)
+    assert answer.seconds == pytest.approx(15 * 1.8 + 3.0)
     # At 1 and 1/2 block in 0.3 s a micro-batch takes 1.6 s in the long run, and the first one 2.4 s.
-    assert answer["bound"] == pytest.approx(15 * 1.6 + 2.4)
-    assert answer["exact"] == {"stages": True, "search": True, "examined": 1, "pruned": 0}
+    assert answer.bound == pytest.approx(15 * 1.6 + 2.4)
+    assert answer.exact == Proof(stages=True, search=True, examined=1, pruned=0)
 
 
 def test_plans_are_priced_again() -> None:
-    answer = json.loads(_C.plan_layers(json.dumps(request())))
-    priced = json.loads(_C.price_layers(json.dumps(request(plan=answer))))
-    assert priced["seconds"] == answer["seconds"]
-    assert priced["pipelines"] == answer["pipelines"]
+    answer = plan_layers(request())
+    priced = price_layers(request(), answer)
+    assert priced.seconds == answer.seconds
+    assert priced.pipelines == answer.pipelines
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_plans_are_priced_again() -> None:
 )  # fmt: skip
 def test_wrong_requests_are_value_errors(change: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        _C.plan_layers(json.dumps(request(**change)))
+        plan_layers(request(**change))
 
 
 def test_the_command_shows_stages_and_the_bound(tmp_path: Path) -> None:
@@ -178,7 +179,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 def test_the_example_of_the_documentation_is_a_request() -> None:
     text = (ROOT / "docs/plan-layers.md").read_text()
     example = json.loads(re.findall(r"```json\n(.*?)```", text, re.DOTALL)[0])
-    answer = json.loads(_C.plan_layers(json.dumps({**example, "replicas": 8})))
-    assert answer["feasible"]
-    assert answer["replicas"] == 8
-    assert answer["exact"]["stages"]
+    answer = plan_layers({**example, "replicas": 8})
+    assert answer.feasible
+    assert answer.replicas == 8
+    assert answer.exact is not None
+    assert answer.exact.stages

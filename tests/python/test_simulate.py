@@ -11,9 +11,10 @@ import torch
 from torch.distributed.pipelining import schedules
 from typer.testing import CliRunner
 
-from atoll import _C
 from atoll.cli import app
-from atoll.planning.from_layers import plan_of
+from atoll.plan import schedule_actions, simulate
+from atoll.plan.documents import plan_layers
+from atoll.plan.from_layers import plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAPER = ROOT / "examples" / "llama_8b_pp2_dp8.json"
@@ -153,17 +154,12 @@ def several(kind: type, ranks: int, rounds: int, micro_batches: int) -> list[lis
     return [[str(action) for action in order[rank] if action is not None] for rank in range(ranks)]
 
 
-def ours(name: str, ranks: int, stages: int, micro_batches: int) -> list[list[str]]:
-    rows: list[list[str]] = json.loads(_C.pipeline_actions(name, ranks, stages, micro_batches))
-    return rows
-
-
 @pytest.mark.parametrize("name", ["GPipe", "1F1B"])
 def test_single_stage_orders_are_pytorchs(name: str) -> None:
     kind = schedules.get_schedule_class(name)
     for ranks in range(1, 9):
         for micro_batches in (ranks, ranks + 1, 2 * ranks + 3, 32):
-            assert ours(name, ranks, ranks, micro_batches) == single(kind, ranks, micro_batches)
+            assert schedule_actions(name, ranks, ranks, micro_batches) == single(kind, ranks, micro_batches)
 
 
 @pytest.mark.parametrize("name", ["Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble", "ZBVZeroBubble"])
@@ -178,9 +174,9 @@ def test_multi_stage_orders_are_pytorchs(name: str) -> None:
                 except ValueError:
                     refused += 1
                     with pytest.raises(ValueError, match="rounds of equal size"):
-                        ours(name, ranks, ranks * rounds, micro_batches)
+                        schedule_actions(name, ranks, ranks * rounds, micro_batches)
                     continue
-                assert ours(name, ranks, ranks * rounds, micro_batches) == theirs
+                assert schedule_actions(name, ranks, ranks * rounds, micro_batches) == theirs
                 compared += 1
     assert compared > 40
     assert (refused > 0) == (name in ("Interleaved1F1B", "InterleavedZeroBubble"))
@@ -222,10 +218,10 @@ def test_plans_of_layers() -> None:
         (17, [[0, 0], [1, 0]]), (7, [[0, 0], [1, 1]]), (17, [[0, 1], [1, 1]]),
         (6, [[0, 0], [0, 1]]), (6, [[1, 0], [1, 1]]),
     ]  # fmt: skip
-    answer = json.loads(_C.simulate(json.dumps(plan)))
+    answer = simulate(plan)
     # A forward pass, then its result: 8 bytes and the latency take 1.5 s, in which both ends wait.
-    assert answer["ranks"][0]["transfers"] >= 1.5
-    assert answer["seconds"] > 3 * 4 + 3
+    assert answer.ranks[0].transfers >= 1.5
+    assert answer.seconds > 3 * 4 + 3
 
 
 def test_interleaved_plans_of_layers(tmp_path: Path) -> None:
@@ -234,7 +230,7 @@ def test_interleaved_plans_of_layers(tmp_path: Path) -> None:
     asked = {**LAYERS, "items": [{**item, "times": times} for item in LAYERS["items"]], "batch": 8}
     asked["items"][1] = {**asked["items"][1], "count": 10}
     asked["schedule"] = "interleaved"
-    answer = json.loads(_C.plan_layers(json.dumps(asked)))
+    answer = plan_layers(asked)
     plan = plan_of(asked, answer)
     (pipeline,) = plan["pipelines"]
     assert (len(pipeline["ranks"]), len(pipeline["stages"])) == (4, 8)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = {"infer", "pipeline", "training"}  # public modules that `import atoll` provides
+MODULES = {"infer", "pipeline", "plan", "training"}  # public modules that `import atoll` provides
 PUBLIC = (
-    "__init__.py", "training.py", "infer/__init__.py", "pipeline/__init__.py", "sim/__init__.py",
+    "__init__.py", "training.py", "infer/__init__.py", "pipeline/__init__.py", "plan/__init__.py", "sim/__init__.py",
     "adapters/__init__.py", "adapters/accelerate.py", "adapters/huggingface.py", "adapters/lightning.py",
 )  # fmt: skip
 MAX_NAMES = 15

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facts about each rank that the planner uses."""
 
-import json
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from atoll import _C
+from atoll.plan.documents import document_of
 from atoll.profiling.device import DeviceProfile
 
 SHOWN = 8  # ranks in a message
@@ -67,7 +67,7 @@ class RankFacts:
         """Returns the rank in the format of the planner's functions."""
         known: dict[str, Any] = {
             "name": self.device,
-            "cost": json.loads(self.cost().to_json()),
+            "cost": document_of(self.cost()),
             "least": least,
             "quantum": quantum,
         }

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Estimates from measured steps whether a training would be faster with fewer ranks."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from atoll import _C
 from atoll.loading.plans import Plan
 from atoll.loading.seen import Seen
 from atoll.loading.settings import Settings
+from atoll.plan.documents import cost_of, document_of
 
 PAUSE = 10  # windows until a judged plan is judged again, because links change too
 SIMILAR = 2 / 3  # of the savings of the best set
@@ -78,7 +78,7 @@ class Membership:
         if exposed < 0 or any(seen.batch > 0 and seen.compute <= 0 for seen in everyone):
             return None
         ranks = self._as_measured(everyone, factors)
-        costs = [_C.Cost.from_json(json.dumps(rank["cost"])) for rank in ranks]
+        costs = [cost_of(rank["cost"]) for rank in ranks]
         sets = _candidates(costs, self._islands, plan.total)
         found = self._found(ranks, everyone, sets, exposed, plan.total)
         if found is None:
@@ -101,7 +101,7 @@ class Membership:
         for rank, cost, seen, factor in zip(self._ranks, self._costs, everyone, factors, strict=True):
             expected = cost.compute_seconds(int(seen.batch))
             slow = (seen.input + seen.compute) / expected if expected > 0 else factor
-            ranks.append({**rank, "cost": json.loads(cost.scaled(slow).to_json())})
+            ranks.append({**rank, "cost": document_of(cost.scaled(slow))})
         return ranks
 
     def _found(

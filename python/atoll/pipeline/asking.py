@@ -2,7 +2,6 @@
 """Makes the request to the planner of layers from all ranks' measurements, and a plan from its answer
 (docs/plan-layers.md)."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -13,7 +12,8 @@ from torch import nn
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.measuring import Cost
 from atoll.pipeline.plan import Pipe, Plan, Stage
-from atoll.planning.chunks import named_pipelines
+from atoll.plan.chunks import named_pipelines
+from atoll.plan.documents import plan_layers
 
 ALIKE = 0.05
 """Devices of the same name and island whose times differ by less are one class."""
@@ -204,9 +204,7 @@ def _step(wish: Wish) -> dict[str, Any]:
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """Returns the planner's answer. Raises ValueError if no plan fits, and names the nearest that would."""
-    from atoll import _C
-
-    answer: dict[str, Any] = json.loads(_C.plan_layers(json.dumps(request)))
+    answer = plan_layers(request)
     if not answer["feasible"]:
         nearest = "; ".join(change["text"] for change in answer["nearest"])
         raise ValueError(f"no plan fits the devices' memory: {answer['reason']}. Nearest: {nearest or 'none'}")

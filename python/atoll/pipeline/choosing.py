@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Chooses the plan to build among the planner's plans."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from atoll.pipeline.asking import ask, plan_of
 from atoll.pipeline.plan import Plan, nearest_shares
 from atoll.pipeline.schedules import Kind
-from atoll.planning import from_layers
-from atoll.planning.chunks import names_chunks
+from atoll.plan import from_layers
+from atoll.plan.chunks import names_chunks
+from atoll.plan.documents import price_layers, simulate
 
 
 def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
@@ -32,20 +32,14 @@ def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
 
 
 def simulated_seconds(request: dict[str, Any], answer: dict[str, Any]) -> float:
-    from atoll import _C
-
-    simulated = json.loads(_C.simulate(json.dumps(from_layers.plan_of(request, answer))))
-    return float(simulated["step_seconds"])
+    return float(simulate(from_layers.plan_of(request, answer))["step_seconds"])
 
 
 def _priced(
     request: dict[str, Any], answer: dict[str, Any], pipelines: Sequence[dict[str, Any]], note: str
 ) -> dict[str, Any]:
     """Returns the planner's answer for given `pipelines` instead of its own."""
-    from atoll import _C
-
-    asked = {**request, "plan": {"micro_batch": answer["micro_batch"], "pipelines": pipelines}}
-    priced: dict[str, Any] = json.loads(_C.price_layers(json.dumps(asked)))
+    priced = price_layers({**request, "plan": {"micro_batch": answer["micro_batch"], "pipelines": pipelines}})
     if not priced["feasible"]:
         return priced
     proof = {**answer.get("exact", {}), "search": False}

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that the user's plan fits the memory set in Settings."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from atoll.pipeline.asking import plan_of
 from atoll.pipeline.items import Parts
 from atoll.pipeline.plan import Pipe, Plan, Stage
 from atoll.pipeline.schedules import Kind
+from atoll.plan.documents import plan_layers, price_layers
 
 Request = dict[str, Any]
 
@@ -44,8 +44,6 @@ class Lack:
 
 def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]]:
     """Returns the lacks of a plan with one stage per rank, as priced by the planner."""
-    from atoll import _C
-
     classes = _classes(request)
     pipelines = [
         {"micro_batches": pipe.micro_batches, "stages": [
@@ -53,8 +51,7 @@ def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]
             for stage in pipe.stages
         ]} for pipe in plan.pipes
     ]  # fmt: skip
-    asked = {**request, "plan": {"micro_batch": request["micro_batch"], "pipelines": pipelines}}
-    answer: dict[str, Any] = json.loads(_C.price_layers(json.dumps(asked)))
+    answer = price_layers({**request, "plan": {"micro_batch": request["micro_batch"], "pipelines": pipelines}})
     lacks: list[Lack] = []
     for pipe, priced in zip(plan.pipes, answer["pipelines"], strict=True):
         for number, (stage, of) in enumerate(zip(pipe.stages, priced["stages"], strict=True)):
@@ -66,8 +63,6 @@ def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]
 def _of_ranks(plan: Plan, kind: Kind, request: Request) -> tuple[list[Lack], dict[str, Any]]:
     """Returns the lacks of a plan with several stages on a rank, which the planner does not support: what they keep is
     spread evenly over them."""
-    from atoll import _C
-
     classes = _classes(request)
     lacks: list[Lack] = []
     for pipe in plan.pipes:
@@ -77,7 +72,7 @@ def _of_ranks(plan: Plan, kind: Kind, request: Request) -> tuple[list[Lack], dic
             needed = _bytes([stage for _, stage in held], _in_flight(pipe, kind, position), request)
             if needed > limit:
                 lacks.append(Lack(rank, held, needed, limit))
-    return lacks, json.loads(_C.plan_layers(json.dumps(request))) if lacks else {}
+    return lacks, plan_layers(request) if lacks else {}
 
 
 def _classes(request: Request) -> dict[int, dict[str, Any]]:

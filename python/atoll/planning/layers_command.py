@@ -87,14 +87,9 @@ def _integers(key: str, text: str) -> list[int]:
 
 
 def _answer(request: Document, given: str) -> Document:
-    from atoll import _C
+    from atoll.plan.documents import plan_layers, price_layers
 
-    if given:
-        answer = _C.price_layers(json_module.dumps({**request, "plan": _request(given)}))
-    else:
-        answer = _C.plan_layers(json_module.dumps(request))
-    document: Document = json_module.loads(answer)
-    return document
+    return price_layers({**request, "plan": _request(given)}) if given else plan_layers(request)
 
 
 def _format(answer: Document, runtime: str) -> Document:

@@ -11,7 +11,7 @@ import jinja2
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
-from atoll import _C
+from atoll.plan.documents import cost_of
 from atoll.planning.table import advice, cost_text, name_of, seconds_text, verdict
 
 Document = dict[str, Any]
@@ -79,7 +79,7 @@ def curves(document: Document) -> go.Figure:
     figure = go.Figure()
     for text in kinds:
         members = [place for place, cost in enumerate(costs) if cost == text]
-        cost = _C.Cost.from_json(text)
+        cost = cost_of(json.loads(text))
         figure.add_scatter(
             x=batches, y=[cost.seconds(batch) for batch in batches], mode="lines", hoverinfo="skip",
             name=_joined([labels[place] for place in members]), line_color=colours[members[0]],

@@ -38,9 +38,9 @@ def simulate(
             raise ValueError("--trace and --html show a single simulation: give one --links")
         answers = {name: answer_of(request, name) for name in names}
         if trace:
-            from atoll import _C
+            from atoll.plan.documents import trace_text
 
-            _write(trace, _C.simulate_trace(json_module.dumps(_with_links(request, names[0]))))
+            _write(trace, trace_text(_with_links(request, names[0])))
         if html:
             _write(html, _page(request, names[0]))
     except ValueError as error:
@@ -51,11 +51,9 @@ def simulate(
 def answer_of(request: Mapping[str, Any], links: str | None, *, timeline: bool = False) -> dict[str, Any]:
     """Returns the answer of the simulation, with the links of that name; None stands for the links that the plan
     uses."""
-    from atoll import _C
+    from atoll.plan import documents
 
-    text = json_module.dumps({**_with_links(request, links), "timeline": timeline})
-    answer: dict[str, Any] = json_module.loads(_C.simulate(text))
-    return {"schema": SCHEMA, **answer}
+    return {"schema": SCHEMA, **documents.simulate({**_with_links(request, links), "timeline": timeline})}
 
 
 def _with_links(request: Mapping[str, Any], links: str | None) -> dict[str, Any]:
@@ -78,7 +76,7 @@ def _request(path: str, layers: str) -> dict[str, Any]:
         if layers:
             raise ValueError(f"--layers {layers}: {path} is already a plan, not a request of `atoll plan layers`")
         return value
-    from atoll.planning.from_layers import plan_of
+    from atoll.plan.from_layers import plan_of
 
     if not layers and "plan" not in value:
         raise ValueError(f"{path} is a request of `atoll plan layers`: give the answer with --layers")

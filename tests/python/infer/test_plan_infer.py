@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from atoll import _C
 from atoll.cli import app
 from atoll.infer.planning.watts import watts_of
+from atoll.plan import inference_policies
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "intradp"
 VGG = str(DATA / "profiles" / "nsdi25_VGG19_BN.json")
@@ -90,7 +91,7 @@ def test_the_input_may_be_encoded_smaller() -> None:
 def test_all_policies_are_there() -> None:
     document = document_of(VGG, "--rate", "40M", "--policy", "local", *(["--policy", "random"]))
     assert [plan["policy"] for plan in document["plans"]] == ["local", "random"]
-    assert set(_C.operator_policies()) >= {"local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "auto"}
+    assert set(inference_policies()) >= {"local", "offload", "stream", "cut", "energy", "tensor", "intra-dp", "auto"}
 
 
 def test_own_models(small: str) -> None:

@@ -14,6 +14,7 @@ import torch
 import networks
 from atoll import _C
 from atoll.infer import capture
+from atoll.plan import inference_policies
 from captured import (
     CLOSE,
     Sides,
@@ -91,7 +92,7 @@ def full_case(name: str) -> Case:
 
 
 def test_the_policies_are_all_there_are() -> None:
-    assert {*POLICIES, "random"} == set(_C.operator_policies())
+    assert {*POLICIES, "random"} == set(inference_policies())
 
 
 @pytest.mark.parametrize("name", NETWORKS)

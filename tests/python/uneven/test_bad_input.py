@@ -174,7 +174,7 @@ def test_a_last_step_without_weights(rank: int, size: int) -> None:
     weights, means = zip(*found, strict=True)
     assert [sum(of_step) for of_step in zip(*on_all_ranks(weights), strict=True)] == [1.0, 1.0]
     assert sorted(on_all_ranks(weights[1])) == [0.0, 1.0]
-    order = atoll._C.permutation(BATCH + 1, 0, 0).double()
+    order = atoll.plan.permutation(BATCH + 1, 0, 0).double()
     assert means == pytest.approx((order[:BATCH].mean().item(), order[BATCH].item()))
 
 
@@ -283,6 +283,6 @@ def test_a_step_begins_anywhere(rank: int, size: int) -> None:
     model = wrapped()
     loader = make({"model": model, "global_batch": 31, "seed": 0})
     loader.load_state_dict(state | {"position": 13})
-    done = set(atoll._C.permutation(SAMPLES, 0, 0)[:13].tolist())
+    done = set(atoll.plan.permutation(SAMPLES, 0, 0)[:13].tolist())
     (rest,) = train(model, loader, 1)
     check_exactly_once([rest + (sorted(done) if rank == 0 else [])])

@@ -30,7 +30,7 @@ def train_alone() -> nn.Module:
     model, data, steps = network(), sentences(), 0
     update = sgd(model.parameters())
     for epoch in range(EPOCHS):
-        order = torch.as_tensor(atoll._C.permutation(SAMPLES, SEED, epoch))
+        order = torch.as_tensor(atoll.plan.permutation(SAMPLES, SEED, epoch))
         for first in range(0, SAMPLES, BATCH):
             token_loss(model, *data[order[first : first + BATCH]]).backward()
             steps += 1

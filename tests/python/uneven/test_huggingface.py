@@ -66,7 +66,7 @@ def trainer(model: nn.Module, data: Any, uneven: dict[str, Any], **options: Any)
 
 
 def steps_of(samples: int) -> list[list[int]]:
-    orders = [atoll._C.permutation(samples, SEED, epoch) for epoch in range(EPOCHS)]
+    orders = [atoll.plan.permutation(samples, SEED, epoch) for epoch in range(EPOCHS)]
     return [list(order[first : first + BATCH]) for order in orders for first in range(0, samples, BATCH)]
 
 

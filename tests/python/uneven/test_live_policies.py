@@ -67,7 +67,7 @@ def alone(history: list[dict[str, Any]]) -> nn.Module:
     model, data, step = network(), dataset(), 0
     update = sgd(model.parameters())
     for epoch in range(EPOCHS):
-        order = torch.as_tensor(_C.permutation(SAMPLES, SEED, epoch))
+        order = torch.as_tensor(atoll.plan.permutation(SAMPLES, SEED, epoch))
         position = 0
         while position < SAMPLES:
             plan = [plan for plan in history if plan["step"] <= step][-1]

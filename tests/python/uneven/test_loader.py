@@ -36,7 +36,7 @@ def train_alone(epochs: int, seed: int, samples: int = SAMPLES, batch: int = BAT
     model, data = network(), dataset(samples)
     update = sgd(model.parameters())
     for epoch in range(epochs):
-        order = torch.as_tensor(atoll._C.permutation(len(data), seed, epoch))
+        order = torch.as_tensor(atoll.plan.permutation(len(data), seed, epoch))
         for first in range(0, len(data), batch):
             inputs, targets, _ = data[order[first : first + batch]]
             update.zero_grad()

@@ -44,7 +44,7 @@ def valid_tokens(batch: list[torch.Tensor]) -> int:
 def test_weights_by_valid_tokens(rank: int, size: int) -> None:
     alone, data = network(), sentences()
     update = sgd(alone.parameters())
-    order = atoll._C.permutation(SAMPLES, 0, 0)
+    order = atoll.plan.permutation(SAMPLES, 0, 0)
     losses = []
     for first in range(0, SAMPLES, BATCH):
         update.zero_grad()
@@ -74,7 +74,7 @@ def test_weights_by_valid_tokens(rank: int, size: int) -> None:
 def test_a_step_without_any_element(rank: int, size: int) -> None:
     """The error comes before the optimizer would step with zero gradients."""
     data = sentences()
-    data.tensors[1][atoll._C.permutation(SAMPLES, 0, 0)[BATCH : 2 * BATCH]] = IGNORED
+    data.tensors[1][atoll.plan.permutation(SAMPLES, 0, 0)[BATCH : 2 * BATCH]] = IGNORED
 
     def steps(limit: int | None, done: list[bool]) -> None:
         model = wrapped()
@@ -114,7 +114,7 @@ def test_batch_norm_over_uneven_and_empty_shares(rank: int, size: int) -> None:
 
     alone, data = with_norm(), dataset()
     update = sgd(alone.parameters())
-    order = atoll._C.permutation(SAMPLES, 0, 0)
+    order = atoll.plan.permutation(SAMPLES, 0, 0)
     for first in range(0, SAMPLES, BATCH):
         inputs, targets, _ = data[order[first : first + BATCH]]
         update.zero_grad()

@@ -123,7 +123,7 @@ def test_losses_of_two_loaders_one_after_another(rank: int, size: int) -> None:
     model, alone = wrapped(), wrapped().module
     first, second = loader_of(model, seed=SEED), again(loader_of(model, shares=[3, 1], seed=SEED + 1))
     update, update_alone = sgd(model.parameters()), sgd(alone.parameters())
-    orders = [atoll._C.permutation(len(dataset()), seed, 0) for seed in (SEED, SEED + 1)]
+    orders = [atoll.plan.permutation(len(dataset()), seed, 0) for seed in (SEED, SEED + 1)]
     for step, batch in enumerate(first):
         loss_of(model, batch).backward()
         loss_of(model, next(second)).backward()

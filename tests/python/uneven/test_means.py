@@ -20,7 +20,7 @@ def per_sample(inputs: torch.Tensor, _labels: torch.Tensor) -> torch.Tensor:
 def expected(model: nn.Module, masked: bool) -> list[tuple[float, float]]:
     """Returns, for each step of one process, the loss and the mean of another value."""
     data = sentences()
-    order = atoll._C.permutation(SAMPLES, 0, 0)
+    order = atoll.plan.permutation(SAMPLES, 0, 0)
     found = []
     for first in range(0, SAMPLES, BATCH):
         inputs, labels = data[order[first : first + BATCH]]

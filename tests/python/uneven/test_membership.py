@@ -17,13 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 import atoll
-from atoll import _C
 from atoll.loading import planner
 from atoll.loading.communication import islands_of, library_seconds, seconds_inside
 from atoll.loading.membership import PAUSE, Advice, Membership
 from atoll.loading.plans import Plan
 from atoll.loading.seen import NOT_MEASURED, Seen
 from atoll.loading.timing import StepTimes
+from atoll.plan import BatchRequest, Cost, plan_batches
+from atoll.plan.documents import document_of
 from atoll.profiling.device import DeviceProfile, Measured
 from client_ranks import on_layouts
 from support import Ranks, device, later, warnings_of_plans
@@ -43,14 +44,14 @@ class Training:
         self, seconds: Sequence[float], islands: list[list[int]], exposed: float, *, inside: float = INSIDE,
         most: int | None = None,
     ) -> None:  # fmt: skip
-        costs = [_C.Cost.affine(0, each) for each in seconds]
-        self.ranks: list[dict[str, Any]] = [{"cost": json.loads(cost.to_json())} for cost in costs]
+        costs = [Cost.affine(0, each) for each in seconds]
+        self.ranks: list[dict[str, Any]] = [{"cost": document_of(cost)} for cost in costs]
         if most is not None:
             self.ranks = [{**rank, "most": most} for rank in self.ranks]
         self.costs, self.exposed, self.inside = costs, exposed, inside
         self.loads = [0.0] * len(costs)
         self.rest = 0.0
-        self.plan = Plan(1, 0, tuple(_C.split_batches(self.ranks, BATCH)[0]))
+        self.plan = Plan(1, 0, tuple(plan_batches(BatchRequest(self.ranks, BATCH)).batches))
         self.membership = Membership(self.ranks, costs, islands, atoll.training.Settings())
 
     def seen(self) -> list[Seen]:

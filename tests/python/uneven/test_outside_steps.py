@@ -123,7 +123,7 @@ def test_one_batch_again_and_again(rank: int, size: int) -> None:
     loader = atoll.DataLoader(dataset(), BATCH, model=model, policy="fixed", shares=[1, 3], seed=SEED,
                               settings=UNMEASURED)  # fmt: skip
     batch = next(iter(loader))
-    whole = dataset()[torch.as_tensor(atoll._C.permutation(SAMPLES, SEED, 0))[:BATCH]]
+    whole = dataset()[torch.as_tensor(atoll.plan.permutation(SAMPLES, SEED, 0))[:BATCH]]
     for _ in range(3):
         for net, of_step in ((model, batch), (alone, whole)):
             net.zero_grad()

@@ -71,7 +71,7 @@ def train(model: nn.Module, loader: atoll.DataLoader) -> None:
 def alone() -> nn.Module:
     model, data = network(), dataset()
     update = sgd(model.parameters())
-    order = atoll._C.permutation(SAMPLES, 0, 0)
+    order = atoll.plan.permutation(SAMPLES, 0, 0)
     for first in range(0, SAMPLES, BATCH):
         inputs, targets = data[order[first : first + BATCH]]
         update.zero_grad()

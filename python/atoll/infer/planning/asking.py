@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to the planner of divided inferences, and its answers."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,10 +66,9 @@ def ask(question: Question) -> dict[str, Any]:
 
 def plan(request: dict[str, Any]) -> dict[str, Any]:
     """Returns the planner's answer. Raises ValueError for an invalid request."""
-    from atoll import _C
+    from atoll.plan.documents import plan_operators
 
-    answer: dict[str, Any] = json.loads(_C.plan_operators(json.dumps(request, allow_nan=False)))
-    return answer
+    return plan_operators(request)
 
 
 def replays(question: Question) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Mod
         sent = values * int(value["input_bytes_per_element"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: its first layer is not an input ({error!r}): {_ADVICE}") from None
-    request: dict[str, Any] = {"profile": json.dumps(value)}
+    request: dict[str, Any] = {"profile": value}
     if input_bytes is not None:
         request["input_bytes"] = input_bytes
     return Model(request, str(value.get("model", "")), source, values, sent if input_bytes is None else input_bytes)

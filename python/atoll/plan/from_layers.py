@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from atoll.planning.chunks import named_pipelines
+from atoll.plan.chunks import named_pipelines
 
 Document = dict[str, Any]
 _SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B", "zero-bubble": "ZB1P"}
