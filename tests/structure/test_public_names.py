@@ -14,6 +14,8 @@ PUBLIC = (
     "adapters/__init__.py", "adapters/accelerate.py", "adapters/huggingface.py", "adapters/lightning.py",
 )  # fmt: skip
 MAX_NAMES = 15
+# A trial of messages without a ring, of bench/device_pair.py: it needs the groups that the compiled module holds.
+TRIAL = {"remember_direct", "forget_direct", "pass_direct"}
 
 
 def module(path: str) -> ast.Module:
@@ -40,6 +42,17 @@ def test_a_public_module_lists_its_names(path: str) -> None:
     assert names
     assert names == sorted(set(names))
     assert ast.get_docstring(tree)
+
+
+def test_the_compiled_module_has_nothing_for_tests_alone() -> None:
+    """What only tests call is in tests/pytorch/testing_module.cpp."""
+    offered = {
+        node.name for node in module("_C.pyi").body if isinstance(node, ast.ClassDef | ast.FunctionDef)
+    }
+    text = "\n".join(path.read_text() for path in (ROOT / "python/atoll").rglob("*.py"))
+    used = set(re.findall(r"\b_C\.(\w+)", text))
+    returned = {"RedisJob"}  # by redis_jobs
+    assert offered - used - returned - TRIAL == set()
 
 
 def test_no_page_names_the_compiled_module() -> None:

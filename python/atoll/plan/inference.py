@@ -2,7 +2,6 @@
 """Divides an inference between a robot and a server, or those of several robots that share one
 (docs/plan-infer.md)."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike, fspath

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from atoll import _C
 from atoll.infer import Bundle, capture
 from atoll.infer.graph import from_text, to_text
 from export_models import TRANSFORMERS, example
 from own_error import Tensors, deviation, own_error
+from testing import testing
 
 CLOSE = 1e-12  # of the largest value, between two ways to the same result in float64
 
@@ -42,12 +42,12 @@ class Sides:
     bundle: Bundle
     graph: str
     inputs: list[torch.Tensor]
-    model: _C.InferModel
+    model: testing.InferModel
 
     @staticmethod
     def of(bundle: Bundle, inputs: Tensors) -> "Sides":
         graph = to_text(bundle.graph).decode()
-        return Sides(bundle, graph, list(inputs), _C.InferModel(graph, bundle.weights))
+        return Sides(bundle, graph, list(inputs), testing.InferModel(graph, bundle.weights))
 
     def run(self) -> list[torch.Tensor]:
         """Runs the model on one side."""
@@ -57,7 +57,7 @@ class Sides:
         return self.model.run_divided(self.inputs, division)
 
     def division(self, dim: int, policy: str, **options: object) -> str:
-        return _C.plan_division(self.graph, self.bundle.graph["inputs"][0], dim, policy, json.dumps(options))
+        return testing.plan_division(self.graph, self.bundle.graph["inputs"][0], dim, policy, json.dumps(options))
 
     def in_float64(self) -> "Sides":
         """Returns the same graph, weights and inputs with float64 for every float32, also where the module itself

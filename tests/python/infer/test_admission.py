@@ -21,6 +21,7 @@ from mutations import Sample, graph_of, mutated, name_of, sample_of
 from one_node import Call, call_with, graph_json, padded, tensors_of
 from operator_calls import FAMILIES
 from support import sampled
+from testing import testing
 
 REFUSED = torch.distributed.DistNetworkError
 LIMITS = json.dumps({"node_bytes": 64 << 20, "operations": 1e9})
@@ -32,7 +33,7 @@ BY_INDEX = {"aten::index.Tensor", "aten::index_select", "aten::gather", "aten::e
 def made_by(sample: Sample, limits: str = "{}") -> list[dict[str, Any]] | None:
     """Returns the call's results; None if it is refused."""
     try:
-        found = _C.infer_admit_node(graph_of(sample), 0, "{}", limits)
+        found = testing.infer_admit_node(graph_of(sample), 0, "{}", limits)
     except REFUSED:
         return None
     return list(json.loads(found))
@@ -62,7 +63,7 @@ def test_every_operator_on_the_list_makes_what_it_says() -> None:
     for seed in range(20):
         for sample, expected in samples(seed):
             if name_of(sample) in known:
-                _C.infer_admit_node(graph_of(sample), 0)  # raises the reason if it is refused
+                testing.infer_admit_node(graph_of(sample), 0)  # raises the reason if it is refused
                 assert made_by(sample) == expected, sample
             left.discard(name_of(sample))
         if not left:
@@ -89,7 +90,7 @@ def check_parts(call: Call, dice: random.Random) -> None:
     for dim in call.local:
         rows = whole[0].shape[dim]
         begin = dice.randint(0, rows - 1)
-        sliced = json.loads(_C.infer_slice(graph, 0, dim, begin, dice.randint(begin + 1, rows)))
+        sliced = json.loads(testing.infer_slice(graph, 0, dim, begin, dice.randint(begin + 1, rows)))
         parts = []
         for tensor, read in zip(tensors_of(call.values()), sliced["operands"], strict=True):
             part = tensor if read["dim"] < 0 else tensor.narrow(read["dim"], read["begin"], read["end"] - read["begin"])
@@ -98,7 +99,7 @@ def check_parts(call: Call, dice: random.Random) -> None:
             parts[pad["operand"]] = padded(parts[pad["operand"]], pad["dim"], pad["low"], pad["high"], 0)
         described = [{"dtype": str(part.dtype).removeprefix("torch."), "shape": list(part.shape)} for part in parts]
         asked = json.dumps({"operands": described, "changes": sliced["changes"]})
-        made = json.loads(_C.infer_admit_node(graph, 0, asked))
+        made = json.loads(testing.infer_admit_node(graph, 0, asked))
         low, high = sliced["keep"]
         assert 0 <= low < high <= made[0]["shape"][dim], f"{call.name}, dimension {dim}"
 
@@ -179,7 +180,7 @@ def test_calls_that_crash_kernels_are_refused(name: str, args: list[Any], shapes
     operands = [{"dtype": "float32", "shape": shape} for shape in shapes]
     sample = {"op": f"aten::{op}", "overload": overload, "args": args, "operands": operands}
     with pytest.raises(REFUSED, match=reason):
-        _C.infer_admit_node(graph_of(sample), 0)
+        testing.infer_admit_node(graph_of(sample), 0)
 
 
 def test_types_are_promoted_as_torch_does() -> None:
@@ -209,13 +210,13 @@ def test_types_are_promoted_as_torch_does() -> None:
 def test_limits_are_read() -> None:
     graph = graph_of({"op": "aten::relu", "overload": "", "args": [{"tensor": 0}],
                       "operands": [{"dtype": "float32", "shape": [1024, 1024]}]})  # fmt: skip
-    _C.infer_admit_node(graph, 0)
+    testing.infer_admit_node(graph, 0)
     with pytest.raises(REFUSED, match="of memory"):
-        _C.infer_admit_node(graph, 0, "{}", '{"node_bytes": 4000000}')
+        testing.infer_admit_node(graph, 0, "{}", '{"node_bytes": 4000000}')
     with pytest.raises(ValueError, match="there is no limit memory"):
-        _C.infer_admit_node(graph, 0, "{}", '{"memory": 1}')
+        testing.infer_admit_node(graph, 0, "{}", '{"memory": 1}')
     with pytest.raises(ValueError, match="there is no node 1"):
-        _C.infer_admit_node(graph, 1)
+        testing.infer_admit_node(graph, 1)
 
 
 def test_the_table_of_operators_is_the_list() -> None:

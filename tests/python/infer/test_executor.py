@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from atoll import _C
 from atoll.infer import capture, run_graph
 from atoll.infer.graph import to_text
 from captured import CLOSE, Sides, assert_alike, exact_sides, single_sides
 from export_models import CLASSES, EXAMPLES
 from own_error import Tensors, largest
+from testing import testing
 
 
 def check_divided(name: str, found: Tensors, division: str) -> None:
@@ -64,11 +64,11 @@ def test_parts_of_one_row_and_of_none() -> None:
 def test_errors_are_those_of_torch() -> None:
     case = exact_sides("resnet101")
     with pytest.raises(ValueError, match="is not a device"):
-        _C.InferModel(case.graph, case.bundle.weights, "toaster")
+        testing.InferModel(case.graph, case.bundle.weights, "toaster")
     with pytest.raises(torch.distributed.DistBackendError, match="there is no device"):
-        _C.InferModel(case.graph, case.bundle.weights, "cuda:77")
+        testing.InferModel(case.graph, case.bundle.weights, "cuda:77")
     with pytest.raises(torch.distributed.DistNetworkError, match=r"the weight .* is missing"):
-        _C.InferModel(case.graph, {})
+        testing.InferModel(case.graph, {})
     with pytest.raises(ValueError, match="0 inputs for a graph with 1"):
         case.model.run([])
     with pytest.raises(ValueError, match="input 0 must have the shape"):
@@ -82,7 +82,7 @@ def test_an_error_of_a_call_names_its_node_and_module() -> None:
     module = torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.ReLU()).eval()
     places = torch.tensor([1, 4])
     bundle = capture(module, places)
-    model = _C.InferModel(to_text(bundle.graph).decode(), bundle.weights)
+    model = testing.InferModel(to_text(bundle.graph).decode(), bundle.weights)
     with pytest.raises(ValueError, match=r"node 0 \(aten::embedding in 0\): .*: call the module itself") as caught:
         model.run([places + 9])
     assert "\n" not in str(caught.value)
@@ -99,16 +99,16 @@ def test_models_that_cannot_run_are_refused() -> None:
     relu = next(i for i, node in enumerate(case.bundle.graph["nodes"]) if node["op"].startswith("aten::relu"))
     tensor = case.bundle.graph["nodes"][relu]["args"][0]
     with pytest.raises(torch.distributed.DistBackendError, match="there is no operator my::relu"):
-        _C.InferModel(changed(case.graph, relu, op="my::relu"), case.bundle.weights)
+        testing.InferModel(changed(case.graph, relu, op="my::relu"), case.bundle.weights)
     with pytest.raises(torch.distributed.DistNetworkError, match="changes its arguments"):
-        _C.InferModel(changed(case.graph, relu, op="aten::relu_"), case.bundle.weights)
+        testing.InferModel(changed(case.graph, relu, op="aten::relu_"), case.bundle.weights)
     with pytest.raises(torch.distributed.DistNetworkError, match="has 1 arguments, not 2"):
-        _C.InferModel(changed(case.graph, relu, args=[tensor, 1]), case.bundle.weights)
+        testing.InferModel(changed(case.graph, relu, args=[tensor, 1]), case.bundle.weights)
     with pytest.raises(torch.distributed.DistNetworkError, match="argument self is a text"):
-        _C.InferModel(changed(case.graph, relu, args=[{"text": "x"}]), case.bundle.weights)
+        testing.InferModel(changed(case.graph, relu, args=[{"text": "x"}]), case.bundle.weights)
     with pytest.raises(torch.distributed.DistNetworkError, match="argument self is nothing"):
-        _C.InferModel(changed(case.graph, relu, args=[None]), case.bundle.weights)
-    other = _C.InferModel(changed(case.graph, relu, op="aten::nonzero"), case.bundle.weights)
+        testing.InferModel(changed(case.graph, relu, args=[None]), case.bundle.weights)
+    other = testing.InferModel(changed(case.graph, relu, op="aten::nonzero"), case.bundle.weights)
     with pytest.raises(ValueError, match=r"aten::nonzero in [0-9.]+\) returned int64"):
         other.run(case.inputs)
 
@@ -125,7 +125,7 @@ def test_a_number_in_a_tensors_place_promotes_nothing() -> None:
         "outputs": [{"tensor": 1}],
     }
     x = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float16)
-    (found,) = _C.InferModel(json.dumps(graph), {}).run([x])
+    (found,) = testing.InferModel(json.dumps(graph), {}).run([x])
     assert found.dtype == torch.float16
     assert torch.equal(found, x * 1.5)
 
@@ -135,17 +135,17 @@ def test_activations_use_the_same_memory_again() -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
     x = torch.randn(1, 3, 64, 64)
     bundle = capture(module, (x,))
-    model = _C.InferModel(to_text(bundle.graph).decode(), bundle.weights)
-    _C.infer_empty_arena()
-    assert _C.infer_arena_bytes() == 0
+    model = testing.InferModel(to_text(bundle.graph).decode(), bundle.weights)
+    testing.infer_empty_arena()
+    assert testing.infer_arena_bytes() == 0
     first = model.run([x])
-    kept = _C.infer_arena_bytes()
+    kept = testing.infer_arena_bytes()
     assert kept >= first[0].nbytes
     model.run([x])
-    assert _C.infer_arena_bytes() == kept
+    assert testing.infer_arena_bytes() == kept
     for size in (8192, 1 << 20):
         torch.empty(size).fill_(1)
-    assert _C.infer_arena_bytes() == kept
-    _C.infer_empty_arena()
-    assert _C.infer_arena_bytes() == 0
+    assert testing.infer_arena_bytes() == kept
+    testing.infer_empty_arena()
+    assert testing.infer_arena_bytes() == 0
     assert torch.equal(model.run([x])[0], first[0])

@@ -19,6 +19,7 @@ from atoll.infer.folding import SMALL_BYTES
 from atoll.infer.graph import to_text
 from captured import CLOSE, Sides
 from own_error import largest
+from testing import testing
 
 X = torch.linspace(-2, 2, 60, dtype=torch.float64).reshape(2, 5, 6)
 REFUSED = torch.distributed.DistNetworkError
@@ -156,7 +157,7 @@ def test_a_graph_that_sees_memory_is_refused_by_the_runner() -> None:
     graph = {"atoll_graph": 1, "tensors": tensors, "inputs": [0], "weights": [], "nodes": [node],
              "outputs": [{"tensor": 1}]}  # fmt: skip
     with pytest.raises(REFUSED, match=r"node 0 \(aten::as_strided in head\) depends on its operand's memory layout"):
-        _C.InferModel(json.dumps(graph), {})
+        testing.InferModel(json.dumps(graph), {})
 
 
 # Values that depend only on weights.

@@ -22,6 +22,7 @@ from atoll.infer.lowering import name_of_operator
 from captured import Sides
 from one_node import Call, call_with, tensors_of
 from own_error import largest
+from testing import testing
 
 REFUSED = torch.distributed.DistNetworkError
 MODULE = "encoder.layer1"
@@ -145,13 +146,13 @@ def check(op: Any, values: list[Any]) -> int:
     except ExportError:
         return -1  # the export adds the operator and the line
     try:
-        made = json.loads(_C.infer_admit_node(graph, 0))
+        made = json.loads(testing.infer_admit_node(graph, 0))
     except REFUSED as error:
         check_sentence(error, op)
         return -1
     graph = graph_of(op, values, made)
     inputs = tensors_of(values)
-    model = _C.InferModel(graph, {})
+    model = testing.InferModel(graph, {})
     try:
         wanted = call_with(op, values)
     except (RuntimeError, IndexError):  # modules do not call it like this, or its values are wrong
@@ -165,7 +166,7 @@ def check(op: Any, values: list[Any]) -> int:
     if not inputs or min(each.numel() for each in [*inputs, *wanted]) == 0:
         return 0
     for dim in range(inputs[0].dim()):
-        division = _C.plan_division(graph, 0, dim, "random", json.dumps({"seed": dim}))
+        division = testing.plan_division(graph, 0, dim, "random", json.dumps({"seed": dim}))
         assert_alike(model.run_divided(inputs, division), wanted, f"{what}, {division}", exact=False)
     return inputs[0].dim()
 

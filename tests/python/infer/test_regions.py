@@ -15,6 +15,7 @@ import torch
 from atoll import _C
 from one_node import Call, call_with, graph_json, outputs_of, part_of
 from operator_calls import FAMILIES, tensor
+from testing import testing
 
 ROUNDS = 30
 SINGLE_ROUNDS = 10
@@ -40,7 +41,7 @@ class Whole:
         for dim in range(self.made[0].dim()):
             if self.made[0].shape[dim] == 0:
                 continue
-            locality = json.loads(_C.infer_split(self.graph, 0, dim))["locality"]
+            locality = json.loads(testing.infer_split(self.graph, 0, dim))["locality"]
             if locality in ("partial", "global"):
                 assert dim not in self.call.local, f"{self.call.name} is {locality} along dimension {dim}"
                 continue
@@ -50,7 +51,7 @@ class Whole:
     def _check_region(self, dim: int, begin: int, end: int) -> None:
         where = dim, begin, end
         if begin == end:
-            empty = json.loads(_C.infer_slice(self.graph, 0, *where))
+            empty = json.loads(testing.infer_slice(self.graph, 0, *where))
             assert empty == {"operands": [], "pads": [], "changes": [], "keep": [0, 0]}, self._name(where)
             return
         rows = self.made[0].shape[dim]
@@ -136,7 +137,7 @@ def test_what_needs_sums_says_how_many_bytes() -> None:
     x = tensor(2, 3, 8, 8)
     call = Call(torch.ops.aten.adaptive_avg_pool2d.default, (x, [1, 1]))
     graph = graph_json(call, outputs_of(call.op(*call.args)))
-    assert json.loads(_C.infer_split(graph, 0, 2)) == {
+    assert json.loads(testing.infer_split(graph, 0, 2)) == {
         "locality": "partial",
         "state_bytes": 2 * 3 * 8,
         "operands": [{"tensor": 0, "dim": -1, "map": "whole"}],
@@ -150,10 +151,10 @@ def test_errors_are_those_of_torch() -> None:
     call = Call(torch.ops.aten.softmax.int, (tensor(2, 3), 1))
     graph = graph_json(call, outputs_of(call.op(*call.args)))
     with pytest.raises(ValueError, match=r"has 2 rows, not \[0, 3\)"):
-        _C.infer_slice(graph, 0, 0, 0, 3)
+        testing.infer_slice(graph, 0, 0, 0, 3)
     with pytest.raises(ValueError, match="cannot be computed in parts"):
-        _C.infer_slice(graph, 0, 1, 0, 3)
+        testing.infer_slice(graph, 0, 1, 0, 3)
     with pytest.raises(ValueError, match="there is no node 1"):
-        _C.infer_split(graph, 1, 0)
+        testing.infer_split(graph, 1, 0)
     with pytest.raises(torch.distributed.DistNetworkError, match="the graph is not JSON"):
-        _C.infer_split(graph[:-1], 0, 0)
+        testing.infer_split(graph[:-1], 0, 0)

@@ -4,12 +4,17 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
+
+import testing
 
 PROGRAM = """
     import os
+    import sys
     import torch
-    from atoll import _C
     from torch.nn import functional
+    sys.path.insert(0, sys.argv[1])
+    from testing import testing
 
     def compute(dtype, rows):
         x = torch.linspace(-1, 1, 2 * 16 * rows * rows).reshape(2, 16, rows, rows).to(dtype)
@@ -25,7 +30,7 @@ PROGRAM = """
     torch.set_grad_enabled(False)
     torch.set_num_threads(1)
     compute(torch.float32, 8)
-    _C.infer_enter_sandbox(4 << 30)
+    testing.infer_enter_sandbox(4 << 30)
     torch.set_num_threads(2)
     results = [compute(dtype, 40) for dtype in (torch.float32, torch.float64, torch.bfloat16)]
     assert all(bool(result.isfinite().all()) for result in results)
@@ -45,5 +50,6 @@ PROGRAM = """
 
 
 def test_pytorch_computes_in_the_sandbox() -> None:
-    done = subprocess.run([sys.executable, "-c", textwrap.dedent(PROGRAM)], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(testing.__file__).parent)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("computed", "", 0)

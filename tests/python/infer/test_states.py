@@ -14,6 +14,7 @@ from atoll.infer import capture
 from atoll.infer.graph import to_text
 from one_node import Call, call_with, graph_json, replaced, tensors_of
 from summing_calls import FAMILIES, Summing, image
+from testing import testing
 
 ROUNDS = 12
 Share = list[int]  # the robot's rows from and to, the server's
@@ -28,8 +29,8 @@ class Divided:
         self.expected = call_with(call.op, call.values())[0]
         self.inputs = tensors_of(call.values())
         self.graph = graph_json(call, call_with(call.op, call.values()))
-        self.model = _C.InferModel(self.graph, {})
-        self.plan = json.loads(_C.plan_division(self.graph, 0, self.dim, "local"))
+        self.model = testing.InferModel(self.graph, {})
+        self.plan = json.loads(testing.plan_division(self.graph, 0, self.dim, "local"))
         shares = self.plan["shares"]
         self.has_states = len(shares) == len(self.inputs) + 2
         # Doubles are summed in doubles, and floats may be, too; no states are made that are larger than the few rows.
@@ -170,7 +171,7 @@ def test_a_model_of_norms_is_divided_by_its_rows() -> None:
     x = torch.randn(1, 3, 24, 20, dtype=torch.float64)
     bundle = capture(module, (x,))
     graph = to_text(bundle.graph).decode()
-    model = _C.InferModel(graph, bundle.weights)
+    model = testing.InferModel(graph, bundle.weights)
     counts = json.loads(_C.infer_dims(graph, bundle.graph["inputs"][0], 2))
     assert counts["partial"] == 5
     whole = model.run([x])[0]
@@ -178,13 +179,13 @@ def test_a_model_of_norms_is_divided_by_its_rows() -> None:
     nodes = len(bundle.graph["nodes"])
     costs = {"robot": [[0, 1.0]] * nodes, "server": [[0, 1.0]] * nodes}
     options = json.dumps({"up": 1e4, "down": 1e4, "latency": 1e-3, **costs})
-    division = json.loads(_C.plan_division(graph, bundle.graph["inputs"][0], 2, "auto", options))
+    division = json.loads(testing.plan_division(graph, bundle.graph["inputs"][0], 2, "auto", options))
     shared = [share for share in division["shares"] if share[0] < share[1] and share[2] < share[3]]
     assert len(shared) > nodes // 2, division
     found = model.run_divided([x], json.dumps(division))[0]
     assert_near(found, whole, "auto")
     for seed in range(20):
-        division = _C.plan_division(graph, bundle.graph["inputs"][0], 2, "random", json.dumps({"seed": seed}))
+        division = testing.plan_division(graph, bundle.graph["inputs"][0], 2, "random", json.dumps({"seed": seed}))
         assert_near(model.run_divided([x], division)[0], whole, division)
 
 

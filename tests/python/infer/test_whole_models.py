@@ -29,6 +29,7 @@ from export_models import CLASSES, DIMS, EXAMPLES, TRANSFORMERS
 from networks import NETWORKS
 from own_error import deviation, judged, largest
 from support import crossed, sampled
+from testing import testing
 
 # All of these have a plan for every model: where nothing can be divided, intra-dp and hybrid-parallel equal cut. Random
 # plans have tests of their own.
@@ -167,4 +168,4 @@ def test_full_size(name: str) -> None:
     assert sum(map(found.check_random, range(PLANS))) > 0
     del found
     gc.collect()
-    _C.infer_empty_arena()
+    testing.infer_empty_arena()

@@ -137,7 +137,6 @@ void unpack(const std::string& format_name, const at::Tensor& packed, const at::
 }  // namespace
 
 void bind_blocks(pybind11::module_& module) {
-  module.def("block_formats", &block_formats);
   module.def(
       "pack_blocks",
       [](const std::string& format, const at::Tensor& values, const at::Tensor& packed, std::int64_t row,

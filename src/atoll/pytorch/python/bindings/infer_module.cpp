@@ -4,7 +4,6 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "atoll/infer/regions_json.h"
-#include "atoll/pytorch/python/bindings/infer_run_module.h"
 #include "atoll/pytorch/python/bindings/infer_safety_module.h"
 #include "atoll/pytorch/python/bindings/profile_module.h"
 #include "atoll/pytorch/python/bindings/serve_module.h"
@@ -17,25 +16,11 @@ namespace atl::pytorch {
 
 void bind_infer(py::module_& module) {
   module.def(
-      "infer_split",
-      [](const std::string& graph, std::int64_t node, int output_dim) {
-        return translated([&] { return infer::split_json(graph, node, output_dim); });
-      },
-      py::arg("graph"), py::arg("node"), py::arg("output_dim"), py::call_guard<ReleaseGil>());
-  module.def(
-      "infer_slice",
-      [](const std::string& graph, std::int64_t node, int output_dim, std::int64_t begin, std::int64_t end) {
-        return translated([&] { return infer::slice_json(graph, node, output_dim, begin, end); });
-      },
-      py::arg("graph"), py::arg("node"), py::arg("output_dim"), py::arg("begin"), py::arg("end"),
-      py::call_guard<ReleaseGil>());
-  module.def(
       "infer_dims",
       [](const std::string& graph, int input_tensor, int dim) {
         return translated([&] { return infer::dims_json(graph, input_tensor, dim); });
       },
       py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), py::call_guard<ReleaseGil>());
-  bind_infer_run(module);
   bind_infer_safety(module);
   bind_serve(module);
   bind_session(module);

@@ -5,8 +5,7 @@
 
 namespace atl::pytorch {
 
-/// Adds a server's admission of models, and the sandbox, to the module: infer_admit, infer_admit_node,
-/// infer_admitted_operators, infer_enter_sandbox.
+/// Adds a server's admission of models to the module: infer_admit, infer_admitted_operators.
 void bind_infer_safety(pybind11::module_& module);
 
 }  // namespace atl::pytorch

@@ -6,7 +6,6 @@
 
 #include "atoll/plan/apportion.h"
 #include "atoll/plan/batches/adapter.h"
-#include "atoll/plan/batches/batches.h"
 #include "atoll/plan/batches/explain.h"
 #include "atoll/plan/batches/membership.h"
 #include "atoll/plan/batches/policies.h"
@@ -86,24 +85,6 @@ Integers apportioned(const std::vector<double>& weights, std::int64_t total, con
   return translated([&] { return plan::apportion(weights, total, bounds, names); });
 }
 
-std::pair<Integers, double> split_batches(const py::object& ranks, std::int64_t batch, const std::string& algorithm) {
-  TORCH_CHECK_VALUE(algorithm == "threshold" || algorithm == "greedy", "the algorithm \"", algorithm,
-                    "\" is not known: choose threshold or greedy");
-  const std::string text = as_text(ranks);
-  const py::gil_scoped_release no_gil;
-  return translated([&] {
-    const auto list = plan::ranks_from_json(text);
-    auto split = algorithm == "greedy" ? plan::greedy(list, batch) : plan::threshold(list, batch);
-    return std::pair(std::move(split.batches), split.seconds);
-  });
-}
-
-template <typename Make>
-std::pair<Cost, double> fitted(const std::vector<Pair>& points, Make make) {
-  const plan::Fit fit = translated([&] { return make(points_of(points)); });
-  return {fit.cost, fit.error};
-}
-
 void bind_cost(py::module_& module) {
   const auto from_json = [](const std::string& text) { return translated([&] { return Cost::from_json(text); }); };
   py::class_<Cost>(module, "Cost", "The seconds of a rank's step as a non-decreasing function of its batch.")
@@ -135,7 +116,6 @@ void bind_cost(py::module_& module) {
             return translated([&] { return self.overlapped(forward_share, std::move(buckets)); });
           },
           py::arg("forward_share"), py::arg("buckets"))
-      .def("compute_only", &Cost::compute_only)
       .def(
           "seconds",
           [](const Cost& self, std::int64_t batch) { return translated([&] { return self.seconds(batch); }); },
@@ -144,7 +124,6 @@ void bind_cost(py::module_& module) {
           "compute_seconds",
           [](const Cost& self, std::int64_t batch) { return translated([&] { return self.compute_seconds(batch); }); },
           py::arg("batch"))
-      .def("most_within", &Cost::most_within, py::arg("limit"), py::arg("cap"))
       .def_property_readonly("shape", &Cost::shape)
       .def_property_readonly("factor", &Cost::factor)
       .def(
@@ -153,10 +132,12 @@ void bind_cost(py::module_& module) {
       .def("__repr__", [](const Cost& self) { return "Cost(" + self.to_json() + ")"; })
       .def(py::pickle([](const Cost& self) { return self.to_json(); }, from_json));
   module.def(
-      "fit_affine", [](const std::vector<Pair>& points) { return fitted(points, plan::fit_affine); },
+      "fit_cost",
+      [](const std::vector<Pair>& points) {
+        const plan::Fit fit = translated([&] { return plan::fit(points_of(points)); });
+        return std::pair(fit.cost, fit.error);
+      },
       py::arg("points"));
-  module.def(
-      "fit_cost", [](const std::vector<Pair>& points) { return fitted(points, plan::fit); }, py::arg("points"));
 }
 
 void bind_indices(py::module_& module) {
@@ -257,7 +238,6 @@ void bind_plan(py::module_& module) {
   bind_plan_layers(module);
   module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),
              py::arg("names") = std::vector<std::string>());
-  module.def("split_batches", &split_batches, py::arg("ranks"), py::arg("batch"), py::arg("algorithm") = "threshold");
 }
 
 }  // namespace atl::pytorch

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/infer_run_module.h"
-
+// The module _testing: what the tests in Python call and the package does not. It has its own copy of what it needs of
+// the glue, and shares libatoll with atoll._C.
 #include <ATen/ATen.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -16,8 +16,11 @@
 
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/plan.h"
+#include "atoll/infer/regions_json.h"
 #include "atoll/infer/run/costs.h"
 #include "atoll/infer/run/loopback.h"
+#include "atoll/infer/safety/admit_json.h"
+#include "atoll/infer/safety/sandbox.h"
 #include "atoll/json/fields.h"
 #include "atoll/plan/operators/policies.h"
 #include "atoll/pytorch/aten/arena.h"
@@ -170,10 +173,39 @@ std::string plan_division(const std::string& text, int input, int dim, const std
   return infer::to_json(Plan{input, dim, made.shares, made.chunks});
 }
 
-}  // namespace
+using Released = py::call_guard<ReleaseGil>;
 
-void bind_infer_run(py::module_& module) {
-  using Released = py::call_guard<ReleaseGil>;
+void bind_regions(py::module_& module) {
+  module.def(
+      "infer_split",
+      [](const std::string& graph, std::int64_t node, int output_dim) {
+        return translated([&] { return infer::split_json(graph, node, output_dim); });
+      },
+      py::arg("graph"), py::arg("node"), py::arg("output_dim"), Released());
+  module.def(
+      "infer_slice",
+      [](const std::string& graph, std::int64_t node, int output_dim, std::int64_t begin, std::int64_t end) {
+        return translated([&] { return infer::slice_json(graph, node, output_dim, begin, end); });
+      },
+      py::arg("graph"), py::arg("node"), py::arg("output_dim"), py::arg("begin"), py::arg("end"), Released());
+}
+
+void bind_safety(py::module_& module) {
+  module.def(
+      "infer_admit_node",
+      [](const std::string& graph, std::int64_t node, const std::string& call, const std::string& limits) {
+        return translated([&] { return infer::safety::admit_call_json(graph, node, call, limits); });
+      },
+      py::arg("graph"), py::arg("node"), py::arg("call") = "{}", py::arg("limits") = "{}", Released());
+  module.def(
+      "infer_enter_sandbox",
+      [](std::int64_t memory_bytes, int descriptors) {
+        translated([&] { infer::safety::enter_sandbox({.memory_bytes = memory_bytes, .descriptors = descriptors}); });
+      },
+      py::arg("memory_bytes"), py::arg("descriptors") = 64);
+}
+
+void bind_model(py::module_& module) {
   py::class_<InferModel>(module, "InferModel")
       .def(py::init([](const std::string& graph, const std::map<std::string, at::Tensor>& weights,
                        const std::string& device) {
@@ -215,4 +247,12 @@ void bind_infer_run(py::module_& module) {
       py::arg("graph"), py::arg("input"), py::arg("dim"), py::arg("policy"), py::arg("options") = "{}", Released());
 }
 
+}  // namespace
 }  // namespace atl::pytorch
+
+PYBIND11_MODULE(_testing, module) {
+  py::module_::import("torch");  // registers the class of tensors
+  atl::pytorch::bind_regions(module);
+  atl::pytorch::bind_safety(module);
+  atl::pytorch::bind_model(module);
+}
