@@ -81,7 +81,8 @@ class BatchPlan:
     exact: bool
     """Whether no other division is better by the policy's own measure."""
     notes: list[str]
-    form: str = ""
+    form: str | None = None
+    """Of a policy of BalanceNet."""
     joules_per_sample: float | None = None
 
 
