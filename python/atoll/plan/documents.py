@@ -4,9 +4,10 @@ to dataclasses. All JSON that passes between Python and the planners passes here
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
+from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from atoll import _C
 
@@ -65,22 +66,19 @@ def cost_of(document: Document) -> _C.Cost:
     return _C.Cost.from_json(_text(document))
 
 
-def document_of_cost(cost: _C.Cost) -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(cost.to_json())
-    return document
-
-
-def _key(each: Field[Any]) -> str:
-    """Returns the field's name in documents."""
-    return str(each.metadata.get("key", each.name))
+@cache
+def _fields_of(kind: type[Any]) -> list[tuple[str, str, Any]]:
+    """Returns of each field of a dataclass its name, its key in documents, and its type."""
+    hints = get_type_hints(kind)
+    return [(each.name, each.metadata.get("key", each.name), hints[each.name]) for each in fields(kind)]
 
 
 def document_of(value: Any) -> Any:
     """Returns the value as the planners take it: dataclasses become mappings without the fields that are None."""
     if isinstance(value, _C.Cost):
-        return document_of_cost(value)
-    if is_dataclass(value):
-        found = {_key(each): getattr(value, each.name) for each in fields(value)}
+        return json.loads(value.to_json())
+    if is_dataclass(value) and not isinstance(value, type):
+        found = {key: getattr(value, name) for name, key, _ in _fields_of(type(value))}
         return {key: document_of(each) for key, each in found.items() if each is not None}
     if isinstance(value, Mapping):
         return {key: document_of(each) for key, each in value.items()}
@@ -91,9 +89,7 @@ def document_of(value: Any) -> Any:
 
 def record_of(kind: type[Record], document: Document) -> Record:
     """Returns the dataclass with the fields that the document has."""
-    hints = get_type_hints(kind)
-    found = {each.name: _key(each) for each in fields(cast(Any, kind))}
-    return kind(**{name: _converted(hints[name], document[key]) for name, key in found.items() if key in document})
+    return kind(**{name: _converted(hint, document[key]) for name, key, hint in _fields_of(kind) if key in document})
 
 
 def _converted(hint: Any, value: Any) -> Any:
