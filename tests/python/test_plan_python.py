@@ -12,7 +12,6 @@ from atoll import _C
 from atoll.plan import (
     BatchComparison,
     Cost,
-    FleetPlans,
     InferencePlans,
     InferenceRequest,
     LayerPlan,
@@ -69,8 +68,6 @@ def answers(model: Path) -> dict[str, tuple[type, dict[str, Any]]]:
         "trace": {"bin_seconds": 1.0, "up": [1e7, 1e5]}, "search_seconds": 0.1,
         "replay": [{"policy": "auto", "guard": True, "forecast": "last", "each": True}, {"policy": "local"}],
     }  # fmt: skip
-    profile = json.loads((ROOT / "tests/data/intradp/profiles/nsdi25_VGG19_BN.json").read_text())
-    robots = {"profile": profile, "link": {"up": 5e6}, "count": 2}
     return {
         "batches": (BatchComparison, _C.explain_batches({"ranks": ranks, "batch": 64})),
         "layers": (LayerPlan, layers),
@@ -78,7 +75,6 @@ def answers(model: Path) -> dict[str, tuple[type, dict[str, Any]]]:
         "no layers": (LayerPlan, infeasible()),
         "step": (Simulation, documents.simulate({**step, "timeline": True})),
         "inference": (InferencePlans, documents.plan_operators(asked)),
-        "fleet": (FleetPlans, documents.plan_fleet({"robots": [robots], "search_seconds": 0.1})),
     }
 
 

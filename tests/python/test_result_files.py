@@ -12,7 +12,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "docs" / "results"
-DOCUMENT: dict[str, Any] = {"scenario": "one", "commit": "c0ffee", "rows": [{"name": "a", "samples": [1 / 3] * 40, "median": 1 / 3}]}
+DOCUMENT: dict[str, Any] = {
+    "scenario": "one",
+    "commit": "c0ffee",
+    "rows": [{"name": "a", "samples": [1 / 3] * 40, "median": 1 / 3}],
+}
 
 
 @pytest.fixture

@@ -46,9 +46,7 @@ def test_a_public_module_lists_its_names(path: str) -> None:
 
 def test_the_compiled_module_has_nothing_for_tests_alone() -> None:
     """What only tests call is in tests/pytorch/testing_module.cpp."""
-    offered = {
-        node.name for node in module("_C.pyi").body if isinstance(node, ast.ClassDef | ast.FunctionDef)
-    }
+    offered = {node.name for node in module("_C.pyi").body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
     text = "\n".join(path.read_text() for path in (ROOT / "python/atoll").rglob("*.py"))
     used = set(re.findall(r"\b_C\.(\w+)", text))
     returned = {"RedisJob"}  # by redis_jobs

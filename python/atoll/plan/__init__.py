@@ -32,18 +32,14 @@ from atoll.plan.batches import (
     plan_batches,
 )
 from atoll.plan.inference import (
-    FleetPlans,
-    FleetRequest,
     InferencePlans,
     InferenceRequest,
     LinkRates,
     LinkTrace,
     Replay,
     RobotPower,
-    Robots,
     forecasts,
     inference_policies,
-    plan_fleet,
     plan_inference,
     read_model,
 )
@@ -51,11 +47,10 @@ from atoll.plan.layers import Devices, Item, LayerPlan, LayerRequest, Link, Tie,
 from atoll.plan.steps import Simulation, schedule_actions, simulate, step_of_layers, write_trace
 
 __all__ = [
-    "AdapterOptions", "BatchComparison", "BatchPlan", "BatchRequest", "Cost", "Decision", "Devices", "FleetPlans",
-    "FleetRequest", "InferencePlans", "InferenceRequest", "Item", "LayerPlan", "LayerRequest", "Link", "LinkRates",
+    "AdapterOptions", "BatchComparison", "BatchPlan", "BatchRequest", "Cost", "Decision", "Devices", "InferencePlans", "InferenceRequest", "Item", "LayerPlan", "LayerRequest", "Link", "LinkRates",
     "LinkTrace", "MembershipAdvice", "Network", "Observation", "PlanAdapter", "PlanChange", "Rank", "Replay",
-    "RobotPower", "Robots", "Simulation", "Tie", "Window", "advise_membership", "batch_policies", "compare_policies",
+    "RobotPower", "Simulation", "Tie", "Window", "advise_membership", "batch_policies", "compare_policies",
     "draw", "evaluate_batches", "fit_cost", "forecasts", "index_hash", "inference_policies", "permutation",
-    "plan_batches", "plan_fleet", "plan_inference", "plan_layers", "price_layers", "read_model", "schedule_actions",
+    "plan_batches", "plan_inference", "plan_layers", "price_layers", "read_model", "schedule_actions",
     "simulate", "step_of_layers", "write_trace",
 ]  # fmt: skip

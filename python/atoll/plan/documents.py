@@ -27,11 +27,6 @@ def plan_operators(request: Document) -> dict[str, Any]:
     return _answered(_C.plan_operators, {**request, "model": _with_profile_as_text(request.get("model"))})
 
 
-def plan_fleet(request: Document) -> dict[str, Any]:
-    robots = [_with_profile_as_text(each) for each in request.get("robots", [])]
-    return _answered(_C.plan_fleet, {**request, "robots": robots})
-
-
 def simulate(plan: Document) -> dict[str, Any]:
     return _answered(_C.simulate, plan)
 

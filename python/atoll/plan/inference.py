@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Divides an inference between a robot and a server, or those of several robots that share one
-(docs/plan-infer.md)."""
+"""Divides an inference between a robot and a server (docs/plan-infer.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from atoll.plan.documents import Document, document_of, record_of
 
 @dataclass(frozen=True)
 class LinkRates:
-    """The link of a robot, as if it were alone."""
+    """The link of a robot."""
 
     up: float
     """Bytes per second."""
@@ -205,102 +204,6 @@ class InferencePlans:
     replay: list[Replayed] | None = None
 
 
-@dataclass(frozen=True)
-class Robots:
-    """Equal robots that share a server and a radio with others."""
-
-    profile: Document
-    """A published profile: the content of its file."""
-    link: LinkRates
-    count: int | None = None
-    input_bytes: int | None = None
-    period: float | None = None
-    """Seconds from frame to frame; by default the next comes when the last is done."""
-    first: float | None = None
-
-
-@dataclass(frozen=True)
-class FleetRequest:
-    """Robots, and how they share a server and a radio. What is None has the planner's default."""
-
-    robots: Sequence[Robots]
-    airtime: float | None = None
-    """The share of the radio's time that they have."""
-    turns: int | None = None
-    """Models that the server computes at once."""
-    patience: float | None = None
-    """Seconds for which a turn is kept while the server waits for rows."""
-    objective: str | None = None
-    """total (default) or worst."""
-    joule_seconds: float | None = None
-    """Seconds that a joule counts as."""
-    seconds: float | None = None
-    """Of each simulation."""
-    simulations: int | None = None
-    rounds: int | None = None
-    seed: int | None = None
-    search_seconds: float | None = None
-
-
-@dataclass(frozen=True)
-class RobotUse:
-    """What one robot does: its plan by number and kind, and means over its frames."""
-
-    plan: int
-    kind: str
-    frames: int
-    seconds: float
-    p95: float
-    joules: float
-    frame_wait: float
-    radio_wait: float
-    turn_wait: float
-
-
-@dataclass(frozen=True)
-class FleetPlan:
-    """What one policy does: local, selfish, aware or distributed. Seconds and joules are sums over robots."""
-
-    policy: str
-    seconds: float
-    joules: float
-    value: float
-    """The objective."""
-    is_optimum: bool
-    simulations: int
-    robots: list[RobotUse]
-    settled: int | None = None
-    """Of distributed: the first round after which no session changes its plan."""
-    rounds: list[float] | None = None
-    """The sum of the robots' mean seconds, by round."""
-
-
-@dataclass(frozen=True)
-class RobotPlan:
-    """A plan that a robot may choose."""
-
-    policy: str
-    seconds: float
-    joules: float
-
-
-@dataclass(frozen=True)
-class RobotPlans:
-    """All of them."""
-
-    model: str
-    plans: list[RobotPlan]
-
-
-@dataclass(frozen=True)
-class FleetPlans:
-    """The plans of all policies."""
-
-    bound: float
-    policies: list[FleetPlan]
-    robots: list[RobotPlans]
-
-
 def inference_policies() -> list[str]:
     return _C.operator_policies()
 
@@ -321,9 +224,3 @@ def plan_inference(request: InferenceRequest) -> InferencePlans:
     """Returns what each policy would do with an inference. Raises ValueError that names what is wrong with the
     request."""
     return record_of(InferencePlans, documents.plan_operators(document_of(request)))
-
-
-def plan_fleet(request: FleetRequest) -> FleetPlans:
-    """Returns what each policy would do with the inferences of several robots. Raises ValueError that names what is
-    wrong with the request."""
-    return record_of(FleetPlans, documents.plan_fleet(document_of(request)))

@@ -11,7 +11,6 @@ import torch
 from testing import testing
 
 
-
 @dataclass
 class Call:
     """A call of `op`, whose output must be computable in parts along the dimensions `local`."""

@@ -81,8 +81,11 @@ UNLIKE: list[tuple[Options, Options, str]] = [
     ({}, {"drop_last": True}, "drop_last differs"),
     ({}, {"policy": "equal"}, 'policy differs: "minmax" on rank 0; "equal" on rank 1'),
     (fixed(1, 2), fixed(2, 1), r"shares differs: \[1.0, 2.0\] on rank 0; \[2.0, 1.0\] on rank 1"),
-    ({}, {"settings": atoll.training.Settings(measure=False, update_interval=7)},
-     "settings.update_interval differs: 50 on"),
+    (
+        {},
+        {"settings": atoll.training.Settings(measure=False, update_interval=7)},
+        "settings.update_interval differs: 50 on",
+    ),
     (replay(4, 20), replay(20, 4), 'settings.replay differs: "1 plans'),
     ({}, {"elements": len}, "elements differs"),
     ({"policy": "equal"}, {"policy": "equal", "model": None}, "model differs"),
