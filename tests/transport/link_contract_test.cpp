@@ -7,6 +7,8 @@
 #include <random>
 #include <thread>
 
+#include "tests/support/error_of.h"
+
 namespace atl::test {
 
 using transport::Bell;
@@ -348,14 +350,7 @@ TEST_P(LinkContract, WrongFramesAreRefusedAndHarmNothing) {
   run([](Peer& peer) {
     Channel& channel = peer.channel();
     send_numbered(peer, channel, 1, 10);
-    const auto kind_of = [](const auto& call) {
-      try {
-        call();
-      } catch (const Error& error) {
-        return error.kind();
-      }
-      return ErrorKind::kInternal;
-    };
+    const auto kind_of = [](const auto& call) { return error_of(call).kind(); };
     const auto large = pattern(1, channel.max_payload() + 1);
     EXPECT_EQ(kind_of([&] { channel.try_send(numbered_header(1, large.size()), large); }), ErrorKind::kInvalidArgument);
     EXPECT_EQ(kind_of([&] { channel.try_send(numbered_header(1, 9), pattern(1, 10)); }), ErrorKind::kInvalidArgument);
