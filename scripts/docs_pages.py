@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the C++ headers, generated from their comments whenever the site is built (a hook of mkdocs)."""
+"""The page of the C++ headers, generated from their comments whenever the site is built, and links to sources, which the
+site does not hold, as plain text (hooks of mkdocs)."""
 
 import re
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ The namespace is `atl`. Below are the headers to begin with, each declaration wi
 code; then all that are installed.
 """
 COMMENT = re.compile(r"^\s*///\s?(.*)$")
+TO_SOURCES = re.compile(r"\[([^\]]*)\]\((?:\.\./)+(?:bench|examples|python|scripts|src|tests)/[^)]*\)")
 _SKIPPED = ("private:", "#", "namespace", "}")
 
 
@@ -94,3 +96,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     files.append(File.generated(config, PAGE, content=page()))
     return files
+
+
+def on_page_markdown(markdown: str, **_given: Any) -> str:
+    return TO_SOURCES.sub(r"\1", markdown)

@@ -42,6 +42,7 @@ TEST(Apportion, BoundsBindAndTheOthersShareTheRest) {
   EXPECT_EQ(apportion(std::vector<double>{1, 0, 0}, 30, capped), (Batches{10, 10, 10}));
 }
 
+// Proves P-3.
 TEST(Apportion, KeepsSumBoundsAndQuotas) {
   Dice dice(21);
   int planned = 0;

@@ -58,6 +58,7 @@ TEST(Permutation, HoldsEachNumberOnce) {
 }
 
 // Promised to users: a change here changes the order of samples of their runs.
+// Proves P-1.
 TEST(Permutation, IsTheSameEverywhere) {
   EXPECT_EQ(permutation(10, 0, 0), (Values{7, 0, 2, 4, 8, 9, 6, 3, 1, 5}));
   EXPECT_EQ(permutation(10, 42, 7), (Values{7, 9, 8, 1, 0, 4, 3, 5, 2, 6}));

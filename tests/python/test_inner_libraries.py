@@ -183,6 +183,7 @@ def test_with_libraries(libraries: Ranks, job: Any) -> None:
     libraries.run(job)
 
 
+# Proves C-1 and C-2.
 def test_all_ranks_hold_the_same_bits(libraries: Ranks) -> None:
     first, *others = libraries.run(all_hold_the_same_bits)
     assert all(other == first for other in others)

@@ -220,6 +220,7 @@ def compute_between(rank: int) -> None:
 JOBS = [reduce_everything, move_everything, send_round, exchange_much, mix_layouts, compute_between]
 
 
+# Proves D-2.
 @pytest.mark.parametrize(("mixed", "job"), crossed(MIXTURES_BY_NAME, JOBS), indirect=["mixed"])
 def test_every_operation(mixed: Ranks, job: Any, request: pytest.FixtureRequest) -> None:
     if job is exchange_much and "gloo" in request.node.name and torch.__version__ < "2.12":
@@ -248,6 +249,7 @@ def compare_training(rank: int) -> list[torch.Tensor]:
     return found
 
 
+# Proves D-1.
 def test_training_gives_the_bits_of_cpus(mixed: Ranks) -> None:
     first, *others = mixed.run(compare_training)
     for other in others:
@@ -282,6 +284,7 @@ def issue_while_capturing(rank: int) -> None:
         _sim.pretend_capturing(False)
 
 
+# Proves D-9.
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="torch 2.11 cannot be asked whether a stream is captured")
 def test_graph_capture_is_refused() -> None:
     ranks = Ranks(2, ["A", "B"], None, ["cpu", "sim"])
@@ -302,6 +305,7 @@ def issue_to_a_slow_device(rank: int, count: int) -> float:
     return issued
 
 
+# Proves D-3.
 def test_issuing_does_not_wait_for_the_device(mixed: Ranks) -> None:
     mixed.run(issue_to_a_slow_device, 1000)
     # The copy to the host alone takes 0.4 s; a busy machine may hold up one of several.

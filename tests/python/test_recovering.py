@@ -79,6 +79,7 @@ def check_training(outcome: Outcome, ranks: list[int], epochs: int = 2, kind: st
         check_close(own, net, LIMITS[kind])
 
 
+# Proves E-7.
 def test_ranks_are_lost_in_each_phase_of_a_step(tmp_path: Path) -> None:
     """Ranks die one after another until a single one is left: in the forward pass, in the all_reduce, and in the
     optimizer's step after all others have done theirs. In between, rank 0's all_reduce fails although that of others
@@ -148,6 +149,7 @@ def test_one_dies_and_one_is_behind_in_the_same_step(tmp_path: Path) -> None:
     assert outcome.of("done", rank=1, step=2)
 
 
+# Proves E-7.
 @pytest.mark.verify
 def test_ranks_die_while_others_regroup(tmp_path: Path, store: list[str]) -> None:
     faults = [

@@ -94,6 +94,7 @@ def test_a_server_that_comes_back_without_its_keys(servers: list[RedisServer], t
             waiting.result(20)
 
 
+# Proves S-7.
 def test_a_server_that_comes_back_with_old_keys(servers: list[RedisServer], tmp_path: Path) -> None:
     server = start(servers, tmp_path)
     store = store_of(server.url("job=train"), 20)

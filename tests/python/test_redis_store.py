@@ -179,6 +179,7 @@ def test_prefixes_keep_apart(store: dist.Store) -> None:
     assert (one.get("key"), two.get("key")) == (b"1", b"2")
 
 
+# Proves S-9.
 def test_jobs_keep_apart(server: RedisServer) -> None:
     one, two = (atoll.RedisStore(server.url(f"job=apart{number}")) for number in (1, 2))
     one.set("key", "1")

@@ -99,6 +99,7 @@ def test_unequal_islands_reduce_together(tmp_path: Path) -> None:
     ]
 
 
+# Proves S-4.
 def test_without_islands_it_is_torchrun(tmp_path: Path) -> None:
     script(tmp_path, TELL)
     paths = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -129,6 +130,7 @@ signal.pause()
 """
 
 
+# Proves S-1.
 def test_the_first_failure_is_reported_first(tmp_path: Path) -> None:
     """Rank 0 fails because rank 2 did, before the launcher looks, so only the times of their ends distinguish them."""
     os.mkfifo(tmp_path / "fifo")
@@ -192,6 +194,7 @@ os.write(1, b"last")
 """
 
 
+# Proves S-3.
 def test_lines_are_neither_torn_nor_lost(tmp_path: Path) -> None:
     done = atoll("run", "--island=a:2", "--island=b:1", script(tmp_path, NOISE))
     assert done.returncode == 0

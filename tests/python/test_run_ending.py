@@ -45,6 +45,7 @@ def wait_script(tmp_path: Path) -> Path:
     return path
 
 
+# Proves S-2.
 @pytest.mark.parametrize("number", [signal.SIGINT, later(signal.SIGTERM)])
 def test_a_signal_ends_everything(number: signal.Signals, folder: Path, wait_script: Path) -> None:
     with launched("--island=a:2", "--island=b:1", wait_script) as job:
@@ -83,6 +84,7 @@ def test_a_second_signal_leaves_nothing(folder: Path, wait_script: Path) -> None
     assert list(folder.iterdir()) == []
 
 
+# Proves S-1.
 def test_a_failure_ends_what_the_others_started(folder: Path, tmp_path: Path) -> None:
     source = WAIT.replace("\nsignal.pause()", "\nif os.environ['RANK'] == '0': sys.exit(4)\nsignal.pause()", 1)
     (tmp_path / "fail.py").write_text(source)
@@ -98,6 +100,7 @@ def recorded(ranks: int) -> jobs.Job:
     return found
 
 
+# Proves S-2.
 def test_ranks_die_with_their_launcher(folder: Path, wait_script: Path) -> None:
     with launched("--island=a:2", wait_script) as job:
         job.wait_for("ready", 2)

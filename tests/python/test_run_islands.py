@@ -45,6 +45,7 @@ def test_agreeing_number() -> None:
     assert ranks_of("a:0-1+4", "b:2-3", local_ranks=5) == {"a": (0, 1, 4), "b": (2, 3)}
 
 
+# Proves S-5.
 @given(st.permutations(range(9)), st.lists(st.integers(1, 8), max_size=4), st.data())
 def test_every_rank_is_in_one_island(order: list[int], cuts: list[int], data: st.DataObject) -> None:
     """Any partition, with each part written as a count or as ranks."""

@@ -17,6 +17,7 @@ from atoll.launch.output import STDERR, STDOUT, Copy, Output
 from launching import eventually
 
 
+# Proves S-3.
 @given(st.lists(st.binary(max_size=12).map(lambda text: text.replace(b"\r", b"")), max_size=12))
 def test_lines_come_whole_however_they_are_cut(pieces: list[bytes]) -> None:
     lines = Lines(b"> ")

@@ -103,6 +103,7 @@ class Crash(BaseException):
     """Stands for the end of the process."""
 
 
+# Proves E-5.
 @pytest.mark.parametrize("at", ["torch.save", "os.fsync", "os.replace"])
 @pytest.mark.parametrize("crash", [True, False])
 def test_a_fault_while_it_is_written(
@@ -195,6 +196,7 @@ def forbid(file: Path) -> None:
     file.mkdir()
 
 
+# Proves E-5.
 @pytest.mark.parametrize(
     "damage",
     [cut, flip, lengthen, replace_by_torch, rename_another, forbid, lambda file: file.write_bytes(b"")],
@@ -241,6 +243,7 @@ class Evil:
         return os.mkdir, ("evil",)
 
 
+# Proves E-6.
 def test_code_is_neither_saved_nor_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     _, place, saved = make(tmp_path)

@@ -110,6 +110,7 @@ def compare_training() -> None:
             assert torch.equal(a, b), (a - b).abs().max()
 
 
+# Proves M-3.
 def test_training_gives_the_cpus_bits(host: Host) -> None:
     host.run(compare_training)
 
@@ -134,6 +135,7 @@ def test_copies_of_every_layout(host: Host) -> None:
     host.run(copy_every_way)
 
 
+# Proves M-2.
 def test_host_code_cannot_touch_device_memory() -> None:
     program = "import ctypes, torch, atoll.sim; ctypes.string_at(torch.ones(4, device='sim').data_ptr(), 16)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == -signal.SIGSEGV
@@ -236,6 +238,7 @@ def run_too_much() -> tuple[bool, bool]:
     return quiet, atoll.sim.oversubscribed()
 
 
+# Proves M-4.
 def test_a_device_faster_than_this_machine_says_so() -> None:
     with Host(ATOLL_SIM_SPEED="1e6") as fast:
         assert fast.run(run_too_much) == (False, True)

@@ -35,6 +35,7 @@ def test_results_are_those_of_the_reference(request: pytest.FixtureRequest, rank
     request.getfixturevalue(ranks).run(simccl_suite.ALL[name])
 
 
+# Proves M-5.
 @pytest.mark.parametrize("name", ["gathers", "coalesced", "messages"])
 def test_delays_and_reordering_change_no_result(shaken: Ranks, name: str) -> None:
     shaken.run(simccl_suite.ALL[name])

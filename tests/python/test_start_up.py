@@ -145,6 +145,7 @@ def on_all(size: int) -> list[tuple[list[Any], list[int]]]:
         relay.close()
 
 
+# Proves S-10.
 @pytest.mark.parametrize("size", [1, 2, 3, 8, *map(later, (4, 13, 16))])
 def test_store_round_trips(size: int) -> None:
     levels = (size - 1).bit_length()  # log2, rounded up

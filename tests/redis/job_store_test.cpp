@@ -68,6 +68,7 @@ class RedisJobStore : public testing::Test {
   ServerProcess server_;
 };
 
+// Proves S-6.
 TEST_F(RedisJobStore, AChangeIsMadeOnceWhereverTheConnectionBreaks) {
   const auto direct = open();
   Relay relay(server_.address());
@@ -114,6 +115,7 @@ TEST_F(RedisJobStore, AChangeThatArrivesAfterALaterOneIsNotMade) {
   EXPECT_EQ(std::string(text.begin(), text.end()), "acd");
 }
 
+// Proves S-8.
 TEST_F(RedisJobStore, AServerThatStallsIsAnErrorInTime) {
   const auto store = open();
   server_.signal(SIGSTOP);
@@ -159,6 +161,7 @@ TEST_F(RedisJobStore, ManyThreadsAndClones) {
   EXPECT_EQ(store->add("sum", 0, soon()), 300);
 }
 
+// Proves S-7.
 TEST_F(RedisJobStore, TheKeysAreLostWithAServerThatHasNoData) {
   const auto store = open();
   store->set("key", "value", soon());
@@ -171,6 +174,7 @@ TEST_F(RedisJobStore, TheKeysAreLostWithAServerThatHasNoData) {
   EXPECT_THAT(error_of([&] { store->add("sum", 1, soon()); }).what(), HasSubstr("has lost the keys"));
 }
 
+// Proves S-7.
 TEST_F(RedisJobStore, OlderDataIsNoticed) {
   const auto store = open();
   store->set("key", "value", soon());

@@ -27,6 +27,7 @@ TEST(DeviceMemory, HoldsWhatTheDeviceWrites) {
   EXPECT_EQ(memory.stats().allocated, 1024U + 512U);
 }
 
+// Proves M-2.
 TEST(DeviceMemoryDeathTest, HostCodeCannotTouchIt) {
   DeviceMemory memory(1 << 20);
   auto* const bytes = static_cast<volatile char*>(memory.allocate(8));

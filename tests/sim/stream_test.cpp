@@ -34,6 +34,7 @@ TEST(Stream, WorkRunsInOrderWhoeverRunsIt) {
   EXPECT_TRUE(stream.is_idle());
 }
 
+// Proves M-1.
 TEST(Stream, EventsAreReachedAtTheModelledTimeAndNeverEarlier) {
   Punctuality punctuality;
   Stream stream(punctuality);
@@ -209,6 +210,7 @@ TEST(Stream, WaitsForEventsOfOtherStreams) {
   EXPECT_TRUE(Event().is_reached()) << "an event that was never recorded does not block";
 }
 
+// Proves M-4.
 TEST(Stream, LateWorkIsCounted) {
   Punctuality punctuality;
   {

@@ -147,6 +147,7 @@ TEST_P(LinkContract, AnEndpointMayGoWhileItsPeerWaits) {
   run(leaver, waiter);
 }
 
+// Proves T-4 and T-5.
 TEST_P(LinkContract, AKilledPeerIsLostAtOnceAndItsFramesAreNot) {
   if (!as_processes()) GTEST_SKIP() << "a thread cannot be killed alone";
   const auto survivor = [](Peer& peer) {
@@ -228,6 +229,7 @@ TEST_P(LinkContract, AnIdleLinkStaysUp) {
       });
 }
 
+// Proves T-7.
 TEST_P(LinkContract, StrangersAreRefused) {
   struct Case {
     const char* what;
@@ -297,6 +299,7 @@ TEST_P(LinkContract, AForkedChildDisturbsNothing) {
   });
 }
 
+// Proves T-5.
 TEST_P(LinkContract, DeathIsSeenWhileAForkedChildLives) {
   if (!as_processes()) GTEST_SKIP() << "a thread cannot be killed alone";
   const auto survivor = [](Peer& peer) {

@@ -82,6 +82,7 @@ std::uint64_t fill(Peer& peer, Channel& channel, std::size_t bytes) {
   return count;
 }
 
+// Proves T-1.
 TEST_P(LinkContract, FramesArriveInOrderAndIntact) {
   run([](Peer& peer) {
     Channel& channel = peer.channel();
@@ -119,6 +120,7 @@ TEST_P(LinkContract, ReportsWhatItIs) {
   });
 }
 
+// Proves T-3.
 TEST_P(LinkContract, AFullWindowRefusesUntilAFrameIsPopped) {
   const auto sender = [](Peer& peer) {
     Channel& channel = peer.channel();
@@ -160,6 +162,7 @@ TEST_P(LinkContract, AFrameStaysUntouchedUntilPop) {
   run(sender, receiver);
 }
 
+// Proves T-2.
 TEST_P(LinkContract, AFullChannelDoesNotBlockAnother) {
   const auto sender = [](Peer& peer) {
     Channel& full = peer.channel(0);
@@ -237,6 +240,7 @@ TEST_P(LinkContract, ControlMessagesArriveInOrder) {
   });
 }
 
+// Proves T-2.
 TEST_P(LinkContract, ControlMessagesPassAFullChannel) {
   run([](Peer& peer) {
     fill(peer, peer.channel(), 5000);
@@ -316,6 +320,7 @@ TEST_P(LinkContract, PingPong) {
   });
 }
 
+// Proves T-1.
 TEST_P(LinkContract, RandomSizesBothWaysAtOnce) {
   run([](Peer& peer) {
     constexpr std::uint64_t kFrames = 2000;

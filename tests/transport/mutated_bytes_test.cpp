@@ -134,8 +134,10 @@ void run(const Target& target, const std::vector<Bytes>& seeds, int rounds = 200
 
 TEST(MutatedBytes, Address) { run(fuzz::address, {example().encode(), PeerAddress{}.encode()}); }
 
+// Proves T-10.
 TEST(MutatedBytes, Handshake) { run(fuzz::handshake, {hello(), challenge()}); }
 
+// Proves T-10.
 TEST(MutatedBytes, TcpFrames) {
   Bytes direct = conversation();
   direct.front() = std::byte{255};

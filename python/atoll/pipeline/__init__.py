@@ -1,4 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+#
+# The promises of pipelines, each proven by the tests that docs/promises.md names:
+# E-8: A pipeline gives the stock model's values for any cut of it, bit for bit in the forward pass.
 """Trains a model over unlike devices as a pipeline: stock models are divided into stages by measured time, and trained
 with the schedules of torch.distributed.pipelining.
 

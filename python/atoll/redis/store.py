@@ -1,4 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
+#
+# The promises of stores, each proven by the tests that docs/promises.md names:
+# S-6: A change of a Redis store is made exactly once, wherever the connection breaks.
+# S-7: A Redis server that has lost a job's keys, or has older ones, is an error at the next call.
+# S-8: A store whose server has ended or does not answer is an error soon after the call's time limit, never a hang.
+# S-9: Jobs of different names in one Redis server never see each other's keys.
+# S-10: A rank meets the others of a group in at most log2(n) + 2 calls that wait for the store, with log2 rounded up.
 """A job's store in a Redis server, and its rendezvous for torch.distributed."""
 
 import atexit

@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of planners, each proven by the tests that docs/promises.md names:
+// P-1: A plan is a function of its request and seed: equal ones give the same plan.
+// P-2: No plan is faster than the bound that is stated beside it.
+// P-3: A plan of batches adds up to the global batch and keeps each rank's limits.
+// P-4: No division of a global batch has a shorter predicted step than that of the policy "minmax".
+// P-5: A plan of layers that is marked exact fits every device's memory, and no other plan that fits is faster.
+// P-6: In a plan of operators some side computes each row that is needed.
+// P-7: The policy "auto" for operators is never slower than the best of "local", "offload", "cut" and "stream".
+// P-8: Devices that make a step longer are named, with the faster plan without them.
+// P-9: Where no plan is possible, the answer names changes of the request that make one possible.
+// P-10: By the guard's model, a deadline that the robot alone can meet is met, whatever the plan.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of links, each proven by the tests that docs/promises.md names:
+// T-1: A channel's frames arrive whole, unchanged, once and in order, also when a rail fails; otherwise the channel
+//   fails.
+// T-2: A full channel delays neither another channel nor a control message.
+// T-3: A sender is never more than one window ahead of its receiver; a peer that exceeds its credit fails the link.
+// T-4: Frames that arrived before a link failed can still be read; after them, every call throws the link's error.
+// T-5: The death of a peer's process fails its links within 2 s, even if a child that it has forked lives on.
+// T-6: A peer that falls silent, or whose path does, fails its link within the heartbeat plus 1 s.
+// T-7: A process with another key, job or attempt gets no link, and a recorded handshake cannot be replayed.
+// T-8: Inside TLS nothing that ranks send can be read on the network, and a changed byte is an error that names the
+//   peer.
+// T-9: A killed process leaves no file, no shared memory and no socket behind.
+// T-10: Any bytes that a peer sends or writes are understood, or are a protocol error.
 #pragma once
 
 #include <array>

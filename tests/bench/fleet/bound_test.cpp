@@ -17,6 +17,7 @@ using test::kSharedLink;
 using test::simple_robot;
 
 // For any choice: long runs, in which the start and the end count little.
+// Proves P-2.
 TEST(FleetBound, NoSimulationUndercutsIt) {
   Dice dice(231);
   double closest = HUGE_VAL;

@@ -67,6 +67,7 @@ TEST(BrokenCalls, ACallThatWouldWaitWithoutAThreadIsRefusedWhole) {
   EXPECT_EQ(refused, std::vector<float>(100, 1.0f));
 }
 
+// Proves C-9.
 TEST(BrokenCalls, AMessageWithoutAThreadFailsOnce) {
   std::atomic<int> completions{0};
   std::byte data{};

@@ -294,6 +294,7 @@ TEST(CollectivesSweep, LargeLayouts) {
   }
 }
 
+// Proves C-1.
 TEST(CollectivesSweep, EveryReductionOfEveryType) {
   for (const bool flat : {false, true}) {
     for (const auto* letters : {"A", "AA", "AAA", "AB", "ABA", "AABB"}) {
@@ -334,6 +335,7 @@ TEST(CollectivesSweep, OverTcpBetweenHosts) {
 }
 
 // Random bits: every layout gives the same bits in every run, and with flat reduction all layouts give the same.
+// Proves C-2.
 TEST(CollectivesSweep, FlatReductionHasTheSameBitsOnEveryLayout) {
   constexpr std::size_t kCount = 40001;
   std::vector<float> first;

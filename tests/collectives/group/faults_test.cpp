@@ -46,6 +46,7 @@ struct Wrong {
 
 class Mismatch : public ::testing::TestWithParam<Wrong> {};
 
+// Proves C-4.
 TEST_P(Mismatch, IsNamedOnAllRanks) {
   for (const auto* letters : {"AA", "AAA", "ABA"}) {
     RankOptions options;
@@ -103,6 +104,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Mismatch,
                          [](const auto& param_info) { return param_info.param.name; });
 
 // No rank of a broadcast with two roots waits for a frame that does not come: the frames that no step takes reveal it.
+// Proves C-4.
 TEST(Faults, DifferentRootsAreNamedOnAllRanks) {
   for (const auto* letters : {"AA", "AAA", "ABA", "ABB"}) {
     SCOPED_TRACE(letters);
@@ -122,6 +124,7 @@ TEST(Faults, DifferentRootsAreNamedOnAllRanks) {
   }
 }
 
+// Proves C-5.
 TEST(Faults, DeathIsAnExceptionEverywhere) {
   for (const auto choice : {transport::TransportChoice::kShm, transport::TransportChoice::kTcp}) {
     RankOptions options;
@@ -146,6 +149,7 @@ TEST(Faults, DeathIsAnExceptionEverywhere) {
   }
 }
 
+// Proves C-7.
 TEST(Faults, TimeoutNamesTheMissingRank) {
   RankOptions options;
   options.islands = layout("AAA");
@@ -162,6 +166,7 @@ TEST(Faults, TimeoutNamesTheMissingRank) {
   EXPECT_TRUE(ranks.group(0).error() && ranks.group(1).error());
 }
 
+// Proves C-6.
 TEST(Faults, AbortWakesEveryWaiterOnEveryRank) {
   RankOptions options;
   options.islands = layout("AABB");
@@ -200,6 +205,7 @@ TEST(Faults, LeavingInOrderIsNamedWhenSomebodyStillWaits) {
   EXPECT_EQ(errors[1], "");
 }
 
+// Proves C-8.
 TEST(Faults, BadCallsAreRefusedAndTheGroupGoesOn) {
   RankOptions options;
   options.islands = layout("AA");
@@ -220,6 +226,7 @@ TEST(Faults, BadCallsAreRefusedAndTheGroupGoesOn) {
   });
 }
 
+// Proves C-7.
 TEST(Faults, MonitoredBarrierNamesWhoIsMissing) {
   RankOptions options;
   options.islands = layout("AABB");

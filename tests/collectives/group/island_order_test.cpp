@@ -96,6 +96,7 @@ std::vector<LibraryStep> mixed(const std::vector<LibraryStep>& all, int rank, un
 
 class OneOrder : public ::testing::TestWithParam<std::pair<const char*, transport::TransportChoice>> {};
 
+// Proves D-4.
 TEST_P(OneOrder, OnAllRanksOfAnIsland) {
   RankOptions options;
   options.islands = layout(GetParam().first);
@@ -147,6 +148,7 @@ Ranks three_of_an_island() {
   return Ranks(options);
 }
 
+// Proves D-4.
 TEST(IslandOrder, NoStepComesBeforeAllAreReadyForIt) {
   Ranks ranks = three_of_an_island();
   ranks.run_ok([](Group& group) {

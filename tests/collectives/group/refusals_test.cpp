@@ -39,6 +39,7 @@ struct RefusalCase {
 
 class RefusedOperation : public ::testing::TestWithParam<RefusalCase> {};
 
+// Proves C-8.
 TEST_P(RefusedOperation, EndsOnAllOthersAndTheGroupGoesOn) {
   const RefusalCase& at = GetParam();
   RankOptions options;
@@ -190,6 +191,7 @@ TEST(RefusedOperations, AreNotAllThatAreLeftOut) {
 class RefusedMessage : public ::testing::TestWithParam<std::size_t> {};
 
 // The second of three messages is refused at one end: the others arrive, in order.
+// Proves C-8.
 TEST_P(RefusedMessage, IsTheOnlyOneThatFails) {
   for (const int refusing : {0, 1}) {
     RankOptions options;

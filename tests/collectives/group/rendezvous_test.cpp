@@ -83,6 +83,7 @@ std::vector<Outcome> meet_all(int size, milliseconds timeout, const std::set<int
 
 class Meet : public ::testing::TestWithParam<int> {};
 
+// Proves S-10.
 TEST_P(Meet, TakesLogarithmicallyManyRoundTrips) {
   const int size = GetParam();
   const int levels = std::bit_width(static_cast<unsigned>(size - 1));  // ceil(log2(size))
@@ -129,6 +130,7 @@ TEST(Rendezvous, KeyFromAFileIsNotReplaced) {
 
 class Absent : public ::testing::TestWithParam<int> {};
 
+// Proves C-7.
 TEST_P(Absent, IsNamedOnEveryRankThatCameWithinTheTimeout) {
   constexpr int kSize = 7;
   const milliseconds timeout(3000);

@@ -79,6 +79,7 @@ TEST_P(PointToPointOver, SizesArriveIntactInBothDirections) {
   });
 }
 
+// Proves C-10.
 TEST_P(PointToPointOver, NeverBlocksInTheOrderOfIssue) {
   auto ranks = make("AA");
   ranks.run_ok([](Group& group) {
@@ -100,6 +101,7 @@ TEST_P(PointToPointOver, NeverBlocksInTheOrderOfIssue) {
   });
 }
 
+// Proves C-10.
 TEST_P(PointToPointOver, EqualTagsKeepTheirOrder) {
   auto ranks = make("AB");
   ranks.run_ok([](Group& group) {

@@ -123,6 +123,7 @@ class ReduceSweep : public ::testing::TestWithParam<int> {
   std::size_t shift_ = 0;
 };
 
+// Proves C-3.
 TEST_P(ReduceSweep, EqualsTheReference) {
   const std::vector<Variant> all = variants(dtype());
   std::vector<std::vector<std::byte>> expected;

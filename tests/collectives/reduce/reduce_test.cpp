@@ -114,6 +114,7 @@ TEST(Reduce, Float8E5M2OverflowsToInfinity) {
   EXPECT_EQ(encoded(DataType::kFloat8E5M2, 0x1p-17F), 0x00);
 }
 
+// Proves C-3.
 TEST(Reduce, NarrowFloatsAreRoundedOnce) {
   // 2048 + 1 is a tie in float16: rounding after every addition would lose both ones.
   EXPECT_EQ(folded<std::uint16_t>({.dtype = DataType::kFloat16}, {{0x6800}, {0x3C00}, {0x3C00}})[0], 0x6801);

@@ -56,6 +56,7 @@ TEST(ScheduleMatrix, SmallLayoutsAllSizesAllRoots) {
   }
 }
 
+// Proves C-1.
 TEST(ScheduleMatrix, AllLayoutsOfUpToThreeIslands) {
   std::vector<int> sizes;
   int number = 0;
@@ -202,6 +203,7 @@ TEST(ScheduleMatrix, FiveHundredRanksMeetFewPeers) {
   }
 }
 
+// Proves C-2.
 TEST(Schedule, IsTheSameEveryTime) {
   const Topology topology = Topology::from_labels({"a", "b", "a"});
   for (const Operation operation : test::kOperations) {

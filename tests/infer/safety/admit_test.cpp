@@ -76,6 +76,7 @@ Graph remembering(const Shape& input, const Shape& state, const std::vector<Shap
                  {{input[0], input[1], state[2]}, state, state});
 }
 
+// Proves I-8.
 TEST(Admit, TheElevenCallsThatKernelsDidNotSurvive) {
   // Statistics for one channel instead of six: the kernel would read past them.
   const std::string plain = "aten::_native_batch_norm_legit_no_training";
@@ -236,6 +237,7 @@ TEST(Admit, TheListHasNothingThatWritesReadsOrWaits) {
 }
 
 // No argument, too many, and null for all: these do not fit any operator.
+// Proves I-8.
 TEST(Admit, EveryOperatorLooksAtAllItsArguments) {
   for (const std::string& name : admitted_operators()) {
     for (const std::size_t count : {std::size_t{0}, std::size_t{20}}) {

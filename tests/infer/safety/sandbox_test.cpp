@@ -69,6 +69,7 @@ struct Descriptor {
   int fd;
 };
 
+// Proves I-10.
 TEST(Sandbox, OpensNothing) {
   expect_refused("open", [] { return open("/etc/passwd", O_RDONLY | O_CLOEXEC); });
   expect_refused("/proc", [] { return open("/proc/self/maps", O_RDONLY | O_CLOEXEC); });
@@ -80,6 +81,7 @@ TEST(Sandbox, OpensNothing) {
   EXPECT_TRUE(is_good(status_of([] { return std::fopen("/etc/passwd", "re") == nullptr; })));
 }
 
+// Proves I-10.
 TEST(Sandbox, ReachesNobody) {
   expect_refused("socket", [] { return socket(AF_INET, SOCK_STREAM, 0); });
   expect_refused("unix socket", [] { return socket(AF_UNIX, SOCK_STREAM, 0); });
@@ -92,6 +94,7 @@ TEST(Sandbox, ReachesNobody) {
   expect_refused("listen", [&] { return listen(open_socket.fd, 1); });
 }
 
+// Proves I-10.
 TEST(Sandbox, StartsNoProcess) {
   EXPECT_TRUE(is_killed(status_of([] {
     execl("/bin/true", "/bin/true", static_cast<char*>(nullptr));

@@ -217,6 +217,7 @@ TEST_F(ServeTest, OthersAreToldHowBusyItIs) {
   EXPECT_EQ(robot->expect<wire::Pong>().load, (wire::Load{1, 0, 0, 0}));
 }
 
+// Proves I-9.
 TEST_F(ServeTest, AWorkerThatDiesIsItsClientsLossAlone) {
   options_.device = "crash";
   start();

@@ -34,6 +34,7 @@ class StrangersTest : public ServeTest {
   }
 };
 
+// Proves I-7.
 TEST_F(StrangersTest, WithoutTheKey) {
   start();
   const auto other = transport::Credentials::of_key(as_byte_span("another key of 16 or more bytes"));

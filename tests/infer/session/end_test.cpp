@@ -48,6 +48,7 @@ class SessionEnd : public test::SessionTest {
   }
 };
 
+// Proves I-5.
 TEST_F(SessionEnd, AnInferenceStopsBehindTheOperatorAtHand) {
   const auto runner = std::make_shared<Stepping>();
   Session session(options(""), bundle(), runner);
@@ -66,6 +67,7 @@ TEST_F(SessionEnd, AnInferenceStopsBehindTheOperatorAtHand) {
   EXPECT_EQ(session.report().inferences, 0U);
 }
 
+// Proves I-5.
 TEST_F(SessionEnd, AnInferenceThatWaitsForTheServerStops) {
   ScriptedServer server(credentials_);
   const auto session = this->session(patient(server.address(), 1000s));

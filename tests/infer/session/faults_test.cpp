@@ -48,6 +48,7 @@ class SessionFaults : public SessionTest {
 
 class DyingServer : public SessionFaults, public testing::WithParamInterface<const char*> {};
 
+// Proves I-2.
 TEST_P(DyingServer, Survives) { survives({.dies_at = GetParam()}); }
 TEST_P(DyingServer, SurvivesSilence) { survives({.silent_at = GetParam()}); }
 TEST_P(DyingServer, SurvivesGarbage) { survives({.garbage_at = GetParam()}); }
@@ -82,6 +83,7 @@ TEST_F(SessionFaults, AServerThatNeverAnswersCostsTheGuardOnly) {
   EXPECT_EQ(session->report().link.state, LinkState::kReady);
 }
 
+// Proves I-3.
 TEST_F(SessionFaults, DeadlinesAreKeptWhileTheServerIsStuck) {
   ScriptedServer server(credentials_);
   SessionOptions given = options(server.address());
@@ -149,6 +151,7 @@ TEST_F(SessionFaults, AServerWithAnotherKeyIsRefused) {
 }
 
 // The link is cut, reset, stalled and shaped while inferences run.
+// Proves I-2.
 TEST_F(SessionFaults, AnyLinkGivesRightAnswers) {
   ScriptedServer server(credentials_);
   atl::test::Relay relay(server.address());

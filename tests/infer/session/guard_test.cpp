@@ -125,6 +125,7 @@ TEST(Guard, KnowsWhatRestOfComputes) {
 }
 
 // A robot that starts each step in time and stops at the first that it cannot start in time meets the deadline.
+// Proves I-3.
 TEST(Guard, StoppingInTimeKeepsTheDeadline) {
   Dice dice(22);
   for (int trial = 0; trial < 300; ++trial) {

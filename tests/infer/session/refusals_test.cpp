@@ -56,6 +56,7 @@ class SessionRefusals : public test::SessionTest {
 
 class FinalRefusal : public SessionRefusals, public testing::WithParamInterface<Refusing> {};
 
+// Proves I-4.
 TEST_P(FinalRefusal, EndsTheWaitAtOnce) {
   const auto session = refused(GetParam(), Hedge::kDeadline);
   const auto begin = Clock::now();

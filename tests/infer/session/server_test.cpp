@@ -94,6 +94,7 @@ TEST_F(SessionServer, AnswersComeFromTheServer) {
   EXPECT_EQ(session->report().link.connections, 1U);
 }
 
+// Proves I-6.
 TEST_F(SessionServer, AnyPlanGivesTheSame) {
   start();
   const test::ServedGraph model(layers(0.02));
@@ -147,6 +148,7 @@ TEST_F(SessionServer, ADrainedServerIsFollowedByTheNext) {
   EXPECT_TRUE(is_served(*session, model)) << session->report().json();
 }
 
+// Proves I-2.
 TEST_F(SessionServer, AServerThatIsKilledCostsNoAnswer) {
   start();
   const test::ServedGraph model(layers(0.02));
@@ -172,6 +174,7 @@ TEST_F(SessionServer, AServerThatIsKilledCostsNoAnswer) {
   }
 }
 
+// Proves I-2.
 TEST_F(SessionServer, ALinkThatIsCutAnywhereCostsNoAnswer) {
   start();
   Relay relay(server_->address());

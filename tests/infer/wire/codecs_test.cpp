@@ -54,6 +54,7 @@ ByteVector bits_by_hand(std::size_t element_bytes, const ByteVector& bytes) {
   return packed;
 }
 
+// Proves I-6.
 TEST(Codecs, LosslessOnesGiveBackTheSameBits) {
   Dice dice(4);
   for (const Dtype dtype : kEveryDtype) {

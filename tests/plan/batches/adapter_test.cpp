@@ -149,6 +149,7 @@ TEST(Adapter, NoticesWithinThreeWindowsAndThenWaitsForTwo) {
   EXPECT_LT(adapter.plan().batches[0], before);
 }
 
+// Proves P-1.
 TEST(Adapter, EqualWindowsGiveEqualDecisionsAlsoAfterARestart) {
   for (const char* policy : {"minmax", "kaitian-iterative", "random"}) {
     Dice dice(5);

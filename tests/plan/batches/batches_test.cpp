@@ -42,6 +42,7 @@ void expect_exact(const Instance& instance, int& feasible) {
   }
 }
 
+// Proves P-4.
 TEST(Batches, EqualBruteForce) {
   Dice dice(11);
   int feasible = 0;
@@ -148,6 +149,7 @@ TEST(Batches, SlowRanksStayEmptyWhereTheyMay) {
   EXPECT_EQ(split.batches, (Batches{64, 0}));
 }
 
+// Proves P-9.
 TEST(Batches, ErrorsNameTheWayOut) {
   const Cost cost = Cost::affine(0, 1);
   const auto refused = [](const std::vector<Rank>& ranks, std::int64_t batch) {

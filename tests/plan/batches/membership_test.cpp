@@ -45,6 +45,7 @@ TEST(Membership, TheNetworkCostsWhatTheHeaderSays) {
 }
 
 // Two good devices are faster alone than with a slow one behind a slow bridge, as in the paper's 2G + 1M.
+// Proves P-8.
 TEST(Membership, ADeviceThatCostsMoreThanItBringsIsLeftOut) {
   const auto ranks = three_ranks();
   const Membership slow = membership(ranks, 256, communication_of(two_islands(1e9), 3));

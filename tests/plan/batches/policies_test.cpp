@@ -64,6 +64,7 @@ TEST(Policies, PlansSayWhatTheyCost) {
   EXPECT_EQ(plan_batches(request).distance, 1);
 }
 
+// Proves P-2 and P-3.
 TEST(Policies, NoneBeatsTheBoundAndAllKeepTheirLimits) {
   Dice dice(51);
   int planned = 0;

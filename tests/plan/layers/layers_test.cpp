@@ -93,6 +93,7 @@ LayerRequest any_search(Dice& dice) {
   return request;
 }
 
+// Proves P-2 and P-5.
 TEST(Layers, EqualBruteForceOverReplicasSharesAndMicroBatches) {
   Dice dice(51);
   int feasible = 0;
@@ -137,6 +138,7 @@ TEST(Layers, EqualBruteForceOverReplicasSharesAndMicroBatches) {
   EXPECT_GT(refused, 0);
 }
 
+// Proves P-9.
 TEST(Layers, NearestPlansAreFeasibleAndTheMissingBytesAreSharp) {
   Dice dice(52);
   int infeasible = 0;
@@ -314,6 +316,7 @@ TEST(Layers, ExplainThePublishedPairs) {
   }
 }
 
+// Proves P-8.
 TEST(Layers, SayWhenDevicesOfOneKindAreFaster) {
   LayerRequest request = even_layers(4, {1, 100}, {2, 1}, 8);
   const LayerAnswer answer = plan_layers(request);

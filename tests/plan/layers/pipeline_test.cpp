@@ -64,6 +64,7 @@ void expect_exact(const LayerRequest& request, SeenPipelines& seen) {
   seen.left_out += used != counts ? 1 : 0;
 }
 
+// Proves P-5.
 TEST(LayerPipeline, EqualsBruteForce) {
   Dice dice(41);
   SeenPipelines seen;

@@ -66,6 +66,7 @@ TEST(WeightGame, SimpleOnes) {
 }
 
 // Any plan that may beat the bound is tried: any needs, any regions, streamed, with latency.
+// Proves P-2.
 TEST(FluidBound, NoPlanIsFaster) {
   Dice dice(92);
   int near = 0;

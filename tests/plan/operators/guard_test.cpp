@@ -138,6 +138,7 @@ TEST(Guard, ADeadlineIsKeptWhereItCanBe) {
 
 // For any plan and link: an answer by the deadline where the robot alone would have one; never later than without a
 // guard, but for the local execution of what was stopped; nothing computed for longer than both ways together.
+// Proves P-10.
 TEST(Guard, KeepsTheDeadlineForAnyPlan) {
   Dice dice(321);
   int local = 0;

@@ -55,6 +55,7 @@ bool has_local(const OperatorGraph& graph) {
   return false;
 }
 
+// Proves P-6.
 TEST(OperatorPolicies, GiveValidPlansThatNoBoundForbids) {
   Dice dice(71);
   for (int i = 0; i < 200; ++i) {
@@ -77,6 +78,7 @@ TEST(OperatorPolicies, GiveValidPlansThatNoBoundForbids) {
   }
 }
 
+// Proves P-7.
 TEST(OperatorPolicies, AutoDoesNoHarm) {
   Dice dice(72);
   int split = 0;
@@ -132,6 +134,7 @@ TEST(OperatorPolicies, TensorDividesBySpeed) {
   EXPECT_EQ(plan.shares[6], (Share{{0, 1}, {}}));
 }
 
+// Proves P-1.
 TEST(OperatorPolicies, RandomIsAFunctionOfTheSeed) {
   const Model model = halves(5, 1, 1);
   OperatorOptions options;

@@ -97,6 +97,7 @@ def reduce_on_a_failed_device(me: Me, count: int) -> None:
         me.check_sum(count)
 
 
+# Proves D-5.
 def test_a_device_that_fails_under_the_library(tmp_path: Path) -> None:
     with Job(tmp_path, reduce_on_a_failed_device, "AA", (300_007,), SIM) as job:
         at = max(event.at for event in job.wait_for("running").values())
@@ -128,6 +129,7 @@ def abort_amid_calls(me: Me, rounds: int) -> None:
         me.check_sum(10)
 
 
+# Proves D-5.
 def test_no_result_of_an_aborted_library_is_used(tmp_path: Path) -> None:
     with Job(tmp_path, abort_amid_calls, "AA", (40,), SIM) as job:
         job.wait_for("end")
@@ -182,6 +184,7 @@ def deal_with_a_failure(me: Me) -> None:
         pass  # the program handles the failure: a second exception would be raised here
 
 
+# Proves D-6.
 def test_a_failure_is_raised_once(tmp_path: Path) -> None:
     with Job(tmp_path, deal_with_a_failure, "AA", environment=SIM) as job:
         job.wait_for("end")
@@ -210,6 +213,7 @@ def wait_again_after_the_failure(me: Me) -> None:
         pass  # a second exception would be raised here
 
 
+# Proves D-6.
 def test_waiting_again_after_a_failure_ends(tmp_path: Path) -> None:
     with Job(tmp_path, wait_again_after_the_failure, "AA", environment=SIM) as job:
         job.wait_for("running")

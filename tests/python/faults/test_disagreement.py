@@ -187,6 +187,7 @@ def abort_elsewhere(me: Me, how: str) -> None:
     raise dist.DistBackendError(f"{kind}: {text}")
 
 
+# Proves C-6.
 @pytest.mark.parametrize("how", ["all", "backend"])
 def test_abort_from_another_thread(tmp_path: Path, how: str) -> None:
     with Job(tmp_path, abort_elsewhere, "ABA", (how,)) as job:

@@ -224,6 +224,7 @@ def shared_files(pid: int) -> list[str]:
     return [line for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "/dev/shm/" in line]
 
 
+# Proves T-9.
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     with Job(tmp_path, sum_until_killed, "AAA") as job:
         job.wait_for("running")

@@ -28,6 +28,7 @@ SIM = {"ATOLL_DEVICE": "sim"}
 LIBRARIES = {"gloo": GLOO, "simccl": SIM}
 
 
+# Proves D-7.
 @pytest.mark.parametrize(
     ("victim", "of", "library"), crossed([1, 2], [("AAB", 1), ("AABB", 300_007), ("AAA", 300_007)], LIBRARIES)
 )
@@ -56,6 +57,7 @@ def call_forever(me: Me, count: int) -> None:
             me.tell("running")
 
 
+# Proves D-7.
 @pytest.mark.parametrize(("layout", "library"), crossed(["AAB", "AAA"], LIBRARIES))
 def test_stopped_inside_an_island(tmp_path: Path, layout: str, library: str) -> None:
     """The island's library does not notice, and cannot end operations that wait for that rank."""

@@ -96,6 +96,7 @@ def lose_the_store(me: Me) -> None:
     dist.destroy_process_group()
 
 
+# Proves S-8.
 def test_a_store_that_has_ended(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with Job(tmp_path / "store", serve_store, "A") as server, Job(tmp_path, lose_the_store, "ABA") as job:
@@ -124,6 +125,7 @@ def make_a_group_without_answers(me: Me) -> None:
     me.check_sum()
 
 
+# Proves S-8.
 def test_a_stopped_store(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     with Job(tmp_path / "store", serve_store, "A") as server, Job(tmp_path, make_a_group_without_answers, "AB") as job:

@@ -20,6 +20,7 @@ LONG = 1 << 20
 JOBS = [("AAA", "shm", 1), ("AAA", "tcp", 1), ("ABA", "shm", LONG), ("ABA", "tcp", LONG), ("AABB", "auto", 30_011)]
 
 
+# Proves C-5.
 @pytest.mark.parametrize(("victim", "of"), crossed([0, 1], JOBS))
 def test_killed_during_all_reduce(tmp_path: Path, victim: int, of: tuple[str, str, int]) -> None:
     layout, transport, count = of
@@ -56,6 +57,7 @@ def wait_for_messages(me: Me) -> None:
         dist.barrier()
 
 
+# Proves C-5.
 def test_killed_while_others_wait_for_messages(tmp_path: Path) -> None:
     with Job(tmp_path, wait_for_messages) as job:
         job.wait_for("running")
@@ -89,6 +91,7 @@ def hold_pending_work(me: Me) -> None:
     raise dist.DistBackendError("as it should be")
 
 
+# Proves C-9.
 @pytest.mark.parametrize("layout", ["AAA", "ABA"])
 def test_every_pending_work_and_future_completes_once(tmp_path: Path, layout: str) -> None:
     with Job(tmp_path, hold_pending_work, layout) as job:
@@ -98,6 +101,7 @@ def test_every_pending_work_and_future_completes_once(tmp_path: Path, layout: st
             assert failure.text == "as it should be"
 
 
+# Proves T-6.
 @pytest.mark.parametrize("transport", ["shm", later("tcp")])
 def test_stopped(tmp_path: Path, transport: str) -> None:
     environment = {"ATOLL_HEARTBEAT": "2", "ATOLL_TRANSPORT": transport}

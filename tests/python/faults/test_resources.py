@@ -332,6 +332,7 @@ def shared() -> set[str]:
     return {str(path) for folder in ("/dev/shm", "/dev/mqueue") for path in Path(folder).glob("*atoll*")}
 
 
+# Proves T-9.
 @pytest.mark.parametrize("device", ["cpu", "sim"])
 def test_killed_jobs_leave_nothing(tmp_path: Path, device: str) -> None:
     before = shared()

@@ -131,6 +131,7 @@ def check_mutations(seed: int, rounds: int) -> int:
     return ran
 
 
+# Proves I-8.
 def test_changed_calls_are_refused_or_harmless() -> None:
     assert check_mutations(seed=0, rounds=4) > 100
 

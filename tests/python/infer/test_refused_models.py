@@ -111,6 +111,7 @@ def test_a_model_that_is_too_large(small_server: Serve, net: nn.Module) -> None:
     check(session_of(net, x, small_server.address, small_server.key_file), net, x, "--cache-size")
 
 
+# Proves I-4.
 def test_an_operator_that_is_not_listed(small_server: Serve) -> None:
     x = torch.rand(1, 8)
     net = Unlisted().eval()

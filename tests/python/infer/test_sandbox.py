@@ -49,6 +49,7 @@ PROGRAM = """
 """
 
 
+# Proves I-10.
 def test_pytorch_computes_in_the_sandbox() -> None:
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(Path(testing.__file__).parent)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

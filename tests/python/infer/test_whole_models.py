@@ -135,6 +135,7 @@ def test_what_is_compared_depends_on_the_input(name: str) -> None:
     assert sure.float().mean() > 0.5, "most argmaxes are decided by more than rounding"
 
 
+# Proves I-1.
 @pytest.mark.parametrize(("name", "policy"), crossed(EXAMPLES, POLICIES))
 def test_every_policy(name: str, policy: str) -> None:
     found = case(name)
@@ -142,6 +143,7 @@ def test_every_policy(name: str, policy: str) -> None:
     assert policy != "tensor" or name not in NETWORKS or shared > 0
 
 
+# Proves I-1.
 @pytest.mark.parametrize("name", sampled(EXAMPLES, {"resnet152", "resnet101", "vgg19"}))
 def test_random_plans(name: str) -> None:
     assert sum(map(case(name).check_random, range(PLANS))) > 0

@@ -43,6 +43,7 @@ def stock_models() -> list[Any]:
     ]
 
 
+# Proves E-8.
 @pytest.mark.parametrize(("name", "more"), stock_models())
 def test_any_cut_gives_the_bits_of_the_stock_model(name: str, more: dict[str, Any]) -> None:
     model = initialise(MODELS[name](3, **more), SEED)
@@ -57,6 +58,7 @@ def test_any_cut_gives_the_bits_of_the_stock_model(name: str, more: dict[str, An
             assert torch.equal(stage(model, parts, cut, items)(hidden, **given), expected), cut
 
 
+# Proves E-8.
 @pytest.mark.parametrize(("name", "more"), stock_models())
 def test_gradients_of_any_cut(name: str, more: dict[str, Any]) -> None:
     model = initialise(MODELS[name](3, **more), SEED)

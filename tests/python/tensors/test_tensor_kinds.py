@@ -150,11 +150,13 @@ def on_places(told: bool) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("members", "kind"), rows, indirect=["members"])
 
 
+# Proves D-8.
 @on_places(told=False)
 def test_right_or_refused_by_all(members: Ranks, kind: Kind) -> None:
     check(members, kind, told=False)
 
 
+# Proves D-8.
 @on_places(told=True)
 def test_refused_by_some_is_an_error_on_all(members: Ranks, kind: Kind) -> None:
     check(members, kind, told=True)

@@ -121,6 +121,7 @@ def check_schedule(folder: Path, seed: int) -> None:
     check_close(net, train_alone(EPOCHS, SEED, SAMPLES, BATCH), EXACT)
 
 
+# Proves E-2.
 @pytest.mark.parametrize("seed", [1, later(2)])
 def test_random_schedules(tmp_path: Path, seed: int) -> None:
     check_schedule(tmp_path, seed)

@@ -101,6 +101,7 @@ def train_until_frozen(model: nn.Module, loader: atoll.DataLoader, freezes_at: i
         nn.functional.cross_entropy(model(inputs), targets).backward()
 
 
+# Proves E-4.
 @on_layouts("AA")
 def test_plans_that_differ_are_refused(rank: int, size: int) -> None:
     """Otherwise a rank would keep a plan that others change, or has started again."""

@@ -84,12 +84,14 @@ def each_kind(rank: int, names: list[str], kinds: list[int]) -> None:
 NAMES = [kind.__name__ for kind in KINDS]
 
 
+# Proves E-3.
 @pytest.mark.parametrize("ranks", ["AAA"], indirect=True)
 @pytest.mark.parametrize("name", sampled(NAMES, {"Spectral", "WeightNormed", "Tied", "Writing"}))
 def test_each_model(ranks: Ranks, name: str) -> None:
     ranks.run(each_kind, ["static", "sharded"], [NAMES.index(name)])
 
 
+# Proves E-3.
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)
 @pytest.mark.parametrize("name", [name for name in WRAPPERS if name != "compiled"])
 def test_each_wrapper(ranks: Ranks, name: str) -> None:

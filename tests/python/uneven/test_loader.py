@@ -73,6 +73,7 @@ def check_exactly_once(seen: list[list[int]], samples: int = SAMPLES) -> None:
         assert sorted(itertools.chain(*of_epoch)) == list(range(samples))
 
 
+# Proves E-1.
 @on_layouts(*LAYOUTS)
 def test_trains_as_one_process(rank: int, size: int) -> None:
     reference = train_alone(2, seed=4)

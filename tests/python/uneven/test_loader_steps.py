@@ -130,6 +130,7 @@ def test_batch_norm_over_uneven_and_empty_shares(rank: int, size: int) -> None:
     assert torch.allclose(mine.running_var, theirs.running_var)
 
 
+# Proves E-2.
 @on_layouts("AAA")
 def test_resumes_on_other_ranks(rank: int, size: int) -> None:
     """Two ranks stop in the middle of the second epoch, three continue, then one."""

@@ -37,6 +37,7 @@ def wrapped(**options: object) -> DistributedDataParallel:
     return DistributedDataParallel(network(place=device()), bucket_cap_mb=SMALL_BUCKETS_MB, **options)  # type: ignore[arg-type]
 
 
+# Proves E-1.
 @on_layouts(*LAYOUTS)
 def test_ddp(rank: int, size: int) -> None:
     for optimizer, exact in ((sgd, SGD_EXACT), (adam, ADAM_EXACT)):

@@ -34,6 +34,7 @@ class ChangingPlan:
         return shares, parts[self._rank]
 
 
+# Proves E-2.
 @given(st.integers(1, 200), st.integers(1, 40), st.integers(0, 10**6))
 def test_every_position_once_over_restarts(samples: int, global_batch: int, seed: int) -> None:
     """Runs an epoch in several parts, each with other ranks; a part may end after any step."""

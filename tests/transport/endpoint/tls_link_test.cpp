@@ -67,6 +67,7 @@ struct Tapped {
   Link* links[2] = {};
 };
 
+// Proves T-8.
 TEST(TlsLink, AnEavesdropperReadsNothing) {
   for (const bool tls : {false, true}) {
     Tapped pair(tls_options(0, tls), tls_options(1, tls));
@@ -80,6 +81,7 @@ TEST(TlsLink, AnEavesdropperReadsNothing) {
   }
 }
 
+// Proves T-8.
 TEST(TlsLink, AChangedByteIsAnErrorThatNamesThePeer) {
   for (const auto way : {WireTap::Way::kToTarget, WireTap::Way::kFromTarget}) {
     Tapped pair;

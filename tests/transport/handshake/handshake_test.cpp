@@ -87,6 +87,7 @@ TEST(Handshake, TwoEndsOfOneJobAgree) {
   EXPECT_FALSE(outcome.initiator);
 }
 
+// Proves T-7.
 TEST(Handshake, EveryDifferenceIsRefusedByName) {
   const End a(1);
   End b(2);
@@ -196,6 +197,7 @@ TEST(Handshake, AFlippedBitAnywhereIsNoticed) {
   }
 }
 
+// Proves T-7.
 TEST(Handshake, ARecordedConversationCannotBeReplayed) {
   const End a(1), b(2);
   auto initiator = Handshake::initiator(a.identity(), b.self.id);

@@ -337,6 +337,7 @@ std::size_t sockets_named(const std::string& name) {
 }
 
 // Memory without a name and an abstract socket end with their process: no file system keeps anything.
+// Proves T-9.
 TEST(ShmLink, NothingIsLeftOfAKilledProcess) {
   std::string name;
   std::vector<EndpointOptions> both{test::peer_options(TransportChoice::kShm, 0),

@@ -216,6 +216,7 @@ TEST(ShmRing, WriterRefusesPositionsThatDoNotAddUp) {
   }
 }
 
+// Proves T-10.
 TEST(ShmRing, RandomBytesInTheControlAreaNeverReachOutside) {
   std::mt19937_64 random(7);
   int refused = 0;

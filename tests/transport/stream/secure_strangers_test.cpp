@@ -34,6 +34,7 @@ void expect_refusal(Ends& ends, const std::string& client_says, const std::strin
   EXPECT_TRUE(ends.client.received().empty());
 }
 
+// Proves I-7.
 TEST(Strangers, AnotherKeyIsRefused) {
   Ends ends(key_of(1), key_of(2));
   expect_refusal(ends, "the other end at the-server:1 does not hold this key",

@@ -74,6 +74,7 @@ struct Pair {
   Link* second_link = nullptr;
 };
 
+// Proves T-6.
 TEST(TcpLink, AStalledPathIsNoticedByBothSidesWithinTheHeartbeat) {
   constexpr auto kHeartbeat = 600ms;
   Pair pair(kHeartbeat);
@@ -124,6 +125,7 @@ TEST(TcpLink, AShortStallLosesNothing) {
   EXPECT_EQ(pair.first_observer.failure_count() + pair.second_observer.failure_count(), 0U);
 }
 
+// Proves T-4.
 TEST(TcpLink, ACutPathIsNoticedAtOnceAndWhatArrivedStaysReadable) {
   for (const auto how : {Relay::Cut::kEnd, Relay::Cut::kReset}) {
     Pair pair(10s);

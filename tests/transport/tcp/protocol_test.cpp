@@ -99,6 +99,7 @@ TEST_F(TcpProtocol, AFrameLargerThanTheWindowAllows) {
   expect_protocol_error("exceeds the channel's credit");
 }
 
+// Proves T-3.
 TEST_F(TcpProtocol, MoreFramesThanCredit) {
   open();
   for (std::uint64_t sent = 0; sent <= kRawWindow; sent += tcp::footprint(kRawWindow / 8))

@@ -87,6 +87,7 @@ TEST(TcpRails, TheSmallerNumberOfRailsCounts) {
   wait_until("two rails", [&] { return has(*first.links().front(), "over 2 of 2 rails"); });
 }
 
+// Proves T-1.
 TEST(TcpRails, ARailCutMidTransferLosesNothing) {
   int round = 0;
   for (const auto how : {Relay::Cut::kEnd, Relay::Cut::kReset}) {
@@ -168,6 +169,7 @@ TEST(TcpRails, TheLinkFailsWithItsLastRail) {
   EXPECT_EQ(pair.observers[0].failure_count(), 1U);
 }
 
+// Proves T-6.
 TEST(TcpRails, SilenceOfAllRailsIsNoticedWithinTheHeartbeat) {
   EndpointOptions quick[2] = {railed(0, 2), railed(1, 2)};
   for (auto& each : quick) each.heartbeat = 600ms;

@@ -59,6 +59,7 @@ TEST(Spread, ARailCutAfterAnyByteLosesAndDoublesNothing) {
   EXPECT_GT(cuts, 300U);
 }
 
+// Proves T-1.
 TEST(Spread, AnyCutsAndReconnectionsLoseAndDoubleNothing) {
   for (unsigned seed = 1; seed <= 200; ++seed) {
     SCOPED_TRACE(seed);

@@ -1,4 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of groups, each proven by the tests that docs/promises.md names:
+// C-1: Each element of a result is computed once, by its owner, and copied, so that all ranks hold the same bits.
+// C-2: The same topology, shape and dtype give the same bits in every run; with ATOLL_REDUCE=flat, on every layout too.
+// C-3: One reduction adds half and fp8 types in float32 and rounds the result once.
+// C-4: When ranks call different operations, every rank gets an error that names the operation and the difference.
+// C-5: The death of a rank is an exception on every other rank within 2 s, and the exception names the dead rank.
+// C-6: abort() on any thread wakes every waiter of the group on every rank, with the reason that was given.
+// C-7: Every wait ends by its timeout, and the error names the ranks that are missing.
+// C-8: A call that a rank refuses before it has sent anything ends on all ranks with the reason, and the group
+//   continues.
+// C-9: Every completion is called exactly once, with an error if the group fails first.
+// C-10: Messages never block each other, whatever the order of issue, and messages with equal tags arrive in order.
 #pragma once
 
 #include <chrono>

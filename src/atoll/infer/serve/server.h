@@ -1,4 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of servers, each proven by the tests that docs/promises.md names:
+// I-7: A client without the server's key gets no connection.
+// I-8: A worker runs only calls of listed operators whose arguments and shapes the operator's validator has accepted.
+// I-9: Each client's model runs in a process of its own, whose death costs other clients nothing.
+// I-10: A worker in its sandbox can open no file, reach no network and start no process.
 #pragma once
 
 #include <chrono>

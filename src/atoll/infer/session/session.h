@@ -1,4 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of sessions, each proven by the tests that docs/promises.md names:
+// I-1: A divided answer deviates from the float64 model by at most twice what the undivided float32 model does.
+// I-2: No fault of the link or the server changes an answer or, except with Hedge::kNever, makes an inference fail.
+// I-3: When the server does not answer, this device computes the answer in time for a deadline that it can meet.
+// I-4: A server that will never run the model is reported at once, with the reason; inferences are computed here.
+// I-5: close() ends a running inference after its current operator, or at once if it waits for the server.
+// I-6: Without a lossy codec of the caller's choice, tensors cross the link bit for bit.
 #pragma once
 
 #include <chrono>

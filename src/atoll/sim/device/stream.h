@@ -1,4 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of the simulated device, each proven by the tests that docs/promises.md names:
+// M-1: An event is reached at the modelled time of the work before it, and never earlier.
+// M-2: Host code that touches device memory ends with a segmentation fault.
+// M-3: Training on it gives the CPU's bits.
+// M-4: Work that ends later than modelled is counted, and a device that this machine cannot keep up with says so.
+// M-5: Delays and the order in which its library's operations finish change no result.
 #pragma once
 
 #include <atomic>

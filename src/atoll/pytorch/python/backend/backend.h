@@ -1,4 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// The promises of groups over devices, each proven by the tests that docs/promises.md names:
+// D-1: A training on accelerators of several islands gives the bits of the same training on CPUs.
+// D-2: In one call, each rank's tensors may be on a device of its own kind: results are those of CPUs.
+// D-3: Issuing an asynchronous operation does not wait for the device.
+// D-4: The ranks of an island issue the steps of their library in one order, none before all of its ranks are ready.
+// D-5: A device or library that fails is an exception before any of its wrong values can be used.
+// D-6: A thread that has got the exception of a failed group is not interrupted by a second one.
+// D-7: With a library, too, a rank's death is an exception on all others within 2 s; silence, within the heartbeat plus
+//   1 s.
+// D-8: A tensor of any kind gives the right values or an error on every rank, never wrong values.
+// D-9: Capturing a collective into a graph is an error that says so, and the group continues.
 #pragma once
 
 #include <cstddef>
