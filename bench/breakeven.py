@@ -2,7 +2,6 @@
 """Where a second island stops paying: gradients of different sizes over links of different rates, measured, and what
 `advise_membership` says beforehand. Needs root."""
 
-import json
 import os
 from typing import Any
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the C++ headers, generated from their comments whenever the site is built, and links to sources, which the
-site does not hold, as plain text (hooks of mkdocs)."""
+"""The page of the C++ headers, generated from their comments whenever the site is built, and links to sources, which
+the site does not hold, as plain text (hooks of mkdocs)."""
 
 import re
 from collections.abc import Iterator

@@ -47,10 +47,11 @@ from atoll.plan.layers import Devices, Item, LayerPlan, LayerRequest, Link, Tie,
 from atoll.plan.steps import Simulation, schedule_actions, simulate, step_of_layers, write_trace
 
 __all__ = [
-    "AdapterOptions", "BatchComparison", "BatchPlan", "BatchRequest", "Cost", "Decision", "Devices", "InferencePlans", "InferenceRequest", "Item", "LayerPlan", "LayerRequest", "Link", "LinkRates",
-    "LinkTrace", "MembershipAdvice", "Network", "Observation", "PlanAdapter", "PlanChange", "Rank", "Replay",
-    "RobotPower", "Simulation", "Tie", "Window", "advise_membership", "batch_policies", "compare_policies",
-    "draw", "evaluate_batches", "fit_cost", "forecasts", "index_hash", "inference_policies", "permutation",
-    "plan_batches", "plan_inference", "plan_layers", "price_layers", "read_model", "schedule_actions",
-    "simulate", "step_of_layers", "write_trace",
+    "AdapterOptions", "BatchComparison", "BatchPlan", "BatchRequest", "Cost", "Decision", "Devices",
+    "InferencePlans", "InferenceRequest", "Item", "LayerPlan", "LayerRequest", "Link", "LinkRates", "LinkTrace",
+    "MembershipAdvice", "Network", "Observation", "PlanAdapter", "PlanChange", "Rank", "Replay", "RobotPower",
+    "Simulation", "Tie", "Window", "advise_membership", "batch_policies", "compare_policies", "draw",
+    "evaluate_batches", "fit_cost", "forecasts", "index_hash", "inference_policies", "permutation", "plan_batches",
+    "plan_inference", "plan_layers", "price_layers", "read_model", "schedule_actions", "simulate", "step_of_layers",
+    "write_trace",
 ]  # fmt: skip

@@ -275,7 +275,8 @@ def advise_membership(
 
 
 def fit_cost(points: Sequence[tuple[float, float]]) -> tuple[Cost, float]:
-    """Returns the cost whose shape fits measured pairs of batch and seconds best, and the root mean square of its relative errors."""
+    """Returns the cost whose shape fits measured pairs of batch and seconds best, and the root mean square of its
+    relative errors."""
     return _C.fit_cost(points)
 
 
