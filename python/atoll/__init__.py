@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from atoll import infer, pipeline, plan, training
     from atoll.backend import Options, dump, islands, layout, links, monitored_barrier, print_schedule, time_split
     from atoll.loading.loader import DataLoader
-    from atoll.recovering.job import ElasticTrainer
+    from atoll.recovering.elastic_trainer import ElasticTrainer
     from atoll.redis.store import RedisStore
-    from atoll.saving.saved import Checkpointer
+    from atoll.saving.checkpointer import Checkpointer
     from atoll.vendors import Vendor, register_vendor
     from atoll.vendors import this_device as device
 
 _WHERE = {
-    "Checkpointer": "atoll.saving.saved",
+    "Checkpointer": "atoll.saving.checkpointer",
     "DataLoader": "atoll.loading.loader",
-    "ElasticTrainer": "atoll.recovering.job",
+    "ElasticTrainer": "atoll.recovering.elastic_trainer",
     "Options": "atoll.backend",
     "RedisStore": "atoll.redis.store",
     "Vendor": "atoll.vendors",

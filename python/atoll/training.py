@@ -11,18 +11,18 @@ if TYPE_CHECKING:
     from atoll.loading.sampler import BatchSampler
     from atoll.loading.settings import Settings
     from atoll.packing.gradients import CompressedGradients, compress_gradients
-    from atoll.recovering.job import ElasticTrainer
-    from atoll.saving.saved import Checkpointer
+    from atoll.recovering.elastic_trainer import ElasticTrainer
+    from atoll.saving.checkpointer import Checkpointer
     from atoll.watching.options import Watch
     from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm, merge_batch_norm
     from atoll.weighting.replicas import align_replicas, replica_difference
 
 _WHERE = {
     "BatchSampler": "atoll.loading.sampler",
-    "Checkpointer": "atoll.saving.saved",
+    "Checkpointer": "atoll.saving.checkpointer",
     "CompressedGradients": "atoll.packing.gradients",
     "DataLoader": "atoll.loading.loader",
-    "ElasticTrainer": "atoll.recovering.job",
+    "ElasticTrainer": "atoll.recovering.elastic_trainer",
     "Settings": "atoll.loading.settings",
     "SyncBatchNorm": "atoll.weighting.batch_norm",
     "Watch": "atoll.watching.options",

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from atoll.loading.facts import RankFacts
-from atoll.profiling import power, saved
+from atoll.profiling import power, stored_profiles
 from atoll.profiling.device import DeviceProfile, Measured, drop_gradients, one_step, profile_device, sizes_to_try
+from atoll.profiling.device_memory import fits, memory_used, usable_bytes
 from atoll.profiling.forward import default_forward
 from atoll.profiling.memory import confirmed_cap, optimizer_bytes, predicted_cap
 from atoll.profiling.power import find_meter
-from atoll.profiling.room import fits, memory_used, usable_bytes
 from atoll.weighting.limits import depends_on_batch
 from sim_host import Host
 
@@ -177,16 +177,16 @@ def test_without_counters(tmp_path: Path) -> None:
 def test_profiles_are_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path))
     profile = DeviceProfile("cpu", [Measured(4, 0.25, 10), Measured(8, 0.5)], operations=3.0, cap=9)
-    assert saved.load("name") is None
-    saved.save("name", profile)
-    assert saved.load("name") == profile
+    assert stored_profiles.load("name") is None
+    stored_profiles.save("name", profile)
+    assert stored_profiles.load("name") == profile
     (tmp_path / "profiles" / "name.json").write_text("{")
-    assert saved.load("name") is None, "a broken file is measured again"
+    assert stored_profiles.load("name") is None, "a broken file is measured again"
 
 
 def test_another_model_or_device_is_another_profile(monkeypatch: pytest.MonkeyPatch) -> None:
     def name(width: int, sizes: list[int]) -> str:
-        return saved.fingerprint(torch.nn.Linear(3, width), CPU, sizes, torch.ones(2, 3), 1)
+        return stored_profiles.fingerprint(torch.nn.Linear(3, width), CPU, sizes, torch.ones(2, 3), 1)
 
     names = {name(4, [1, 2]), name(5, [1, 2]), name(4, [1, 3])}
     monkeypatch.setenv("ATOLL_SIM_SPEED", "2")
@@ -211,15 +211,15 @@ def test_a_folder_that_cannot_be_created_is_not_an_error(tmp_path: Path, monkeyp
         raise RuntimeError("Could not determine home directory.")
 
     def lost() -> bool:
-        saved.save("name", DeviceProfile("cpu", [Measured(4, 0.25)]))
-        return saved.load("name") is None
+        stored_profiles.save("name", DeviceProfile("cpu", [Measured(4, 0.25)]))
+        return stored_profiles.load("name") is None
 
     (tmp_path / "file").touch()
     monkeypatch.setenv("ATOLL_CACHE", str(tmp_path / "file" / "folder"))
     assert lost()
     monkeypatch.delenv("ATOLL_CACHE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(saved.Path, "home", no_home)
+    monkeypatch.setattr(stored_profiles.Path, "home", no_home)
     assert lost()
 
 
@@ -244,7 +244,7 @@ def test_another_loss_is_another_profile() -> None:
         model.bias.requires_grad = attributes.pop("trains_bias", True)
         for attribute, value in attributes.items():
             setattr(model, attribute, value)
-        return saved.fingerprint(model, CPU, [1, 2], torch.ones(2, 3), 1, forward=forward)
+        return stored_profiles.fingerprint(model, CPU, [1, 2], torch.ones(2, 3), 1, forward=forward)
 
     sums = [f"sum({one} for row in model(batch) if str(row) not in {{'a', 'b'}})" for one in ("1", "2", "row")]
     forwards = [None, mean_loss, partial(mean_loss), Summed(), compiled("0"), *map(compiled, sums)]

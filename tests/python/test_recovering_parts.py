@@ -12,7 +12,7 @@ from torch import nn
 
 from atoll.launch.supervisor import Heard
 from atoll.loading.exchange import Exchange
-from atoll.recovering.job import ElasticTrainer
+from atoll.recovering.elastic_trainer import ElasticTrainer
 from atoll.recovering.member import Member, post
 from atoll.recovering.notices import END, READY, VOID, Notice, Roster, Seat, answer_key, count_key, notice_key
 from atoll.recovering.replica import Buffers

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from atoll.loading.settings import Settings
-from atoll.watching.board import Board
 from atoll.watching.json_lines import JsonLines
 from atoll.watching.live import PlainLines, TerminalLine, event_line, line_of
 from atoll.watching.options import Watch
 from atoll.watching.prometheus import Prometheus
 from atoll.watching.record import PlanEvent, WindowRecord
+from atoll.watching.tensorboard import Board
 from atoll.watching.watcher import Watchers, watchers
 
 RECORD = WindowRecord(

@@ -33,7 +33,7 @@ def doctor(
     launched = "RANK" in os.environ
     try:
         if launched:
-            from atoll.doctor.board import world_size
+            from atoll.doctor.store_board import world_size
 
             ranks = world_size()
         elif layout:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from atoll.bench.sizes import format_size
-from atoll.doctor import heat
+from atoll.doctor import heat_map
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
 from atoll.doctor.links import MAX_RANKS_FOR_ALL_PAIRS
 
@@ -102,7 +102,7 @@ def _links(document: Document) -> Iterator[Part]:
     if count > MAX_RANKS_FOR_ALL_PAIRS:
         yield f"Half a round trip of 4 bytes, and messages of {sizes}", _pair_list(pairs)
         return
-    delays, rates = heat.latencies(document), heat.rates(document)
+    delays, rates = heat_map.latencies(document), heat_map.rates(document)
     title = "Latency in us: half a round trip of 4 bytes"
     yield title, _matrix(count, lambda a, b: _heat(f"{delays[a, b]:.1f}", delays[a, b], delays, low_is_good=True))
     title = f"Bandwidth in GB/s, row to column, messages of {sizes}"
@@ -110,7 +110,7 @@ def _links(document: Document) -> Iterator[Part]:
 
 
 def _heat(text: str, value: float, of: Mapping[tuple[int, int], float], low_is_good: bool) -> Text:
-    return heat.cell(text, heat.goodness(value, of, low_is_good))
+    return heat_map.cell(text, heat_map.goodness(value, of, low_is_good))
 
 
 def _matrix(count: int, cell: Callable[[int, int], Text]) -> Table:

@@ -15,10 +15,10 @@ from typing import Any
 import torch.distributed as dist
 from rich.console import Console
 
-from atoll.doctor import facts, groups, heat, links, report, schedule, self_test
-from atoll.doctor.board import Board, JobError, open_board
+from atoll.doctor import facts, groups, heat_map, links, report, schedule, self_test
 from atoll.doctor.findings import LEVELS, PROBLEM, WARNING, Finding, judge, ranks_text
 from atoll.doctor.options import Options
+from atoll.doctor.store_board import Board, JobError, open_board
 
 GOOD, PROBLEMS = 0, 1
 STEPS = 10  # at most, that wait for other ranks
@@ -178,7 +178,9 @@ class Examination:
     def write(self) -> int:
         text = json.dumps(self.document, indent=1)
         status = (
-            self.keep("--html", self.options.html_path, heat.html(self.document)) if self.options.html_path else GOOD
+            self.keep("--html", self.options.html_path, heat_map.html(self.document))
+            if self.options.html_path
+            else GOOD
         )
         if self.options.json_path == "-":
             print(text, flush=True)

@@ -14,12 +14,12 @@ from torch import fx
 from torch.export.graph_signature import InputKind, OutputKind
 
 from atoll.infer.arguments import Made, complete, encode, entries
-from atoll.infer.by_memory import STRIDED, refuse_by_memory, steps_of
-from atoll.infer.complaints import changes, line_of, module_of
 from atoll.infer.dtypes import BY_NAME, CHOICE, name_of
 from atoll.infer.errors import ExportError
+from atoll.infer.export_errors import changes, line_of, module_of
 from atoll.infer.folding import Folding
 from atoll.infer.graph import MAX_ARGUMENTS, MAX_DIMENSIONS, MAX_NODES, VERSION, Graph
+from atoll.infer.memory_layouts import STRIDED, refuse_by_memory, steps_of
 
 aten = torch.ops.aten
 _SAME_VALUE = {

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_module
 
-from atoll.infer.complaints import complaint
 from atoll.infer.errors import ExportError
+from atoll.infer.export_errors import complaint
 from atoll.infer.module_copy import copy_of
 from atoll.infer.structure import Structure
 

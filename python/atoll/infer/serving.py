@@ -75,7 +75,7 @@ def serve(
     """Run parts of models for robots, until Ctrl+C.
 
     Robots hold a copy of the key file. Each robot's model runs in a process of its own, without files or network."""
-    from atoll.profiling.saved import folder as cache_folder
+    from atoll.profiling.stored_profiles import folder as cache_folder
 
     _check_device(device)
     options = options_of(

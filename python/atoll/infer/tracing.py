@@ -15,11 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from atoll.infer.bundle import Bundle
+from atoll.infer.capture_lock import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.comparison import compare, compare_orders
-from atoll.infer.complaints import complaint
 from atoll.infer.convert import Converter
 from atoll.infer.default_dtype import refuse_default_dtype
 from atoll.infer.errors import BundleError, ExportError
+from atoll.infer.export_errors import complaint
 from atoll.infer.fast_paths import refuse_fast_paths
 from atoll.infer.hooks import has_own_hooks, refuse_global_hooks, refuse_observers
 from atoll.infer.inputs import Inputs, changes_arguments
@@ -29,7 +30,6 @@ from atoll.infer.placement import Place, device_for
 from atoll.infer.plain_state import plain_state
 from atoll.infer.state import State
 from atoll.infer.structure import Structure
-from atoll.infer.turns import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.watching import Watch
 
 _MAX_ATTEMPTS = 10  # that a torch.export in another thread disturbs

@@ -28,9 +28,9 @@ from atoll.launch.islands import Island, parse_island, place
 from atoll.launch.jobs import JobRecord, WorkerState
 from atoll.launch.output import STDERR, Output
 from atoll.launch.processes import kill_groups, start_time
+from atoll.launch.rank_starts import WORKER, Starts, plan_starts, write_starts
 from atoll.launch.restarts import RESTARTS_OF_ELASTIC_JOBS, Restarts, cause
 from atoll.launch.shrinking import add_options, check_options, run_shrinking
-from atoll.launch.starts import WORKER, Starts, plan_starts, write_starts
 from atoll.launch.supervisor import Hooks
 
 _USAGE_STATUS = 2

@@ -12,14 +12,14 @@ from atoll import _C
 from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts
+from atoll.loading.logged_values import NOTED_NUMBERS, Notes, together
 from atoll.loading.membership import Membership
-from atoll.loading.notes import NOTED_NUMBERS, Notes, together
 from atoll.loading.plans import Plan
 from atoll.loading.policy import Policy
-from atoll.loading.seen import NOT_MEASURED, Seen
 from atoll.loading.settings import Settings
 from atoll.loading.timing import Summary
 from atoll.loading.traffic import UNKNOWN, Shown, Traffic
+from atoll.loading.window_reports import NOT_MEASURED, Seen
 from atoll.profiling.device import DeviceProfile
 from atoll.watching.record import PlanEvent, WindowRecord
 from atoll.watching.watcher import Watchers

@@ -15,21 +15,21 @@ from torch import nn
 
 from atoll import _C
 from atoll._build_info import VERSION
-from atoll.loading.alike import check_alike
 from atoll.loading.arguments import check_counts, check_divided, check_options, check_shares_of_own, shared
 from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
 from atoll.loading.means import StepMeans
 from atoll.loading.planner import Planner
 from atoll.loading.reading import Reading
+from atoll.loading.same_samples import check_alike
 from atoll.loading.settings import Settings
 from atoll.loading.source import Source, source_of
 from atoll.loading.state import STATE_VERSION, check_order, check_position, check_state
 from atoll.loading.windows import Divided, Slice
 from atoll.loading.workers import EndsWithRank
+from atoll.weighting.batch_part import Part
 from atoll.weighting.elements import Total, counted
-from atoll.weighting.part import Part
-from atoll.weighting.turns import Turn
+from atoll.weighting.loader_turns import Turn
 from atoll.weighting.weights import Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."

@@ -4,7 +4,7 @@
 import torch
 import torch.distributed as dist
 
-from atoll.weighting.part import Part
+from atoll.weighting.batch_part import Part
 
 
 class StepMeans:

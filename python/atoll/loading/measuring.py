@@ -12,7 +12,7 @@ from torch import nn
 
 from atoll.loading.exchange import Exchange
 from atoll.loading.settings import Settings
-from atoll.profiling import saved
+from atoll.profiling import stored_profiles
 from atoll.profiling.device import DeviceProfile, profile_device, sizes_to_try
 from atoll.profiling.forward import default_forward
 from atoll.profiling.memory import confirmed_cap, optimizer_bytes, too_small
@@ -36,10 +36,12 @@ def measure(
     ranks_here = hosts.count(_host())
 
     def own() -> tuple[str, dict[str, object]]:
-        return saved.fingerprint(model, device, sizes, batch_of(1), ranks_here, accumulates, settings.forward), {}
+        return stored_profiles.fingerprint(
+            model, device, sizes, batch_of(1), ranks_here, accumulates, settings.forward
+        ), {}
 
     name = exchange.agree("atoll.DataLoader", own, "")  # reading a sample may raise
-    known = saved.load(name) if settings.reuse else None
+    known = stored_profiles.load(name) if settings.reuse else None
     is_known = all(have == [1.0] for have in exchange.numbers([1.0 if known else 0.0]))
     reserve = optimizer_bytes(model) if settings.optimizer_bytes is None else settings.optimizer_bytes
     if known is not None and is_known:
@@ -60,7 +62,7 @@ def measure(
         problem = str(error)
     exchange.refuse(problem)
     if not is_known:
-        saved.save(name, profile)
+        stored_profiles.save(name, profile)
     return profile
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from atoll import _C
 from atoll.loading.plans import Plan
-from atoll.loading.seen import Seen
 from atoll.loading.settings import Settings
+from atoll.loading.window_reports import Seen
 from atoll.plan.documents import cost_of, document_of
 
 PAUSE = 10  # windows until a judged plan is judged again, because links change too

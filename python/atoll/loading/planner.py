@@ -22,9 +22,9 @@ from atoll.loading.replica_check import ReplicaCheck
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes, Summary
 from atoll.loading.windows import parts_needed
+from atoll.profiling.device_memory import memory_used
 from atoll.profiling.forward import Forward, to_device
 from atoll.profiling.isolation import same_random_numbers, without_trace
-from atoll.profiling.room import memory_used
 from atoll.redis import members
 from atoll.weighting.limits import depends_on_batch, warnings_for
 from atoll.weighting.weights import Weights

@@ -16,22 +16,22 @@ from torch import nn
 from atoll._build_info import VERSION
 from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
-from atoll.pipeline.asking import Link, Measured, Wish, plan_of, request_of
-from atoll.pipeline.choosing import best_plan
-from atoll.pipeline.exchanging import under_load
+from atoll.pipeline.exchange_cost import under_load
 from atoll.pipeline.families import parts_of
-from atoll.pipeline.fitting import check_fits
 from atoll.pipeline.initial import Draw, check_rules, without_data
 from atoll.pipeline.items import Parts, check_parts, ties_of
 from atoll.pipeline.losses import Loss
 from atoll.pipeline.measuring import Cost, Example, Measuring
+from atoll.pipeline.memory_fit import check_fits
 from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Plan, check_plan, equal_counts, from_counts, ranks_in_lines
+from atoll.pipeline.plan_choice import best_plan
+from atoll.pipeline.planner_request import Link, Measured, Wish, plan_of, request_of
 from atoll.pipeline.schedules import Kind, schedule_of
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, passes
+from atoll.profiling.device_memory import usable_bytes
 from atoll.profiling.isolation import same_random_numbers
-from atoll.profiling.room import usable_bytes
 
 PlanLike = str | Path | Plan | dict[str, Any] | Sequence[int]
 SIZES = (1, 2, 4, 8)

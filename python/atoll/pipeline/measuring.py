@@ -18,8 +18,8 @@ from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Call, Item, Parts
 from atoll.pipeline.losses import Loss
 from atoll.pipeline.stage import Computing, passes
-from atoll.profiling import saved
-from atoll.profiling.room import fits
+from atoll.profiling import stored_profiles
+from atoll.profiling.device_memory import fits
 
 WARM_UP, STEPS = 2, 5
 VERSION = 2
@@ -66,7 +66,7 @@ class Measuring:
 
     def earlier(self, name: str) -> list[list[Cost]] | None:
         """Returns the measurements of an earlier run with this fingerprint, if any."""
-        text = saved.read(name)
+        text = stored_profiles.read(name)
         try:
             return None if text is None else [[Cost(**cost) for cost in item] for item in text["items"]]
         except (KeyError, TypeError):
@@ -81,7 +81,7 @@ class Measuring:
             if kind not in by_kind:
                 by_kind[kind] = self._measured(number, sizes)
             found.append(by_kind[kind])
-        saved.write(name, {"items": [[asdict(cost) for cost in item] for item in found]})
+        stored_profiles.write(name, {"items": [[asdict(cost) for cost in item] for item in found]})
         return found
 
     def kinds(self) -> list[str]:
@@ -103,7 +103,7 @@ class Measuring:
     def fingerprint(self, sizes: Sequence[int], ranks_here: int) -> str:
         """Returns a text that is equal if a measurement can be reused."""
         facts = {
-            "version": VERSION, **saved.conditions(self._device, ranks_here), "sizes": list(sizes),
+            "version": VERSION, **stored_profiles.conditions(self._device, ranks_here), "sizes": list(sizes),
             "kinds": self.kinds(), "autocast": str(self._computing.autocast),
         }  # fmt: skip
         text = json.dumps(facts, sort_keys=True)

@@ -18,10 +18,10 @@ from atoll.loading.settings import Settings as LoaderSettings
 from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
-from atoll.pipeline.feeding import PipelineWeights, check_batch, check_lengths
 from atoll.pipeline.groups import Groups, holders_of
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, ties_of
+from atoll.pipeline.loader import PipelineWeights, check_batch, check_lengths
 from atoll.pipeline.losses import Loss, loss_of
 from atoll.pipeline.measuring import Example, now
 from atoll.pipeline.packing import Packing

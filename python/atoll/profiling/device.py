@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from atoll.profiling.device_memory import fits, memory_used, peak_bytes, reset_peak
 from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped
 from atoll.profiling.isolation import Trace, uncompiled, without_trace
 from atoll.profiling.power import EnergyMeter
-from atoll.profiling.room import fits, memory_used, peak_bytes, reset_peak
 
 WARM_UP, STEPS = 2, 5
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from atoll.profiling.device import DeviceProfile, drop_gradients, one_step, synchronize, watch
+from atoll.profiling.device_memory import fits, memory_used, usable_bytes
 from atoll.profiling.forward import Forward, computes_alone, to_device, unwrapped
 from atoll.profiling.isolation import without_trace
-from atoll.profiling.room import fits, memory_used, usable_bytes
 
 STATES_PER_PARAMETER = 2  # of Adam
 

@@ -45,7 +45,7 @@ def _makers(watch: Watch, about: Mapping[str, Any]) -> list[Callable[[], Watcher
 
         makers.append(lambda: JsonLines(path))
     if (folder := watch.tensorboard) is not None:
-        from atoll.watching.board import Board
+        from atoll.watching.tensorboard import Board
 
         makers.append(lambda: Board(folder))
     if (port := watch.prometheus) is not None:

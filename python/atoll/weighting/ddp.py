@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll import refusals
-from atoll.weighting.part import Part
+from atoll.weighting.batch_part import Part
 from atoll.weighting.weights import OUTSIDE, Weights, communicates_in_forward
 
 _ENGINE = torch.autograd.Variable._execution_engine

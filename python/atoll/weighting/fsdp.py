@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-from atoll.weighting.part import Part
+from atoll.weighting.batch_part import Part
 from atoll.weighting.weights import Weights
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from atoll.weighting.part import Part, part_of
+from atoll.weighting.batch_part import Part, part_of
 
 OUTSIDE = (
     "a backward pass before the first batch of atoll.DataLoader, or after the last one of an epoch: its gradients have "

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.doctor import heat
+from atoll.doctor import heat_map
 from atoll.report.page import report
 from atoll.report.records import read
 from browser import Browser, program
@@ -64,7 +64,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     finding = {"level": "warning", "what": "pair 0-1 uses tcp, not UCX", "fix": "see ucx_info -d"}
     document = {"ranks": ranks, "links": pairs, "findings": [finding], "problems": 0, "warnings": 1,
                 "verdict": "Atoll: doctor found no problem, 1 warning"}  # fmt: skip
-    texts = {name: report(read(folder / name))[0] for name in (*MADE, *RECORDED)} | {"doctor": heat.html(document)}
+    texts = {name: report(read(folder / name))[0] for name in (*MADE, *RECORDED)} | {"doctor": heat_map.html(document)}
     for name, text in texts.items():
         (folder / f"{name}.html").write_text(text, encoding="utf-8")
     return {name: folder / f"{name}.html" for name in PAGES}

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from atoll.weighting.part import Part
+from atoll.weighting.batch_part import Part
 from atoll.weighting.weights import Weights, weights_of
 from client_ranks import on_layouts
 from support import device, later

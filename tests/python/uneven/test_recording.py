@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.loading.notes import MAX_NAMES, NOTED_NUMBERS, Notes, together
+from atoll.loading.logged_values import MAX_NAMES, NOTED_NUMBERS, Notes, together
 from atoll.report.page import report
 from atoll.report.records import Training, read
 from atoll.watching.options import Watch

@@ -14,8 +14,8 @@ from torch.utils.data import TensorDataset
 
 import atoll
 from atoll.profiling.device import one_step
+from atoll.profiling.device_memory import fits
 from atoll.profiling.forward import default_forward
-from atoll.profiling.room import fits
 from support import Ranks, device, raises, warnings_of_plans
 from training import check_close
 from uneven_training import sgd

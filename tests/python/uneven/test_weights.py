@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm
-from atoll.weighting.part import part_of
+from atoll.weighting.batch_part import part_of
 from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
 from support import device, later

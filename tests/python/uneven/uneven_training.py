@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.weighting.part import Part
+from atoll.weighting.batch_part import Part
 from atoll.weighting.weights import Weights
 from training import CLASSES, FEATURES
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from atoll.loading.exchange import Exchange
-from atoll.pipeline.asking import Link, Measured, classes_of
+from atoll.pipeline.planner_request import Link, Measured, classes_of
 
 _SECONDS = 0.1  # of a burst
 _MIN_ROUNDS, _MAX_ROUNDS, _BURSTS = 3, 32, 3

@@ -10,13 +10,13 @@ import torch
 import torch.distributed as dist
 
 import atoll
-from atoll.pipeline.asking import Link, Measured, Wish, classes_of, plan_of, request_of
-from atoll.pipeline.choosing import with_possible_shares
 from atoll.pipeline.families import parts_of
 from atoll.pipeline.initial import without_data
 from atoll.pipeline.losses import Loss
 from atoll.pipeline.measuring import Cost, Example, Measuring
 from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.pipeline.plan_choice import with_possible_shares
+from atoll.pipeline.planner_request import Link, Measured, Wish, classes_of, plan_of, request_of
 from atoll.pipeline.schedules import KINDS
 from atoll.pipeline.stage import Computing
 from pipeline_models import (

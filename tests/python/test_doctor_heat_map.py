@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from atoll.doctor import findings, heat, report
+from atoll.doctor import findings, heat_map, report
 from atoll.doctor.findings import NOTE, WARNING, Finding, judge
 from atoll.doctor.links import Measured
 
@@ -36,12 +36,16 @@ def some_links() -> list[Measured]:
 
 def test_the_best_is_green_and_the_worst_red() -> None:
     values = {(0, 1): 1.0, (1, 0): 10.0, (0, 2): 100.0}
-    assert [heat.goodness(value, values, low_is_good=False) for value in values.values()] == pytest.approx([0, 0.5, 1])
-    assert [heat.goodness(value, values, low_is_good=True) for value in values.values()] == pytest.approx([1, 0.5, 0])
+    assert [heat_map.goodness(value, values, low_is_good=False) for value in values.values()] == pytest.approx(
+        [0, 0.5, 1]
+    )
+    assert [heat_map.goodness(value, values, low_is_good=True) for value in values.values()] == pytest.approx(
+        [1, 0.5, 0]
+    )
     alike = {(0, 1): 1.0, (1, 0): 1.2}
-    assert heat.goodness(1.0, alike, low_is_good=False) == 1.0
-    assert heat.goodness(0.0, {(0, 1): 0.0, (1, 0): 5.0}, low_is_good=False) == 1.0
-    red, green = (heat.cell("x", good).spans or heat.cell("x", good).style for good in (0.0, 1.0))
+    assert heat_map.goodness(1.0, alike, low_is_good=False) == 1.0
+    assert heat_map.goodness(0.0, {(0, 1): 0.0, (1, 0): 5.0}, low_is_good=False) == 1.0
+    red, green = (heat_map.cell("x", good).spans or heat_map.cell("x", good).style for good in (0.0, 1.0))
     assert red != green
 
 
@@ -59,18 +63,18 @@ def test_a_terminal_shows_colours_and_a_file_none() -> None:
 
 def test_the_page() -> None:
     finding = Finding(WARNING, "TCP inside <one> machine", "unset ATOLL_TRANSPORT").as_json()
-    page = heat.html(document(*some_links(), findings=[finding], warnings=1))
+    page = heat_map.html(document(*some_links(), findings=[finding], warnings=1))
     assert "TCP inside &lt;one&gt; machine. What to do: unset ATOLL_TRANSPORT." in page
     assert page.count('<td style="--heat:60%">9</td>') == 4, "the fastest, each way"
     assert page.count('<td style="--heat:6%">200</td>') == 2, "the latest, both ways"
     assert page.count("<td>-</td>") == 6, "nobody has a link to itself"
     assert "<b>" not in page.partition("<body>")[2].replace("<b></b>", "").replace("<b>To improve: </b>", "")
-    nothing = heat.html(document(ranks=0))
+    nothing = heat_map.html(document(ranks=0))
     assert "Heat map" not in nothing
 
 
 def test_a_large_group_has_the_pairs_that_were_measured() -> None:
-    page = heat.html(document(SHM, ranks=20))
+    page = heat_map.html(document(SHM, ranks=20))
     assert page.count("<td>-</td>") == 2 * (400 - 2)
 
 

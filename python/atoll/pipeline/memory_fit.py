@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from atoll.pipeline.asking import plan_of
 from atoll.pipeline.items import Parts
 from atoll.pipeline.plan import Pipe, Plan, Stage
+from atoll.pipeline.planner_request import plan_of
 from atoll.pipeline.schedules import Kind
 from atoll.plan.documents import plan_layers, price_layers
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes loops over several loaders take turns in weighting one model's gradients."""
 
-from atoll.weighting.part import Part
+from atoll.weighting.batch_part import Part
 from atoll.weighting.weights import Weights
 
 

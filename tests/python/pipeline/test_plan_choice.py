@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 
 import atoll
 from atoll.cli import app
-from atoll.pipeline.asking import ask, plan_of
-from atoll.pipeline.choosing import best_plan, simulated_seconds
+from atoll.pipeline.plan_choice import best_plan, simulated_seconds
+from atoll.pipeline.planner_request import ask, plan_of
 from atoll.pipeline.reporting import verdict, warn_of_one_kind
 from atoll.pipeline.schedules import KINDS
 from pipeline_models import MODELS, SEED, alone, batch, check_same, llama, train_alone, train_together
 from support import Ranks, later, raises
-from test_pipeline_asking import rank, request
+from test_planner_request import rank, request
 
 
 def test_two_pipelines_where_they_are_faster() -> None:

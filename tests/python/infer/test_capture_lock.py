@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from atoll.infer import ExportError, Session, capture, run_graph, turns
+from atoll.infer import ExportError, Session, capture, capture_lock, run_graph
 from atoll.infer.module_copy import copy_of
 
 FAST = {"profile_seconds": 0.0}
@@ -98,7 +98,7 @@ def test_a_trace_of_the_programs_own_can_finish(monkeypatch: pytest.MonkeyPatch)
         export = pool.submit(torch.export.export, other, (X,), strict=False)
         assert other.is_tracing.wait(SECONDS)
         with monkeypatch.context() as patched:
-            patched.setattr(turns, "_MAX_SECONDS", 0.05)
+            patched.setattr(capture_lock, "_MAX_SECONDS", 0.05)
             with pytest.raises(ExportError, match=r"torch\.export has been tracing for"):
                 capture(model, X)
         captured = pool.submit(capture, model, X)
@@ -127,7 +127,7 @@ def test_a_child_forked_amid_a_capture_can_capture() -> None:
     is_held, gate = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with turns.turn():
+        with capture_lock.turn():
             is_held.set()
             gate.wait(SECONDS)
 
@@ -136,7 +136,7 @@ def test_a_child_forked_amid_a_capture_can_capture() -> None:
         assert is_held.wait(SECONDS)
         child = os.fork()
         if child == 0:
-            os._exit(0 if turns._lock.acquire(timeout=0) else 1)
+            os._exit(0 if capture_lock._lock.acquire(timeout=0) else 1)
         gate.set()
         held.result(SECONDS)
     assert os.waitpid(child, 0)[1] == 0

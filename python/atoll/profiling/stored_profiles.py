@@ -16,8 +16,8 @@ from torch import nn
 
 from atoll._processor import processor_name
 from atoll.profiling.device import DeviceProfile
+from atoll.profiling.device_memory import total_bytes
 from atoll.profiling.forward import Forward
-from atoll.profiling.room import total_bytes
 
 VERSION = 2
 SIMULATED = (

@@ -4,8 +4,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from atoll.pipeline.asking import ask, plan_of
 from atoll.pipeline.plan import Plan, nearest_shares
+from atoll.pipeline.planner_request import ask, plan_of
 from atoll.pipeline.schedules import Kind
 from atoll.plan import from_layers
 from atoll.plan.chunks import names_chunks

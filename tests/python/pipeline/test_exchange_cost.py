@@ -8,10 +8,10 @@ import torch
 import torch.distributed as dist
 
 from atoll.loading.exchange import Exchange
-from atoll.pipeline.asking import Link
-from atoll.pipeline.exchanging import _pairs, under_load
+from atoll.pipeline.exchange_cost import _pairs, under_load
+from atoll.pipeline.planner_request import Link
 from support import Ranks
-from test_pipeline_asking import rank as measured
+from test_planner_request import rank as measured
 
 NOTHING = 1e-12  # seconds
 

@@ -248,7 +248,7 @@ def test_code_is_neither_saved_nor_loaded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(tmp_path)
     _, place, saved = make(tmp_path)
     place.at = [Evil()]  # type: ignore[assignment]
-    with pytest.raises(TypeError, match=r"place\['at'\]\[0\] is a test_saved\.Evil: atoll\.Checkpointer writes"):
+    with pytest.raises(TypeError, match=r"place\['at'\]\[0\] is a test_checkpointer\.Evil: atoll\.Checkpointer writes"):
         saved.save()
     files.write(tmp_path, 0, {"items": {"place": Evil()}, "random": None})
     with pytest.raises(ValueError, match="is intact, but does not hold a valid state"):
