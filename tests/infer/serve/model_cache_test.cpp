@@ -43,7 +43,8 @@ class ModelCacheTest : public testing::Test {
     auto upload = cache.begin(hash_of(graph_ + weights), graph_.size(), weights.size());
     upload->add_graph(graph_);
     upload->add_weights(0, as_byte_span(weights));
-    ASSERT_TRUE(upload->is_complete());
+    ASSERT_FALSE(upload->needs_graph());
+    ASSERT_EQ(upload->weights_from(), weights.size());
     upload->finish();
   }
 
@@ -123,7 +124,7 @@ TEST_F(ModelCacheTest, OutOfOrderIsAnError) {
   EXPECT_EQ(kind_of([&] { upload->add_graph("{}"); }), ErrorKind::kProtocol);
   upload->add_graph(graph_);
   EXPECT_EQ(kind_of([&] { upload->add_graph(graph_); }), ErrorKind::kProtocol);
-  EXPECT_FALSE(upload->is_complete());
+  EXPECT_EQ(upload->weights_from(), 0u);
 }
 
 TEST_F(ModelCacheTest, TheLongestUnusedModelsMakeRoom) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "atoll/collectives/describe.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/staging/dtype.h"
 #include "atoll/pytorch/staging/plain_text.h"

@@ -5,6 +5,7 @@
 
 #include "atoll/collectives/refusals.h"
 #include "atoll/pytorch/python/backend/library_failure.h"
+#include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/staging/plain_text.h"
 
 namespace atl::pytorch {
