@@ -75,7 +75,7 @@ def robots_of(name: str, count: int, rate: float) -> dict[str, Any]:
 
 
 def kept(document: dict[str, Any]) -> dict[str, Any]:
-    """Of each robot only the kind of its plan, and no sums by round."""
+    """Returns of each robot only the kind of its plan, and no sums by round."""
     rows = [{**row, "policies": {name: _kinds(each) for name, each in row["policies"].items()}}
             for row in document["rows"]]  # fmt: skip
     return {"rows": rows, "latency": document["latency"]}

@@ -36,7 +36,7 @@ def breakdown(document: Document) -> Document:
 
 
 def rates(document: Document) -> Document:
-    """Of the cuts only both ends and the best one between them."""
+    """Returns of the cuts only both ends and the best one between them."""
     cases = []
     for case in document["cases"]:
         first, *inside, last = case["cuts"]

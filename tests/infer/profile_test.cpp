@@ -47,8 +47,8 @@ TEST(Profile, NamesWhatIsWrong) {
   expect("total is 86401", "/total", 86401);
   expect("total is \"1\"", "/total", "1");
   expect("node 1 of the profile: whole is null", "/nodes/1/2", nullptr);
-  expect("give [fixed, per_row, whole]", "/nodes/0", {1, 2});
-  expect("give [fixed, per_row, whole]", "/nodes/0", "all");
+  expect("which is not [fixed, per_row, whole]", "/nodes/0", {1, 2});
+  expect("which is not [fixed, per_row, whole]", "/nodes/0", "all");
   expect("\"input\" is -2: give -1 to 99999", "/input", -2);
   expect("\"input\" is 4294967299", "/input", 4294967299);
   expect("\"dim\" is 8: give -1 to 7", "/dim", 8);

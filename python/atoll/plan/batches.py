@@ -44,17 +44,17 @@ class BatchRequest:
     policy: str | None = None
     """One of `batch_policies()`; minmax by default."""
     form: str | None = None
-    """Of a policy of BalanceNet: normalised (default) or literal."""
+    """The form of a BalanceNet policy: normalised (default) or literal."""
     shares: Sequence[float] | None = None
-    """Of the policy fixed."""
+    """The shares of the policy fixed."""
     seed: int | None = None
     epoch: int | None = None
     probe: int | None = None
     """The batch of KAITIAN's scores."""
     rounds: int | None = None
-    """Of kaitian-iterative."""
+    """For kaitian-iterative."""
     slowdown: float | None = None
-    """Of energy: how much longer than the shortest a step may be, as a share."""
+    """For energy: how much longer than the shortest a step may be, as a share."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class BatchPlan:
     """Whether no other division is better by the policy's own measure."""
     notes: list[str]
     form: str | None = None
-    """Of a policy of BalanceNet."""
+    """For a policy of BalanceNet."""
     joules_per_sample: float | None = None
 
 
@@ -125,7 +125,7 @@ class Network:
     islands: Sequence[int]
     """The island of each rank, from 0."""
     inside_bytes_per_second: Sequence[float]
-    """Of each island."""
+    """One for each island."""
     bridge_bytes_per_second: float | None = None
     bridge_latency: float | None = None
     overlap: float | None = None

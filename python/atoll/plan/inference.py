@@ -61,11 +61,11 @@ class Replay:
     """Local execution begins at the last moment that still meets the deadline."""
     deadline: float | None = None
     forecast: str | None = None
-    """Of auto: one of `forecasts()`, or oracle."""
+    """For auto: one of `forecasts()`, or oracle."""
     quantile: float | None = None
     sees_every_bin: bool | None = None
     rates: Sequence[float] | None = None
-    """Of other policies: rates for which plans are made; the last bin chooses among them."""
+    """For other policies: rates for which plans are made; the last bin chooses among them."""
     each: bool | None = None
     """Return every inference."""
 
@@ -79,11 +79,11 @@ class InferenceRequest:
     link: LinkRates
     power: RobotPower | None = None
     policies: Sequence[str] | None = None
-    """Of `inference_policies()`; by default all except random."""
+    """Some of `inference_policies()`; by default all except random."""
     deadline: float | None = None
-    """Of the policy energy."""
+    """For the policy energy."""
     chunks: int | None = None
-    """Of the policy stream: parts of the input."""
+    """For the policy stream: parts of the input."""
     seed: int | None = None
     literal: bool | None = None
     """intra-dp and hybrid-parallel as published."""
@@ -124,7 +124,7 @@ class InferencePlan:
     up_bytes: float
     down_bytes: float
     joules: float
-    """Of the robot."""
+    """The robot's."""
     chunks: int
     rows_twice: float
     """Seconds for which the robot computes rows that the server computes too."""
@@ -197,7 +197,7 @@ class InferencePlans:
     bound: InferenceBound
     plans: list[InferencePlan]
     names: list[str] | None = None
-    """Of the operators, if the whole plans were requested."""
+    """The operators', if the whole plans were requested."""
     sensitivity: list[InferencesAtRate] | None = None
     cuts: list[Any] | None = None
     """Each [operator, seconds, up bytes, and busy shares of robot, link, server]."""

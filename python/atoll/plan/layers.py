@@ -88,7 +88,7 @@ class LayerRequest:
     schedule: str | None = None
     """1f1b (default), gpipe, interleaved or zero-bubble."""
     chunks: int | None = None
-    """Of interleaved: ranges on each device."""
+    """For interleaved: ranges on each device."""
     transfers: str | None = None
     """exposed (default) or overlapped."""
     gradients: str | None = None
@@ -111,7 +111,7 @@ class StagePlan:
     device: str
     """The class."""
     number: int
-    """Of the device within the class."""
+    """The number of the device within the class."""
     rank: int
     island: str
     recompute: bool
@@ -143,7 +143,7 @@ class PipelinePlan:
     micro_batches: int
     seconds: float
     period: float
-    """Of the longest stage."""
+    """The longest stage's."""
     fill: float
     """The sum of all stages."""
     ties: float
@@ -195,7 +195,7 @@ class LayerChange:
     micro_batch: int
     pipelines: list[PipelinePlan]
     missing_bytes: float | None = None
-    """Of memory: for each device."""
+    """For memory: one for each device."""
 
 
 @dataclass(frozen=True)
