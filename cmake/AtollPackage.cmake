@@ -7,7 +7,7 @@ install(TARGETS atoll_aten ARCHIVE DESTINATION lib COMPONENT devel)
 foreach(layer core infer json plan transport)
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/src/atoll/${layer} DESTINATION include/atoll COMPONENT devel
           FILES_MATCHING PATTERN "*.h"
-          PATTERN rules EXCLUDE PATTERN serve EXCLUDE PATTERN worker EXCLUDE PATTERN safety EXCLUDE)
+          PATTERN infer/operators EXCLUDE PATTERN serve EXCLUDE PATTERN worker EXCLUDE PATTERN safety EXCLUDE)
 endforeach()
 install(FILES ${PROJECT_SOURCE_DIR}/src/atoll/pytorch/aten/operator_runner.h
               ${PROJECT_SOURCE_DIR}/src/atoll/pytorch/aten/package_engine.h

@@ -45,10 +45,10 @@ def installed(root: Path = ROOT) -> list[Path]:
     """Returns the headers that cmake/AtollPackage.cmake installs."""
     text = (root / "cmake/AtollPackage.cmake").read_text()
     (layers,) = re.findall(r"foreach\(layer ([\w ]+)\)", text)
-    excluded = set(re.findall(r"PATTERN (\w+) EXCLUDE", text))
+    excluded = re.findall(r"PATTERN ([\w/]+) EXCLUDE", text)
     source = root / "src/atoll"
     headers = [path for layer in layers.split() for path in (source / layer).rglob("*.h")]
-    headers = [path for path in headers if not excluded.intersection(path.relative_to(source).parts)]
+    headers = [path for path in headers if not any(f"/{folder}/" in path.as_posix() for folder in excluded)]
     headers += [root / name for name in re.findall(r"\$\{PROJECT_SOURCE_DIR\}/(src/\S+\.h)", text)]
     return sorted(headers)
 

@@ -14,12 +14,12 @@ def installed() -> set[str]:
     text = (ROOT / "cmake/AtollPackage.cmake").read_text()
     layers = re.search(r"foreach\(layer ([\w ]+)\)", text)
     assert layers is not None
-    left_out = set(re.findall(r"PATTERN (\w+) EXCLUDE", text))
+    left_out = re.findall(r"PATTERN ([\w/]+) EXCLUDE", text)
     found = {
         str(path.relative_to(SOURCES))
         for layer in layers[1].split()
         for path in (SOURCES / "atoll" / layer).rglob("*.h")
-        if not left_out & set(path.relative_to(SOURCES).parts)
+        if not any(f"/{folder}/" in path.as_posix() for folder in left_out)
     }
     return found | set(re.findall(r"\$\{PROJECT_SOURCE_DIR\}/src/(\S+\.h)", text))
 

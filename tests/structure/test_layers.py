@@ -50,8 +50,8 @@ FOLDERS: dict[str, dict[str, set[str]]] = {
     "infer": {
         "wire": set(),
         "run": set(),
-        "rules": set(),
-        "safety": set(),
+        "operators": set(),
+        "safety": {"operators"},
         "bundle": {"run", "wire"},
         "link": {"run", "wire"},
         "serve": {"bundle", "link", "safety", "wire"},

@@ -124,15 +124,16 @@ std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, 
 /// a state is not smaller than the operand. Throws as partial_bytes does.
 std::optional<Partial> partial(const Graph& graph, const Node& node, std::size_t operand, int dim);
 
-/// Defines how one operator is split. Its functions must not keep references to their arguments.
+/// Defines how one operator is split. Its functions must not keep references to their arguments. Those other than
+/// `slice` may throw UnfitCall, as NodeView does, for a node without parts.
 struct Rule {
   /// As the function split() above, without kPartial. Optional.
-  std::function<std::optional<NodeSplit>(const NodeView&, int output_dim)> split;
+  std::function<std::optional<NodeSplit>(const NodeView&, int output_dim)> split = {};
   /// Optional: by default the call takes the operands' rows and changes nothing else. `rows` exist and are not empty;
   /// `split` is what the rule returned.
-  std::function<SlicedCall(const NodeView&, const NodeSplit& split, int output_dim, Region rows)> slice;
+  std::function<SlicedCall(const NodeView&, const NodeSplit& split, int output_dim, Region rows)> slice = {};
   /// As partial_bytes. Optional.
-  std::function<std::optional<std::int64_t>(const NodeView&, std::size_t operand, int dim)> partial_bytes;
+  std::function<std::optional<std::int64_t>(const NodeView&, std::size_t operand, int dim)> partial_bytes = {};
   /// As partial, which itself checks sizes and uses. Optional: without it, such nodes run whole, on one device.
   std::function<std::optional<Partial>(const NodeView&, std::size_t operand, int dim)> partial = {};
 };

@@ -4,33 +4,15 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/infer/safety/validators.h"
+#include "atoll/infer/operators/operators.h"
 
 namespace atl::infer::safety {
 namespace {
 
-const Operators& operators() {
-  static const Operators known = [] {
-    Operators added;
-    add_element_validators(added);
-    add_binary_validators(added);
-    add_convolution_validators(added);
-    add_pool_validators(added);
-    add_norm_validators(added);
-    add_product_validators(added);
-    add_attention_validators(added);
-    add_view_validators(added);
-    add_part_validators(added);
-    add_border_validators(added);
-    add_reduction_validators(added);
-    add_indexing_validators(added);
-    add_creation_validators(added);
-    add_resize_validators(added);
-    add_recurrent_validators(added);
-    return added;
-  }();
-  return known;
-}
+using operators::bytes_in;
+using operators::CallView;
+using operators::count_of;
+using operators::Made;
 
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::kRefused, what); }
 
@@ -40,10 +22,10 @@ std::string mebibytes(double bytes) { return std::to_string(static_cast<std::int
 
 Made made_by(const std::string& where, const Node& node, const std::vector<Argument>& args,
              std::span<const Tensor> operands, const Limits& limits) {
-  const auto found = operators().find(node.name());
-  if (found == operators().end()) refuse(where + ": this operator is not on the server's list (docs/safety.md)");
+  const auto found = operators::table().find(node.name());
+  if (found == operators::table().end()) refuse(where + ": this operator is not on the server's list (docs/safety.md)");
   const CallView view(where, args, operands, found->second.takes_empty);
-  Made made = found->second.validate(view);
+  Made made = found->second.admit(view);
   double bytes = made.workspace_bytes;
   for (const Tensor& output : made.outputs) bytes += bytes_in(output);
   if (!(bytes <= static_cast<double>(limits.node_bytes))) {
@@ -175,7 +157,7 @@ std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<c
 
 std::vector<std::string> admitted_operators() {
   std::vector<std::string> names;
-  for (const auto& [name, known] : operators()) names.push_back(name);
+  for (const auto& [name, known] : operators::table()) names.push_back(name);
   return names;
 }
 
