@@ -64,7 +64,9 @@ Padding read_copied(const ArgumentReader& reader, Border border) {
 // (self, pad, value)
 Padding read_constant(const ArgumentReader& reader) { return read_padded(reader, Border::kConstant); }
 
-Made padded(const CallView& view, Shape shape) { return with_copies(view, seen(view, view.tensor(0), std::move(shape))); }
+Made padded(const CallView& view, Shape shape) {
+  return with_copies(view, seen(view, view.tensor(0), std::move(shape)));
+}
 
 Made constant_pad(const CallView& view) {
   view.require_arguments(3);

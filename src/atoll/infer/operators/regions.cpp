@@ -20,8 +20,8 @@ const Rule* own_rule(const std::string& name) {
   return known == operators::table().end() || !known->second.rule.split ? nullptr : &known->second.rule;
 }
 
-// The rules that users add, before they split a graph. They are never removed or replaced, and a map's values stay where
-// they are.
+// The rules that users add before they split a graph. They are never removed or replaced, and a map keeps its values in
+// place.
 class UserRules {
  public:
   const Rule* find(const Node& node) const {
