@@ -184,7 +184,7 @@ TEST(SimulatedJson, RefusesWhatItCannotSimulate) {
   expect([](Json& plan) { plan["steps"] = 1001; }, "give 1 to 1000");
   expect([](Json& plan) { plan["pipelines"][0]["micro_batches"] = 9'000'000; }, "use fewer micro-batches");
   EXPECT_NE(refusal([] { simulate_json("{"); }).find("the plan is not JSON"), std::string::npos);
-  EXPECT_NE(refusal([] { simulate_json("[]"); }).find("is [], which is not an object"), std::string::npos);
+  EXPECT_NE(refusal([] { simulate_json("[]"); }).find("is [], which is not a JSON object"), std::string::npos);
   EXPECT_NE(refusal([] { actions_json("GPipe", 1 << 16, 1 << 16, 1 << 20); }).find("use fewer micro-batches"),
             std::string::npos);
 }

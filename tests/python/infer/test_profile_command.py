@@ -279,7 +279,7 @@ def test_files_that_do_not_fit(bundle: Path, profile: Path, tmp_path: Path) -> N
     local = value["profiles"]["local"]
     assert "is of the bundle aaaaaaaaaaaaaaaa" in told({"profiles": {"local": local | {"model": "a" * 64}}})
     assert "measure this graph" in told({"profiles": {"local": local | {"nodes": local["nodes"][:-1]}}})
-    assert "give seconds from 0" in told({"profiles": {"local": local | {"total": -1}}})
+    assert "which is not a number of seconds from 0" in told({"profiles": {"local": local | {"total": -1}}})
     wrong.write_text("{")
     assert "is not JSON" in refusal("profile", str(bundle), "--local-profile", str(wrong))
 
