@@ -112,7 +112,7 @@ def groups_in_opposite_orders(rank: int) -> str:
             assert work is not None
             work.wait()
         return f"no error, and the sums are {[tensor.sum().item() for tensor in tensors]}"
-    except dist.DistBackendError as error:
+    except RuntimeError as error:
         return str(error)
 
 
@@ -123,4 +123,4 @@ def test_groups_that_block_each_other_are_named() -> None:
         errors = ranks.run(groups_in_opposite_orders)
     finally:
         ranks.stop()
-    assert any("timed out while" in error and "in the same order on every rank" in error for error in errors), errors
+    assert any("timed out" in error and "in the same order on every rank" in error for error in errors), errors

@@ -12,6 +12,7 @@ from atoll.infer import capture, run_graph
 from atoll.infer.graph import to_text
 from captured import CLOSE, Sides, assert_alike, exact_sides, single_sides
 from export_models import CLASSES, EXAMPLES
+from forking import fork
 from own_error import Tensors, largest
 from testing import testing
 
@@ -130,8 +131,7 @@ def test_a_number_in_a_tensors_place_promotes_nothing() -> None:
     assert torch.equal(found, x * 1.5)
 
 
-def test_activations_use_the_same_memory_again() -> None:
-    """Only activations use it: tensors of the caller are allocated elsewhere in the meantime."""
+def reuse_activations() -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 8, 3)).eval()
     x = torch.randn(1, 3, 64, 64)
     bundle = capture(module, (x,))
@@ -149,3 +149,11 @@ def test_activations_use_the_same_memory_again() -> None:
     testing.infer_empty_arena()
     assert testing.infer_arena_bytes() == 0
     assert torch.equal(model.run([x])[0], first[0])
+
+
+def test_activations_use_the_same_memory_again() -> None:
+    """Only activations use it: tensors of the caller are allocated elsewhere in the meantime. The arena of the first
+    module that needs one serves a process, so this is tried in a process of its own."""
+    process = fork(reuse_activations)
+    process.join()
+    assert process.exitcode == 0

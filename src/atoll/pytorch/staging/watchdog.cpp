@@ -50,12 +50,17 @@ bool has_succeeded(const Watchdog::Entry& entry) {
   }
 }
 
+// Libraries report their own timeouts as text.
+bool is_timeout(const std::string& fault) {
+  return fault.find("timed out") != std::string::npos || fault.find("timeout") != std::string::npos;
+}
+
 // A library may be unable to run operations of two groups side by side on one device.
-std::string time_out_text(const Watchdog::Entry& entry, const std::vector<Watchdog::EntryPtr>& unfinished) {
+std::string hint_of_other_groups(const Watchdog::Entry& entry, const std::vector<Watchdog::EntryPtr>& unfinished) {
   const auto other = std::find_if(unfinished.begin(), unfinished.end(),
                                   [&](const auto& each) { return each->owner != entry.owner; });
-  if (other == unfinished.end()) return entry.what + " timed out";
-  return entry.what + " timed out while " + (*other)->what +
+  if (other == unfinished.end()) return "";
+  return "; " + (*other)->what +
          " of another group has not ended either: the library may be unable to run both at once, so wait for one "
          "group's operations before starting those of the other, or start them in the same order on every rank";
 }
@@ -240,8 +245,9 @@ void Watchdog::check(const std::vector<EntryPtr>& entries) {
     const std::string fault = fault_of(*entry);
     if (fault.empty() && !entry->deadline.expired()) continue;
     entry->is_reported = true;
-    entry->fail(fault.empty() ? Error(ErrorKind::kTimeout, time_out_text(*entry, entries))
-                              : Error(ErrorKind::kPeerLost, entry->what + " failed: " + fault));
+    const std::string hint = fault.empty() || is_timeout(fault) ? hint_of_other_groups(*entry, entries) : "";
+    entry->fail(fault.empty() ? Error(ErrorKind::kTimeout, entry->what + " timed out" + hint)
+                              : Error(ErrorKind::kPeerLost, entry->what + " failed: " + fault + hint));
   }
 }
 
