@@ -9,6 +9,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/operators/operators.h"
+#include "atoll/infer/operators/row_rules.h"
 #include "atoll/plan/text.h"
 
 namespace atl::infer {
@@ -118,7 +119,7 @@ std::optional<NodeSplit> split(const Graph& graph, const Node& node, int output_
   if (view.operands() == 0 || output_dim >= view.rank(0)) return std::nullopt;
   const auto bytes = by_rule(rule->partial_bytes, view, std::size_t{0}, output_dim);
   if (!bytes) return std::nullopt;
-  NodeSplit sums = whole(view, Locality::kPartial);
+  NodeSplit sums = operators::whole(view, Locality::kPartial);
   sums.state_bytes = *bytes;
   return sums;
 }
