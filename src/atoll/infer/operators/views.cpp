@@ -175,6 +175,12 @@ Shuffle read_shuffle(const ArgumentReader& reader, bool finer) {
   return shuffle;
 }
 
+SlicedCall slice_shuffle(const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
+  SlicedCall call = call_by_rows(view, split, rows);
+  cut_scaled(split, rows, call);
+  return call;
+}
+
 Operator shuffle_operator(bool finer) {
   Rule rule;
   rule.split = [finer](const NodeView& view, int output_dim) -> std::optional<NodeSplit> {
@@ -184,11 +190,7 @@ Operator shuffle_operator(bool finer) {
     if (output_dim < rank - 3) return same_rows(view, Locality::kElement, output_dim, output_dim);
     return block_rows(view, output_dim, finer ? maps::Scale{1, shuffle.factor} : maps::Scale{shuffle.factor, 1});
   };
-  rule.slice = [](const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
-    SlicedCall call = call_by_rows(view, split, rows);
-    cut_scaled(split, rows, call);
-    return call;
-  };
+  rule.slice = slice_shuffle;
   return {[finer](const CallView& view) {
             return with_copies(view, seen(view, view.tensor(0), read_shuffle(view, finer).made));
           },
