@@ -26,7 +26,7 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(16, 16)
-        self.idle = nn.Sequential(*(nn.ReLU() for _ in range(100)))
+        self.idle = nn.Sequential(*(nn.ReLU() for _ in range(400)))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.head(self.idle(x)), x * 1e-30 * 1e-10

@@ -3,6 +3,7 @@
 
 import gc
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -42,8 +43,9 @@ def test_a_divided_inference_is_recorded(net: nn.Module, tmp_path: Path) -> None
     found = recorded(tmp_path / "run")
     assert [line["seconds"] for line in found.lines] == [each.seconds for each in seen if each is not None]
     assert [line["origin"] for line in found.lines] == [each.origin for each in seen if each is not None]
-    for line in found.lines:
-        assert line["computing"] + line["waiting"] == pytest.approx(line["seconds"], rel=0.05, abs=0.001)
+    rest = [line["seconds"] - line["computing"] - line["waiting"] for line in found.lines]
+    assert min(rest) >= -1e-6
+    assert median(rest) <= max(0.001, 0.05 * median(line["seconds"] for line in found.lines))
     assert found.record.end is not None
     assert found.state("local_seconds") > 0
     divided = [line for line in found.lines if line["origin"] != "local"]
