@@ -102,7 +102,6 @@ REACHED = {
     "transport/endpoint.h: decode": "address",
     "transport/handshake/handshake.h: receive": "handshake",
     "transport/stream/host_port.h: parse_host_port": "host_port",
-    "transport/stream/secure_stream_impl.h: consume": "byte_stream",
     "transport/shm/ring.h: RingReader": "shm_ring",
     "transport/shm/wire.h: MessageParser": "shm_messages",
     "transport/shm/wire.h: decode_hello": "shm_messages",

@@ -10,6 +10,8 @@
 #include <optional>
 #include <utility>
 
+#include "atoll/transport/socket_option.h"
+
 namespace atl::transport {
 
 HandshakeStream::HandshakeStream(Loop& loop, Owner& owner, Fd fd, std::string remote, LinkKind kind)
@@ -66,10 +68,7 @@ void HandshakeStream::on_event(std::uint32_t events) {
 }
 
 bool HandshakeStream::finish_connect() {
-  int error = 0;
-  socklen_t length = sizeof error;
-  ::getsockopt(stream_.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
-  if (error != 0) {
+  if (const int error = take_error(stream_.fd()); error != 0) {
     end({Error(ErrorKind::kPeerLost, with_errno(remote_, error)), error});
     return false;
   }
@@ -171,9 +170,7 @@ void HandshakeStream::farewell() noexcept {
   const iovec piece{const_cast<std::byte*>(answer.data()), answer.size()};
   if (!answer.empty()) stream_.write({&piece, 1});
   stream_.flush();
-  // Unread bytes would turn the close into a reset, which can overtake the answer.
-  std::array<std::byte, kMaxHandshakeBytes> rest;
-  for (int i = 0; i < 4 && ::recv(stream_.fd(), rest.data(), rest.size(), MSG_DONTWAIT) > 0; ++i) {
+  for (int i = 0; i < 4 && stream_.drop_input() > 0; ++i) {
   }
   ::shutdown(stream_.fd(), SHUT_WR);
 }

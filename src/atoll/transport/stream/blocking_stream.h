@@ -5,13 +5,12 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "atoll/core/deadline.h"
-#include "atoll/core/fd.h"
+#include "atoll/core/error.h"
+#include "atoll/transport/stream/byte_stream.h"
 #include "atoll/transport/stream/credentials.h"
 #include "atoll/transport/stream/host_port.h"
-#include "atoll/transport/stream/tls_session.h"
 
 namespace atl::transport {
 
@@ -33,16 +32,11 @@ class BlockingStream {
 
  private:
   void shake_hands(Deadline deadline);
-  void send_output(Deadline deadline);
-  void take_input(Deadline deadline);
-  void send_plain(std::span<const std::byte> bytes, Deadline deadline);
-  std::size_t receive_plain(std::span<std::byte> into, Deadline deadline);
   void wait_for(short events, Deadline deadline) const;
+  Error lost(int error_number) const;
 
   std::string name_;
-  Fd fd_;
-  std::unique_ptr<TlsSession> tls_;
-  std::vector<std::byte> input_;  // borrowed by tls_
+  ByteStream stream_;
 };
 
 }  // namespace atl::transport

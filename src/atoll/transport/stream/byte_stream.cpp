@@ -28,27 +28,34 @@ std::size_t total(std::span<const iovec> pieces) noexcept {
   return bytes;
 }
 
-/// Returns the next bytes after `skip`: those of one piece if they fill a record, else of several, collected in
-/// `record`.
+/// Returns the bytes of the next record, after `skip`: those of one piece where they are, or of several pieces that do
+/// not fill a record each, collected in `record`.
 std::span<const std::byte> next_record(std::span<const iovec> pieces, std::size_t skip, std::span<std::byte> record) {
-  std::size_t count = 0;
+  std::span<const std::byte> found;
   for (const iovec& piece : pieces) {
+    if (found.size() == record.size()) break;
     const std::size_t gone = std::min(skip, piece.iov_len);
     skip -= gone;
     const std::span rest(static_cast<const std::byte*>(piece.iov_base) + gone, piece.iov_len - gone);
-    if (count == 0 && rest.size() >= record.size()) return rest.first(record.size());
-    const auto part = rest.first(std::min(rest.size(), record.size() - count));
-    if (!part.empty()) std::memcpy(record.data() + count, part.data(), part.size());
-    count += part.size();
+    const auto part = rest.first(std::min(rest.size(), record.size() - found.size()));
+    if (part.empty()) continue;
+    if (found.empty()) {
+      found = part;
+      continue;
+    }
+    if (rest.size() >= record.size()) break;
+    if (found.data() != record.data()) std::memcpy(record.data(), found.data(), found.size());
+    std::memcpy(record.data() + found.size(), part.data(), part.size());
+    found = record.first(found.size() + part.size());
   }
-  return record.first(count);
+  return found;
 }
 
 }  // namespace
 
 struct ByteStream::Secure {
-  Secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name)
-      : session(std::move(credentials), role, name, ""),
+  Secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name, const std::string& host)
+      : session(std::move(credentials), role, name, host),
         input(std::make_unique_for_overwrite<std::byte[]>(kReadBytes)),
         record(std::make_unique_for_overwrite<std::byte[]>(kRecordBytes)) {}
 
@@ -66,6 +73,7 @@ struct ByteStream::Secure {
   const std::unique_ptr<std::byte[]> record;
   std::vector<std::byte> output;
   std::size_t output_sent = 0;
+  std::size_t output_plain = 0;  // bytes whose encrypted form the output is
 };
 
 ByteStream::ByteStream() noexcept = default;
@@ -74,8 +82,9 @@ ByteStream::~ByteStream() = default;
 ByteStream::ByteStream(ByteStream&& other) noexcept = default;
 ByteStream& ByteStream::operator=(ByteStream&& other) noexcept = default;
 
-void ByteStream::secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name) {
-  secure_ = std::make_unique<Secure>(std::move(credentials), role, name);
+void ByteStream::secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name,
+                        const std::string& host) {
+  secure_ = std::make_unique<Secure>(std::move(credentials), role, name, host);
 }
 
 std::ptrdiff_t ByteStream::receive(std::span<const iovec> pieces) {
@@ -106,26 +115,29 @@ ByteStream::Progress ByteStream::handshake() {
   }
 }
 
-std::ptrdiff_t ByteStream::read(std::span<const iovec> pieces, bool* drained) {
-  if (secure_ != nullptr) return read_secure(pieces, drained);
+std::ptrdiff_t ByteStream::read(std::span<const iovec> pieces, bool* drained, bool to_end) {
+  if (secure_ != nullptr) return read_secure(pieces, drained, to_end);
   const auto got = receive(pieces);
   *drained = got >= 0 && static_cast<std::size_t>(got) < total(pieces);
   return got;
 }
 
-std::ptrdiff_t ByteStream::read_secure(std::span<const iovec> pieces, bool* drained) {
+std::ptrdiff_t ByteStream::read_secure(std::span<const iovec> pieces, bool* drained, bool to_end) {
   Secure& secure = *secure_;
-  for (;;) {
+  for (bool is_short = false;;) {
     const std::size_t count = decrypt(pieces);
     secure.may_hold_more = count == total(pieces);
-    *drained = secure.is_drained && !secure.may_hold_more;
-    if (count != 0) return static_cast<std::ptrdiff_t>(count);
-    if (secure.session.has_ended()) return 0;
+    *drained = secure.is_drained && !holds_input();
+    if (count != 0 || secure.session.has_ended()) return static_cast<std::ptrdiff_t>(count);
+    if (is_short && !to_end) {
+      errno = EAGAIN;
+      return -1;
+    }
     const iovec piece{secure.input.get(), kReadBytes};
     const auto got = receive({&piece, 1});
     if (got <= 0) return got;
     secure.rest = {secure.input.get(), static_cast<std::size_t>(got)};
-    secure.is_drained = static_cast<std::size_t>(got) < kReadBytes;
+    secure.is_drained = is_short = static_cast<std::size_t>(got) < kReadBytes;
   }
 }
 
@@ -149,7 +161,15 @@ std::size_t ByteStream::decrypt(std::span<const iovec> pieces) {
 }
 
 bool ByteStream::holds_input() const noexcept {
-  return secure_ != nullptr && (secure_->may_hold_more || !secure_->rest.empty());
+  return secure_ != nullptr && (secure_->may_hold_more || !secure_->rest.empty() || secure_->session.is_read_out());
+}
+
+bool ByteStream::has_ended() const noexcept { return secure_ != nullptr && secure_->session.has_ended(); }
+
+std::ptrdiff_t ByteStream::drop_input() {
+  std::array<std::byte, kRecordBytes> dropped;
+  const iovec piece{dropped.data(), dropped.size()};
+  return receive({&piece, 1});
 }
 
 std::ptrdiff_t ByteStream::write(std::span<const iovec> pieces) {
@@ -195,6 +215,7 @@ std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip)
     reason = EPROTO;  // reading reports the reason
   }
   std::swap(secure.output, secure.session.output());
+  secure.output_plain = taken;
   errno = reason;  // the library may have changed it
   return taken;
 }
@@ -214,11 +235,22 @@ bool ByteStream::flush() {
     secure.output_sent += static_cast<std::size_t>(sent);
   }
   secure.output.clear();
-  secure.output_sent = 0;
+  secure.output_sent = secure.output_plain = 0;
   return true;
 }
 
+void ByteStream::say_goodbye() {
+  if (secure_ == nullptr) return;
+  {
+    const std::lock_guard lock(secure_->mutex);
+    secure_->session.say_goodbye();
+  }
+  if (flush()) flush();  // first what was held
+}
+
 bool ByteStream::holds_output() const noexcept { return secure_ != nullptr && !secure_->output.empty(); }
+
+std::size_t ByteStream::held_bytes() const noexcept { return secure_ != nullptr ? secure_->output_plain : 0; }
 
 bool ByteStream::wants_write() const {
   if (secure_ == nullptr) return false;
@@ -227,7 +259,7 @@ bool ByteStream::wants_write() const {
 }
 
 void ByteStream::close() noexcept {
-  if (fd_ && secure_ != nullptr && flush()) flush();
+  if (fd_ && flush()) flush();
   fd_.reset();
   secure_.reset();
 }

@@ -3,7 +3,6 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -15,14 +14,14 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/discovery.h"
+#include "atoll/transport/socket_option.h"
+#include "atoll/transport/stream/wait_ready.h"
 
 namespace atl::transport {
 
 namespace {
 
 using std::chrono::milliseconds;
-
-constexpr milliseconds kMaxConnectPoll{60'000};
 
 /// A port without a listener may be chosen for this very socket, which then connects to itself.
 bool is_own_echo(int fd) {
@@ -33,17 +32,8 @@ bool is_own_echo(int fd) {
 
 /// Returns 0, or the error number.
 int wait_connected(int fd, Deadline deadline) {
-  for (;;) {
-    pollfd ready{fd, POLLOUT, 0};
-    const auto left = std::chrono::ceil<milliseconds>(deadline.remaining(kMaxConnectPoll));
-    const int count = ::poll(&ready, 1, static_cast<int>(left.count()));
-    if (count > 0) break;
-    if (count < 0 && errno != EINTR) return errno;
-    if (count == 0 && deadline.expired()) return ETIMEDOUT;
-  }
-  int error = 0;
-  socklen_t length = sizeof error;
-  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) return errno;
+  if (const int error = wait_ready(fd, POLLOUT, deadline); error != 0) return error;
+  const int error = take_error(fd);
   return error == 0 && is_own_echo(fd) ? ECONNREFUSED : error;
 }
 
@@ -61,8 +51,7 @@ int try_connect(const SocketAddress& address, Deadline deadline, Fd& out) {
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EINPROGRESS && errno != EALREADY && errno != EISCONN) return errno;
   if (const int error = wait_connected(fd.get(), deadline); error != 0) return error;
-  const int on = 1;
-  ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   out = std::move(fd);
   return 0;
 }

@@ -7,10 +7,14 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <deque>
 #include <utility>
 
 #include "atoll/transport/socket_option.h"
-#include "atoll/transport/stream/secure_stream_impl.h"
+#include "atoll/transport/stream/byte_stream.h"
 
 namespace atl::transport {
 
@@ -18,9 +22,21 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr std::size_t kMinBatch = std::size_t{16} << 10;
-constexpr std::size_t kMaxBatch = std::size_t{64} << 10;
 constexpr milliseconds kAlertTime{500};  // for the alert that reports the error to the other end
+
+// What one stream may do before others get their turn.
+constexpr int kReadsPerTurnOfStream = 4;
+constexpr std::size_t kWrittenPerTurn = std::size_t{576} << 10;
+constexpr std::size_t kMaxPiecesAtOnce = 256;
+
+/// One per loop thread: what is read into it is consumed before the next stream reads. More than one read from the
+/// socket decrypts to, so that nothing is left over.
+std::span<std::byte> plain_buffer() {
+  constexpr std::size_t kBytes = std::size_t{128} << 10;
+  thread_local std::unique_ptr<std::byte[]> memory;
+  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(kBytes);
+  return {memory.get(), kBytes};
+}
 
 /// Limits the bytes that are not on the network yet: unlike a limit on the whole send buffer, this never holds back
 /// what the network would take.
@@ -38,14 +54,75 @@ void tune(int fd, const SecureStream::Options& options) {
   set_option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * seconds);
 }
 
-int socket_error(int fd) {
-  int error = 0;
-  socklen_t length = sizeof error;
-  ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length);
-  return error;
-}
-
 }  // namespace
+
+/// Everything of a stream but its address. It reads and calls the owner only in calls from the loop: no function of the
+/// stream itself leads to either.
+struct SecureStream::Impl : std::enable_shared_from_this<SecureStream::Impl> {
+  enum class State {
+    kHandshake,
+    kOpen,
+    kParting,  ///< the last bytes are on their way; received bytes are dropped
+    kClosed,   ///< the owner was notified, or the stream is gone
+  };
+
+  Impl(Loop& its_loop, Owner& its_owner, SecureStream& its_stream, Fd socket, Role role,
+       std::shared_ptr<const Credentials> credentials, Options its_options);
+
+  void begin();
+  void end() noexcept;  ///< the stream is being destroyed
+
+  void send(Piece piece);
+  std::size_t unsent() const noexcept { return queued + connection.held_bytes(); }
+  void close(milliseconds linger);
+  void pause();
+  void resume();
+
+  void on_event(std::uint32_t events);
+  void on_timer();
+  void set_timer(milliseconds delay);
+  void cancel_timer() noexcept {
+    if (const auto id = std::exchange(timer, std::nullopt)) loop.cancel_timer_on_loop(*id);
+  }
+  void watch();
+  void post(void (Impl::*action)());
+
+  void receive();
+  bool advance_handshake();
+  void end_of_stream(int error_number);
+
+  /// Flushes later in the same turn of the loop, so that pieces given together are sent together.
+  void post_flush() {
+    if (!std::exchange(flush_posted, true)) post(&Impl::flush);
+  }
+  void flush();
+  bool write_some(std::size_t* limit);
+  void on_broken();
+
+  void fail(const Error& error);
+  void part(std::optional<Error> with);
+  void finish(const std::optional<Error>& error);
+  Error lost(int error_number) const;
+
+  Loop& loop;
+  Owner& owner;
+  SecureStream& stream;
+  const Options options;
+  ByteStream connection;
+  State state = State::kHandshake;
+  std::optional<Error> result;  // of kParting
+  std::optional<Loop::TimerId> timer;
+  std::uint32_t watched = 0;
+  bool closing = false;
+  bool paused = false;
+
+  std::deque<Piece> queue;
+  std::size_t queued = 0;  // bytes
+  bool undrained = false;
+  bool blocked = false;  // until the socket has room, or other streams had their turn
+  bool flush_posted = false;
+  int send_error = 0;
+};
 
 SecureStream::Impl::Impl(Loop& its_loop, Owner& its_owner, SecureStream& its_stream, Fd socket, Role role,
                          std::shared_ptr<const Credentials> credentials, Options its_options)
@@ -53,28 +130,25 @@ SecureStream::Impl::Impl(Loop& its_loop, Owner& its_owner, SecureStream& its_str
       owner(its_owner),
       stream(its_stream),
       options(std::move(its_options)),
-      batch_limit(options.socket_send_bytes == 0 ? kMaxBatch
-                                                 : std::clamp(options.socket_send_bytes, kMinBatch, kMaxBatch)),
-      fd(std::move(socket)),
-      tls(std::move(credentials), role, options.name, options.host) {
-  tune(fd.get(), options);
+      connection(std::move(socket)) {
+  connection.secure(std::move(credentials), role, options.name, options.host);
+  tune(connection.fd(), options);
 }
 
 void SecureStream::Impl::begin() {
   watched = EPOLLIN;
-  loop.add_fd_on_loop(fd.get(), watched, [weak = weak_from_this()](std::uint32_t events) {
+  loop.add_fd_on_loop(connection.fd(), watched, [weak = weak_from_this()](std::uint32_t events) {
     if (const auto self = weak.lock()) self->on_event(events);
   });
   set_timer(options.handshake_timeout);
-  has_waiting = true;  // a client sends first
-  post(&Impl::receive);
+  post(&Impl::receive);  // a client sends first
 }
 
 void SecureStream::Impl::end() noexcept {
   if (std::exchange(state, State::kClosed) == State::kClosed) return;
   cancel_timer();
-  loop.remove_fd_on_loop(fd.get());
-  fd.reset();
+  loop.remove_fd_on_loop(connection.fd());
+  connection = ByteStream();
 }
 
 void SecureStream::Impl::post(void (Impl::*action)()) {
@@ -87,9 +161,7 @@ void SecureStream::Impl::post(void (Impl::*action)()) {
 void SecureStream::Impl::on_event(std::uint32_t events) {
   if (state == State::kClosed) return;
   if (state == State::kOpen && paused) {
-    if ((events & (EPOLLERR | EPOLLHUP)) != 0) {
-      return finish(lost(send_error != 0 ? send_error : socket_error(fd.get())));
-    }
+    if ((events & (EPOLLERR | EPOLLHUP)) != 0) return end_of_stream(take_error(connection.fd()));
   } else if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) {
     return receive();
   }
@@ -101,7 +173,7 @@ void SecureStream::Impl::watch() {
   const bool wants_input = state != State::kOpen || !paused;
   const std::uint32_t events = (wants_input ? EPOLLIN : 0U) | (blocked ? EPOLLOUT : 0U);
   if (events == std::exchange(watched, events)) return;
-  loop.modify_fd_on_loop(fd.get(), events);
+  loop.modify_fd_on_loop(connection.fd(), events);
 }
 
 void SecureStream::Impl::set_timer(milliseconds delay) {
@@ -109,10 +181,6 @@ void SecureStream::Impl::set_timer(milliseconds delay) {
   timer = loop.add_timer_on_loop(std::max(delay, milliseconds(0)), false, [weak = weak_from_this()] {
     if (const auto self = weak.lock()) self->on_timer();
   });
-}
-
-void SecureStream::Impl::cancel_timer() noexcept {
-  if (const auto id = std::exchange(timer, std::nullopt)) loop.cancel_timer_on_loop(*id);
 }
 
 void SecureStream::Impl::on_timer() {
@@ -125,13 +193,128 @@ void SecureStream::Impl::on_timer() {
   }
   if (queue.empty()) return finish(std::nullopt);
   finish(Error(ErrorKind::kTimeout, "closing the connection with " + options.name + ": it did not take " +
-                                        std::to_string(queued) + " bytes in time"));
+                                        std::to_string(unsent()) + " bytes in time"));
+}
+
+void SecureStream::Impl::receive() {
+  if (state == State::kHandshake && !advance_handshake()) return;
+  const auto buffer = plain_buffer();
+  const iovec piece{buffer.data(), buffer.size()};
+  bool is_drained = false;
+  for (int reads = 0; reads < kReadsPerTurnOfStream && state != State::kClosed; ++reads) {
+    // The loop reports further bytes; but after a failed send, read up to the end.
+    if ((state == State::kOpen && paused) || (is_drained && send_error == 0)) break;
+    std::ptrdiff_t got = 0;
+    try {
+      got = state == State::kParting ? connection.drop_input()
+                                     : connection.read({&piece, 1}, &is_drained, send_error != 0);
+    } catch (const Error& error) {
+      return fail(error);
+    }
+    if (got < 0 && errno == EAGAIN && send_error == 0) break;
+    if (got == 0 && connection.has_ended()) {
+      connection.say_goodbye();  // as far as there is room: the other end no longer waits for it
+      return finish(std::nullopt);
+    }
+    if (got <= 0) return end_of_stream(got < 0 ? errno : 0);
+    if (state == State::kOpen && !closing) owner.on_bytes(stream, buffer.first(static_cast<std::size_t>(got)));
+  }
+  flush();
+}
+
+/// Returns whether the stream is open; otherwise it waits, or has failed.
+bool SecureStream::Impl::advance_handshake() {
+  auto progress = ByteStream::Progress::kLost;
+  try {
+    progress = connection.handshake();
+  } catch (const Error& error) {
+    fail(error);
+    return false;
+  }
+  if (progress == ByteStream::Progress::kLost) end_of_stream(errno);
+  if (progress == ByteStream::Progress::kWaits) flush();
+  if (progress != ByteStream::Progress::kOpen) return false;
+  state = State::kOpen;
+  watch();
+  if (closing) return true;
+  cancel_timer();
+  owner.on_open(stream);
+  return state == State::kOpen;
+}
+
+/// The connection has ended, for that reason if no send failed before; 0: without an error.
+void SecureStream::Impl::end_of_stream(int error_number) {
+  const int first_error = send_error != 0 ? send_error : error_number;
+  finish(state == State::kParting && (result || first_error == 0) ? result : lost(first_error));
+}
+
+void SecureStream::Impl::send(Piece piece) {
+  if (piece.bytes.empty() || closing || state == State::kParting || state == State::kClosed) return;
+  queued += piece.bytes.size();
+  undrained = true;
+  queue.push_back(std::move(piece));
+  if (state == State::kOpen && !blocked) post_flush();
+}
+
+void SecureStream::Impl::flush() {
+  flush_posted = false;
+  if (state == State::kClosed || send_error != 0) return;
+  std::size_t limit = kWrittenPerTurn;
+  bool has_room = true;
+  do {
+    has_room = write_some(&limit);
+  } while (has_room && limit != 0 && state == State::kOpen && !queue.empty());
+  blocked = connection.holds_output() || (has_room && state == State::kOpen && !queue.empty());
+  watch();
+  if (send_error != 0) return on_broken();
+  if (blocked) return;
+  if (state == State::kParting) ::shutdown(connection.fd(), SHUT_WR);
+  if (state != State::kOpen || !queue.empty()) return;
+  if (closing) {
+    connection.say_goodbye();
+    return part(std::nullopt);
+  }
+  if (std::exchange(undrained, false)) owner.on_drained(stream);
+}
+
+/// Writes what was held, then pieces of the queue, in few system calls. Returns false if not all was taken.
+bool SecureStream::Impl::write_some(std::size_t* limit) {
+  std::array<iovec, kMaxPiecesAtOnce> pieces;
+  std::size_t count = 0;
+  std::size_t given = 0;
+  for (const Piece& piece : queue) {
+    if (state != State::kOpen || count == pieces.size() || given == *limit) break;
+    const std::size_t size = std::min(piece.bytes.size(), *limit - given);
+    pieces[count++] = {const_cast<std::byte*>(piece.bytes.data()), size};
+    given += size;
+  }
+  const auto taken = connection.write(std::span(pieces).first(count));
+  const bool has_room = taken == static_cast<std::ptrdiff_t>(given) && !connection.holds_output();
+  if (!has_room && errno != EAGAIN) send_error = errno;
+  *limit -= given;
+  for (std::size_t rest = taken > 0 ? static_cast<std::size_t>(taken) : 0; rest != 0;) {
+    Piece& piece = queue.front();
+    const std::size_t size = std::min(rest, piece.bytes.size());
+    piece.bytes = piece.bytes.subspan(size);
+    queued -= size;
+    rest -= size;
+    if (piece.bytes.empty()) queue.pop_front();
+  }
+  return has_room;
+}
+
+/// Reads first what the other end sent before, which may give the reason, above all an alert.
+void SecureStream::Impl::on_broken() {
+  if (state == State::kOpen && paused) return finish(lost(send_error));
+  blocked = false;
+  watch();
+  post(&Impl::receive);
 }
 
 /// An alert that waits in the output is sent first: closing at once would turn into a reset, which overtakes it.
 void SecureStream::Impl::fail(const Error& error) {
   if (state == State::kClosed) return;
-  if (send_error != 0 || tls.output().empty()) return finish(error);
+  if (send_error != 0 || !(connection.wants_write() || connection.holds_output())) return finish(error);
   set_timer(kAlertTime);
   part(error);
 }
@@ -141,8 +324,7 @@ void SecureStream::Impl::part(std::optional<Error> with) {
   result = std::move(with);
   paused = false;
   queue.clear();
-  queued = batch;
-  held.clear();
+  queued = 0;
   watch();
   flush();
 }
@@ -151,7 +333,7 @@ void SecureStream::Impl::finish(const std::optional<Error>& error) {
   if (state == State::kClosed) return;
   end();
   queue.clear();
-  queued = batch = 0;
+  queued = 0;
   owner.on_closed(stream, error);
 }
 
@@ -186,7 +368,7 @@ void SecureStream::Impl::pause() {
 void SecureStream::Impl::resume() {
   if (!std::exchange(paused, false)) return;
   watch();
-  if (has_waiting) post(&Impl::receive);
+  if (connection.holds_input()) post(&Impl::receive);
 }
 
 SecureStream::SecureStream(Loop& loop, Owner& owner, Fd socket, Role role,
@@ -200,7 +382,7 @@ SecureStream::~SecureStream() { impl_->end(); }
 
 void SecureStream::send_on_loop(Piece piece) { impl_->send(std::move(piece)); }
 
-std::size_t SecureStream::queued_bytes() const noexcept { return impl_->queued; }
+std::size_t SecureStream::queued_bytes() const noexcept { return impl_->unsent(); }
 
 void SecureStream::close_on_loop(milliseconds linger) { impl_->close(linger); }
 

@@ -47,6 +47,9 @@ class TlsSession {
   /// Returns whether the other end said goodbye, so that no byte that it sent is missing.
   bool has_ended() const noexcept { return ended_; }
 
+  /// Returns whether the next read() returns 0 for the goodbye, or throws, without further input.
+  bool is_read_out() const noexcept { return ended_ || failure_.has_value(); }
+
   /// After the handshake: encrypts the first bytes of `bytes`, at most one record (16 KiB), and returns their number.
   /// 0: it must wait for the rest of a message from the other end.
   std::size_t write(std::span<const std::byte> bytes);

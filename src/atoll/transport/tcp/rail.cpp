@@ -178,7 +178,7 @@ std::ptrdiff_t Rail::read_on_loop(bool* drained) {
   // Only a little is read beyond a large frame, because those bytes are copied once more.
   const auto beyond = scratch().first(direct.size() >= kLargeFrame ? kAfterLargeFrame : kScratchBytes);
   const std::array<iovec, 2> pieces{iovec{direct.data(), direct.size()}, iovec{beyond.data(), beyond.size()}};
-  const auto got = stream_.read(pieces, drained);
+  const auto got = stream_.read(pieces, drained, watch.hangup);
   if (got <= 0) return got;
   const auto count = static_cast<std::size_t>(got);
   bytes_in_ += count;
