@@ -28,21 +28,20 @@ inline constexpr std::uint64_t kSpreadWindow = std::uint64_t{64} << 10;
 inline constexpr std::size_t kAll = ~std::size_t{0};
 
 /// Ignores everything from the sending side's rails; the tests themselves cause writes to fail.
-class Deaf : public Rail::Owner {
+class Deaf : public MessageSink {
  public:
-  std::byte* on_data(Rail&, std::uint32_t, std::uint32_t) override { return nullptr; }
-  void on_data_complete(Rail&) override {}
-  std::byte* on_segment(Rail&, std::uint32_t, std::uint64_t, std::uint32_t) override { return nullptr; }
-  void on_segment_complete(Rail&) override {}
-  void on_ack(Rail&, std::uint64_t) override {}
-  void on_probe(Rail&) override {}
+  std::byte* on_data(std::uint32_t, std::uint32_t) override { return nullptr; }
+  void on_data_complete(std::uint32_t) override {}
+  std::byte* on_segment(std::uint32_t, std::uint64_t, std::uint32_t) override { return nullptr; }
+  void on_segment_complete() override {}
+  void on_ack(std::uint64_t) override {}
+  void on_probe() override {}
   void on_credit(std::uint32_t, std::uint64_t) override {}
   void on_open(std::uint32_t, const OpenBody&) override {}
   void on_close(std::uint32_t) override {}
   void on_control(std::span<const std::byte>) override {}
   void on_heartbeat(std::uint64_t) override {}
   void on_bye() override {}
-  void on_broken(Rail&) override {}
 };
 
 /// The receiving side: puts one channel's stream together, and the control messages.
@@ -147,7 +146,7 @@ class Receiver {
 class Bench {
  public:
   explicit Bench(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) rails_.push_back(std::make_unique<Rail>(owner_, i, 0));
+    for (std::size_t i = 0; i < count; ++i) rails_.push_back(std::make_unique<Rail>(deaf_, [](Rail&) {}, i, 0));
     spread = std::make_unique<Spread>(rails_);
     ends.resize(count);
     receiver.ends.clear();
@@ -212,7 +211,7 @@ class Bench {
     EXPECT_TRUE(spread->is_idle());
   }
 
-  Deaf owner_;
+  Deaf deaf_;
   std::vector<std::unique_ptr<Rail>> rails_;
   SendStream stream;
   std::unique_ptr<Spread> spread;

@@ -29,7 +29,7 @@ namespace atl::transport {
 /// thread reads into the channels' rings. Credit and control messages overtake queued data, except those that must
 /// follow it. Heartbeats fill silence; the peer's silence ends the link, and a rail's silence ends that rail while
 /// others are heard from.
-class TcpLink final : public LinkBase, private tcp::Rail::Owner {
+class TcpLink final : public LinkBase, private tcp::MessageSink {
  public:
   /// `self` is this end's own address; it outlives the link.
   TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress peer);
@@ -77,20 +77,19 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   void on_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
 
-  // tcp::Rail::Owner, on the loop except the last
-  std::byte* on_data(Rail& rail, std::uint32_t number, std::uint32_t payload_bytes) override;
-  void on_data_complete(Rail& rail) override;
-  std::byte* on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) override;
-  void on_segment_complete(Rail& rail) override;
-  void on_ack(Rail& rail, std::uint64_t total_bytes) override;
-  void on_probe(Rail& rail) override;
+  // tcp::MessageSink, on the loop: messages of the rail that is being read
+  std::byte* on_data(std::uint32_t number, std::uint32_t payload_bytes) override;
+  void on_data_complete(std::uint32_t number) override;
+  std::byte* on_segment(std::uint32_t number, std::uint64_t position, std::uint32_t bytes) override;
+  void on_segment_complete() override;
+  void on_ack(std::uint64_t total_bytes) override;
+  void on_probe() override;
   void on_credit(std::uint32_t number, std::uint64_t released_bytes) override;
   void on_open(std::uint32_t number, const tcp::OpenBody& body) override;
   void on_close(std::uint32_t number) override;
   void on_control(std::span<const std::byte> message) override;
   void on_heartbeat(std::uint64_t interval_ms) override;
   void on_bye() override;
-  void on_broken(Rail& rail) override;
 
   // Receiving (link_receive.cpp).
   void on_event_on_loop(Rail& rail, std::uint32_t events);
@@ -111,6 +110,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   bool queue_control(Lane lane, std::span<const std::byte> message);
   void flush_on_loop(Rail& rail);
   void send_heartbeat_on_loop(Rail& rail);
+  void on_broken(Rail& rail);  // any thread
   // Callers hold mutex_ from here to the end of this part.
   bool can_send() const noexcept { return !said_bye_ && (spread_ || rails_.front()->can_write()); }
   bool send_whole(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload);
@@ -121,6 +121,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   bool after_sending();
 
   // Rails (link_rails.cpp).
+  std::unique_ptr<Rail> make_rail(std::size_t index, std::size_t max_message_bytes);
   void plan_rails_on_loop(const PeerAddress& authenticated);
   void open_rail_on_loop(Rail& rail, ByteStream stream);
   void drop_rail_on_loop(Rail& rail, const std::string& why);
@@ -140,6 +141,7 @@ class TcpLink final : public LinkBase, private tcp::Rail::Owner {
   // The loop thread's own.
   std::unordered_map<std::uint32_t, TcpChannel*> incoming_;  // by the peer's number
   std::unique_ptr<tcp::ControlReader> control_;              // of a link over several rails
+  Rail* receiving_ = nullptr;                                // the rail whose messages come
   bool is_initiator_ = false;
   bool dirty_[kBellCount] = {};  // bells to ring after this read
   std::chrono::milliseconds patience_;

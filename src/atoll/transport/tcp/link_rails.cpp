@@ -44,6 +44,11 @@ tcp::RailScheduler::Expected expectation(const RailAddress& a, const RailAddress
 
 }  // namespace
 
+std::unique_ptr<tcp::Rail> TcpLink::make_rail(std::size_t index, std::size_t max_message_bytes) {
+  return std::make_unique<Rail>(
+      static_cast<tcp::MessageSink&>(*this), [this](Rail& rail) { on_broken(rail); }, index, max_message_bytes);
+}
+
 void TcpLink::plan_rails_on_loop(const PeerAddress& authenticated) {
   const auto pairs = pair_rails(self_, authenticated);
   if (pairs.size() < 2) return;
@@ -57,7 +62,7 @@ void TcpLink::plan_rails_on_loop(const PeerAddress& authenticated) {
     way.wanted = {index, index == 0 ? "" : self_.rails[here].tcp, theirs[there].tcp};
     way.expected = expectation(self_.rails[here], authenticated.rails[there]);
     ways_.push_back(std::move(way));
-    if (index != 0) rails_.push_back(std::make_unique<Rail>(static_cast<Rail::Owner&>(*this), index, 0));
+    if (index != 0) rails_.push_back(make_rail(index, 0));
   }
   control_ = std::make_unique<tcp::ControlReader>(
       [this](const tcp::Prefix& prefix, std::span<const std::byte> body) { take_control_on_loop(prefix, body); });

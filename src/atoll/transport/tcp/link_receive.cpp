@@ -43,6 +43,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
   try {
     for (int reads = 0; reads < kReadsPerTurn && more && can_read(); ++reads) {
       bool drained = false;
+      receiving_ = &rail;
       const auto got = rail.read_on_loop(&drained);
       error = got < 0 ? errno : 0;
       ended = got == 0 || (got < 0 && error != EAGAIN);
@@ -83,15 +84,15 @@ TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   return *found->second;
 }
 
-std::byte* TcpLink::on_data(Rail& rail, std::uint32_t number, std::uint32_t payload_bytes) {
+std::byte* TcpLink::on_data(std::uint32_t number, std::uint32_t payload_bytes) {
   if (control_) tcp::bad_message("it sends whole frames on a link over several rails");
-  rail.incoming = {&incoming(number), 0, payload_bytes, false};
-  return rail.incoming.channel->begin_frame_on_loop(payload_bytes);
+  receiving_->incoming = {&incoming(number), 0, payload_bytes, false};
+  return receiving_->incoming.channel->begin_frame_on_loop(payload_bytes);
 }
 
-void TcpLink::on_data_complete(Rail& rail) {
-  TcpChannel& channel = *rail.incoming.channel;
-  channel.finish_frame_on_loop(rail.incoming.bytes);
+void TcpLink::on_data_complete(std::uint32_t /*number*/) {
+  TcpChannel& channel = *receiving_->incoming.channel;
+  channel.finish_frame_on_loop(receiving_->incoming.bytes);
   dirty_[static_cast<std::size_t>(channel.id().bell)] = true;
 }
 
@@ -108,18 +109,18 @@ void TcpLink::refuse_overlap_on_loop(const TcpChannel* channel, std::uint64_t po
   }
 }
 
-std::byte* TcpLink::on_segment(Rail& rail, std::uint32_t number, std::uint64_t position, std::uint32_t bytes) {
+std::byte* TcpLink::on_segment(std::uint32_t number, std::uint64_t position, std::uint32_t bytes) {
   if (!control_) tcp::bad_message("it sends segments on a link over one rail");
-  rail.watch.owes = true;
+  receiving_->watch.owes = true;
   TcpChannel* const channel = number == 0 ? nullptr : &incoming(number);
   refuse_overlap_on_loop(channel, position, bytes);
-  rail.incoming = {channel, position, bytes, true};
+  receiving_->incoming = {channel, position, bytes, true};
   if (number == 0) return control_->begin(position, bytes);
   return channel->begin_segment_on_loop(position, bytes);
 }
 
-void TcpLink::on_segment_complete(Rail& rail) {
-  const Rail::Incoming done = std::exchange(rail.incoming, {});
+void TcpLink::on_segment_complete() {
+  const Rail::Incoming done = std::exchange(receiving_->incoming, {});
   // The same bytes may still arrive over a rail that the peer has given up. Their place may soon be reused.
   for (const auto& other : rails_) {
     const Rail::Incoming& stale = other->incoming;
@@ -156,10 +157,10 @@ void TcpLink::acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes) {
   if (rail.can_write()) send_small(rail, Lane::kUrgent, tcp::Type::kAck, 0, tcp::bytes_of(total));
 }
 
-void TcpLink::on_probe(Rail& rail) {
+void TcpLink::on_probe() {
   if (!control_) tcp::bad_message("it probes a link over one rail");
-  rail.watch.owes = true;
-  acknowledge_on_loop(rail, 0);
+  receiving_->watch.owes = true;
+  acknowledge_on_loop(*receiving_, 0);
 }
 
 void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {

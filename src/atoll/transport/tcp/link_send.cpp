@@ -165,12 +165,12 @@ bool TcpLink::after_sending() {
   return true;
 }
 
-void TcpLink::on_ack(Rail& rail, std::uint64_t total_bytes) {
+void TcpLink::on_ack(std::uint64_t total_bytes) {
   bool wake = false;
   {
     const std::lock_guard lock(mutex_);
     if (!spread_) throw Error(ErrorKind::kProtocol, "it acknowledges bytes on a link over one rail");
-    spread_->acknowledged(rail, total_bytes, Clock::now());
+    spread_->acknowledged(*receiving_, total_bytes, Clock::now());
     wake = after_sending();
   }
   if (wake) doorbell().ring_all();

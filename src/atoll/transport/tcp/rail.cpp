@@ -35,8 +35,8 @@ iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(b
 
 }  // namespace
 
-Rail::Rail(Owner& owner, std::size_t index, std::size_t max_message_bytes)
-    : owner_(owner), index_(index), queue_(max_message_bytes) {}
+Rail::Rail(MessageSink& sink, OnBroken on_broken, std::size_t index, std::size_t max_message_bytes)
+    : sink_(sink), on_broken_(std::move(on_broken)), index_(index), queue_(max_message_bytes) {}
 
 void Rail::open(ByteStream stream) {
   path_ = to_string(local_address(stream.fd())) + " -> " + to_string(remote_address(stream.fd())) +
@@ -47,7 +47,7 @@ void Rail::open(ByteStream stream) {
   bytes_out_ = acknowledged_ = bytes_in_ = 0;
   send_error_ = 0;
   least_to_wake_for_ = 1;
-  parser_.emplace(static_cast<MessageSink&>(*this), kMaxWindow / 4);
+  parser_.emplace(sink_, kMaxWindow / 4);
   incoming = {};
   watch = {};
 }
@@ -72,7 +72,7 @@ std::size_t Rail::write_pieces(iovec* pieces, std::size_t count) {
 void Rail::note_unsent() {
   if (errno == EAGAIN || send_error_ != 0) return;
   send_error_ = errno;
-  owner_.on_broken(*this);
+  on_broken_(*this);
 }
 
 bool Rail::write_small(Lane lane, Type type, std::uint32_t channel, std::span<const std::byte> body) {

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -25,32 +26,16 @@ namespace atl::transport::tcp {
 
 /// One TCP connection of a link: its socket, the queue for it, and the parser of what it receives. Writing is guarded
 /// by the link's mutex, reading is the loop's. A rail may be closed and opened again.
-class Rail final : private MessageSink {
+class Rail final {
  public:
-  /// Receives the rail's messages on the loop, as MessageSink does, with the rail.
-  class Owner {
-   public:
-    virtual ~Owner() = default;
-    virtual std::byte* on_data(Rail& rail, std::uint32_t channel, std::uint32_t payload_bytes) = 0;
-    virtual void on_data_complete(Rail& rail) = 0;
-    virtual std::byte* on_segment(Rail& rail, std::uint32_t channel, std::uint64_t position, std::uint32_t bytes) = 0;
-    virtual void on_segment_complete(Rail& rail) = 0;
-    virtual void on_ack(Rail& rail, std::uint64_t total_bytes) = 0;
-    virtual void on_probe(Rail& rail) = 0;
-    virtual void on_credit(std::uint32_t channel, std::uint64_t released_bytes) = 0;
-    virtual void on_open(std::uint32_t channel, const OpenBody& body) = 0;
-    virtual void on_close(std::uint32_t channel) = 0;
-    virtual void on_control(std::span<const std::byte> message) = 0;
-    virtual void on_heartbeat(std::uint64_t interval_ms) = 0;
-    virtual void on_bye() = 0;
-    /// A write has failed; called once per connection, perhaps with the link's mutex held, on any thread.
-    virtual void on_broken(Rail& rail) = 0;
-  };
+  /// Called when a write has failed: once per connection, perhaps with the link's mutex held, on any thread.
+  using OnBroken = std::function<void(Rail& rail)>;
 
   enum class Lane { kData, kUrgent };
 
-  /// The send queue holds at least one message of `max_message_bytes`.
-  Rail(Owner& owner, std::size_t index, std::size_t max_message_bytes);
+  /// `sink` receives the rail's messages, inside read_on_loop(). The send queue holds at least one message of
+  /// `max_message_bytes`.
+  Rail(MessageSink& sink, OnBroken on_broken, std::size_t index, std::size_t max_message_bytes);
 
   std::size_t index() const noexcept { return index_; }
 
@@ -132,29 +117,12 @@ class Rail final : private MessageSink {
   Watch watch;
 
  private:
-  // MessageSink
-  std::byte* on_data(std::uint32_t channel, std::uint32_t bytes) override {
-    return owner_.on_data(*this, channel, bytes);
-  }
-  void on_data_complete(std::uint32_t) override { owner_.on_data_complete(*this); }
-  void on_credit(std::uint32_t channel, std::uint64_t bytes) override { owner_.on_credit(channel, bytes); }
-  void on_open(std::uint32_t channel, const OpenBody& body) override { owner_.on_open(channel, body); }
-  void on_close(std::uint32_t channel) override { owner_.on_close(channel); }
-  void on_control(std::span<const std::byte> message) override { owner_.on_control(message); }
-  void on_heartbeat(std::uint64_t interval_ms) override { owner_.on_heartbeat(interval_ms); }
-  void on_bye() override { owner_.on_bye(); }
-  std::byte* on_segment(std::uint32_t channel, std::uint64_t position, std::uint32_t bytes) override {
-    return owner_.on_segment(*this, channel, position, bytes);
-  }
-  void on_segment_complete() override { owner_.on_segment_complete(*this); }
-  void on_ack(std::uint64_t total_bytes) override { owner_.on_ack(*this, total_bytes); }
-  void on_probe() override { owner_.on_probe(*this); }
-
   void compose_head(Segment& segment) noexcept;
   void note_unsent();
   std::size_t gather_current(iovec* pieces, std::size_t* bytes) const noexcept;
 
-  Owner& owner_;
+  MessageSink& sink_;
+  const OnBroken on_broken_;
   const std::size_t index_;
 
   // Under the link's mutex; stream_ changes on the loop only.
