@@ -20,7 +20,7 @@ inline void ucx_ring(std::span<const std::byte> bytes) {
   Source source(bytes);
   ucx::ReceiveRing subject;
   try {
-    subject.open_on_loop(tcp::kMinWindow << (source.number(1) & 3U));
+    subject.open_on_loop(kMinWindowBytes << (source.number(1) & 3U));
     while (!source.is_empty()) {
       const std::uint64_t choice = source.number(1);
       if ((choice & 1U) != 0) {

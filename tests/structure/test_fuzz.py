@@ -101,6 +101,7 @@ REACHED = {
     "transport/address.h: parse_tcp_address": "address",
     "transport/endpoint.h: decode": "address",
     "transport/handshake/handshake.h: receive": "handshake",
+    "transport/plain_bytes.h: read_as": "tcp_frames",
     "transport/stream/host_port.h: parse_host_port": "host_port",
     "transport/shm/ring.h: RingReader": "shm_ring",
     "transport/shm/wire.h: MessageParser": "shm_messages",
@@ -109,7 +110,6 @@ REACHED = {
     "transport/tcp/control_reader.h: ControlReader": "control_reader",
     "transport/tcp/parser.h: Parser": "tcp_frames",
     "transport/tcp/parser.h: consume": "tcp_frames",
-    "transport/tcp/wire.h: read_as": "tcp_frames",
     "transport/stream/tls_session.h: give": "tls_session",
     "transport/ucx/agreement.h: receive": "ucx_agreement",
 }

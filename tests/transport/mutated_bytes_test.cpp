@@ -40,7 +40,7 @@ Bytes copy_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.e
 Bytes message(tcp::Type type, std::uint32_t channel, const Bytes& body, std::size_t header_bytes = 0) {
   const tcp::Prefix prefix{
       .type = type, .channel = channel, .length = static_cast<std::uint32_t>(body.size() - header_bytes)};
-  return joined({copy_of(tcp::bytes_of(prefix)), body});
+  return joined({copy_of(bytes_of(prefix)), body});
 }
 
 Bytes conversation() {
@@ -48,8 +48,8 @@ Bytes conversation() {
   const FrameHeader header{.payload_bytes = 100};
   return joined({{std::byte{33}},
                  message(tcp::Type::kHeartbeat, 0, Bytes(8)),
-                 message(tcp::Type::kOpen, 1, copy_of(tcp::bytes_of(open))),
-                 message(tcp::Type::kData, 1, joined({copy_of(tcp::bytes_of(header)), Bytes(100)}), sizeof header),
+                 message(tcp::Type::kOpen, 1, copy_of(bytes_of(open))),
+                 message(tcp::Type::kData, 1, joined({copy_of(bytes_of(header)), Bytes(100)}), sizeof header),
                  message(tcp::Type::kCredit, 1, Bytes(8)),
                  message(tcp::Type::kControl, 0, Bytes(50)),
                  message(tcp::Type::kSegment, 2, Bytes(8 + 200), 8),

@@ -72,6 +72,12 @@ MappedRing MappedRing::create(std::size_t control_bytes, std::size_t data_bytes)
   return ring;
 }
 
+MappedRing MappedRing::create_private(std::size_t data_bytes) {
+  MappedRing ring = create(0, data_bytes);
+  ring.memory_.reset();
+  return ring;
+}
+
 MappedRing MappedRing::map(const Fd& memory, std::size_t control_bytes, std::size_t data_bytes, Access access) {
   const std::size_t control = whole_pages(control_bytes);
   check_sealed_memfd(memory, control + data_bytes);

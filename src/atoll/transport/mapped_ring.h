@@ -28,6 +28,9 @@ class MappedRing {
   /// or descriptor left.
   static MappedRing create(std::size_t control_bytes, std::size_t data_bytes);
 
+  /// Does the same without a control area, for memory that no other process maps.
+  static MappedRing create_private(std::size_t data_bytes);
+
   /// Maps what create() made with equal sizes in another process. Throws Error(kProtocol) when `memory` is not such a
   /// sealed memfd of exactly that size, Error(kUnavailable) when it cannot be mapped.
   static MappedRing map(const Fd& memory, std::size_t control_bytes, std::size_t data_bytes, Access access);
@@ -36,6 +39,8 @@ class MappedRing {
   std::byte* control() const noexcept { return base_; }
   std::byte* data() const noexcept { return base_ + control_bytes_; }
   std::size_t data_bytes() const noexcept { return data_bytes_; }
+  /// Returns the place of a position that counts bytes from the beginning and does not wrap.
+  std::byte* at(std::uint64_t position) const noexcept { return data() + (position & (data_bytes_ - 1)); }
 
   /// Hands over the memfd that create() made, to be passed to a peer; the mapping does not need it.
   Fd take_memory() noexcept { return std::move(memory_); }

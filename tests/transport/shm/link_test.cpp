@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "atoll/transport/memfd.h"
+#include "atoll/transport/plain_bytes.h"
 #include "tests/support/peers.h"
 
 namespace atl::transport {
@@ -25,11 +26,6 @@ namespace {
 
 using shm::MessageType;
 using test::wait_until;
-
-template <typename Body>
-std::span<const std::byte> bytes_of(const Body& body) {
-  return std::as_bytes(std::span(&body, 1));
-}
 
 /// A link whose peer is played by the test, over a bare stream.
 class ShmLinkAlone : public testing::Test {

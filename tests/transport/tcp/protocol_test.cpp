@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/wire.h"
 #include "tests/support/peers.h"
 #include "tests/support/raw_peer.h"
@@ -14,7 +15,6 @@ namespace atl::test {
 namespace {
 
 using namespace transport;
-using tcp::bytes_of;
 using tcp::OpenBody;
 using tcp::Prefix;
 using tcp::Type;
@@ -102,8 +102,7 @@ TEST_F(TcpProtocol, AFrameLargerThanTheWindowAllows) {
 // Proves T-3.
 TEST_F(TcpProtocol, MoreFramesThanCredit) {
   open();
-  for (std::uint64_t sent = 0; sent <= kRawWindow; sent += tcp::footprint(kRawWindow / 8))
-    send_frame(1, kRawWindow / 8);
+  for (std::uint64_t sent = 0; sent <= kRawWindow; sent += footprint(kRawWindow / 8)) send_frame(1, kRawWindow / 8);
   expect_protocol_error("exceeds the channel's credit");
 }
 
@@ -137,7 +136,7 @@ TEST_F(TcpProtocol, BellsThatCannotBe) {
 
 TEST_F(TcpProtocol, TooManyChannels) {
   std::vector<std::byte> many;
-  for (std::uint32_t number = 1; number <= tcp::kMaxChannels + 1; ++number) {
+  for (std::uint32_t number = 1; number <= kMaxUnclaimedChannels + 1; ++number) {
     const Prefix prefix{.type = Type::kOpen, .channel = number, .length = sizeof(OpenBody)};
     const OpenBody body{.group = number, .index = 0, .bell = 0, .window_bytes = kRawWindow};
     for (const auto part : {bytes_of(prefix), bytes_of(body)}) many.insert(many.end(), part.begin(), part.end());
@@ -153,7 +152,7 @@ TEST_F(TcpProtocol, ChannelsThatWereClosedAreNotTooMany) {
   std::uint32_t number = 1;
   for (int round = 0; round < 2; ++round) {
     std::vector<ChannelId> opened;
-    for (std::uint32_t i = 0; i < tcp::kMaxChannels - 1; ++i) {
+    for (std::uint32_t i = 0; i < kMaxUnclaimedChannels - 1; ++i) {
       opened.push_back({.group = 1000 + ++number, .index = 0, .bell = Bell::kCollective});
       open(number, {.group = opened.back().group, .index = 0, .bell = 0, .window_bytes = kRawWindow});
     }

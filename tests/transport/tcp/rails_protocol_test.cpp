@@ -16,7 +16,6 @@ namespace atl::test {
 namespace {
 
 using namespace transport;
-using tcp::bytes_of;
 using tcp::OpenBody;
 using tcp::Prefix;
 using tcp::Type;
@@ -203,7 +202,7 @@ TEST_F(TcpRailsProtocol, CreditIsSaidAgainForChannelsThatAreOpen) {
   raw_ = RawPeer(endpoint_.address().tcp.front());  // closes the first connection
   std::vector<std::uint32_t> credited;
   while (credited.empty() || credited.back() != 0) {  // that of the control messages comes last
-    const auto prefix = tcp::read_as<Prefix>(other.receive_exactly(sizeof(Prefix)));
+    const auto prefix = read_as<Prefix>(other.receive_exactly(sizeof(Prefix)));
     other.receive_exactly(tcp::message_bytes(prefix) - sizeof(Prefix));
     if (prefix.type == Type::kCredit) credited.push_back(prefix.channel);
   }

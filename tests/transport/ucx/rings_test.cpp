@@ -18,7 +18,7 @@ namespace atl::test {
 namespace {
 
 using transport::FrameHeader;
-using transport::tcp::footprint;
+using transport::footprint;
 using transport::ucx::ReceiveRing;
 using transport::ucx::SendRing;
 

@@ -11,6 +11,7 @@
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/link.h"
+#include "atoll/transport/window.h"
 
 namespace atl::transport {
 
@@ -21,11 +22,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kDestructorLinger{500};
 constexpr milliseconds kDrainCheck{1};
 constexpr milliseconds kYieldPatience{500};
-constexpr std::size_t kMinWindow = std::size_t{64} << 10;
-constexpr std::size_t kMaxWindow = std::size_t{1} << 30;
 
 void check_window(const char* name, std::size_t bytes) {
-  if (bytes >= kMinWindow && bytes <= kMaxWindow && (bytes & (bytes - 1)) == 0) return;
+  if (is_valid_window(bytes)) return;
   throw Error(ErrorKind::kInvalidArgument,
               std::string(name) + " is " + std::to_string(bytes) + "; it must be a power of two from 64 KiB to 1 GiB");
 }

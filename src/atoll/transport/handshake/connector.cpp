@@ -173,8 +173,7 @@ void Connector::tick(Clock::time_point now) {
 }
 
 void Connector::note_silence(Clock::time_point now) {
-  // Time in which this process itself did not run says nothing about the peer.
-  const auto passed = std::min<Clock::duration>(now - std::exchange(last_tick_, now), 2 * tick_interval(options_));
+  const auto passed = counted_time(last_tick_, now, options_);
   if (!stream_ || stream_->is_connecting()) return;
   const std::uint64_t heard = stream_->heard_bytes();
   const bool spoke = heard != std::exchange(heard_bytes_, heard);

@@ -27,9 +27,30 @@ std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexce
   return std::max(options.heartbeat, kMin);
 }
 
+Clock::duration counted_time(Clock::time_point& last_tick, Clock::time_point now,
+                             const EndpointOptions& options) noexcept {
+  return std::min<Clock::duration>(now - std::exchange(last_tick, now), 2 * tick_interval(options));
+}
+
+void check_control(std::span<const std::byte> message, std::size_t limit) {
+  if (message.size() <= limit) return;
+  throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
+                                               " bytes is too long: at most " + std::to_string(limit) +
+                                               " are allowed");
+}
+
 LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}
 
 void LinkBase::throw_error() const { throw Error(*error_); }
+
+std::chrono::milliseconds LinkBase::patience_for(std::uint64_t heartbeat_ms) const noexcept {
+  constexpr std::uint64_t kDayMs = 86'400'000;  // bounds the arithmetic
+  return std::max(options().heartbeat, std::chrono::milliseconds(std::min(heartbeat_ms, kDayMs)));
+}
+
+void LinkBase::refuse_reopening() const {
+  throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
+}
 
 void LinkBase::fail_later(const Error& error) {
   loop().post([this, error] { fail_on_loop(error); });

@@ -3,8 +3,11 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "atoll/core/deadline.h"
@@ -31,6 +34,17 @@ std::chrono::milliseconds tick_interval(const EndpointOptions& options) noexcept
 
 /// Returns how long a peer that accepted a connection may stay silent before the link is up and its heartbeats begin.
 std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexcept;
+
+/// Returns the time that has passed since `last_tick`, which becomes `now`, as far as silence in it counts: time in
+/// which this process itself did not run says nothing about the peer.
+Clock::duration counted_time(Clock::time_point& last_tick, Clock::time_point now,
+                             const EndpointOptions& options) noexcept;
+
+/// The channels that a peer may open before this side requests them.
+inline constexpr std::size_t kMaxUnclaimedChannels = 4096;
+
+/// Throws Error(kInvalidArgument) for a control message of more than `limit` bytes.
+void check_control(std::span<const std::byte> message, std::size_t limit = kMaxControlBytes);
 
 /// A further connection that a link requests to its peer.
 struct WantedRail {
@@ -119,6 +133,13 @@ class LinkBase : public Link {
   /// Leaves the loop and closes the stream. Received frames stay readable. Called once, in a final state or while
   /// still connecting (then nothing may be attached yet).
   virtual void teardown_on_loop() noexcept = 0;
+
+  /// Returns how long a peer that states this heartbeat may be silent. One that is slower than this side expects is not
+  /// lost.
+  std::chrono::milliseconds patience_for(std::uint64_t heartbeat_ms) const noexcept;
+
+  /// Throws Error(kInvalidArgument): a closed channel is requested.
+  [[noreturn]] void refuse_reopening() const;
 
   const EndpointOptions& options() const noexcept { return owner_.options; }
   Loop& loop() const noexcept { return owner_.loop; }

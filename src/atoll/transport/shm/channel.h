@@ -4,31 +4,24 @@
 #include <atomic>
 #include <memory>
 
-#include "atoll/transport/handshake/link_base.h"
-#include "atoll/transport/link.h"
+#include "atoll/transport/handshake/channel_base.h"
 #include "atoll/transport/shm/ring.h"
 
 namespace atl::transport {
 
 /// A channel of a ShmLink: a ring to the peer, made by this side, and a ring from the peer, which arrives when the peer
 /// makes it. The functions that are not Channel's are called by the link, one at a time.
-class ShmChannel final : public Channel {
+class ShmChannel final : public ChannelBase {
  public:
-  ShmChannel(LinkBase& link, std::size_t window_bytes) : link_(link), window_bytes_(window_bytes) {}
+  using ChannelBase::ChannelBase;
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   const Frame* front() override;
   void pop() override;
-  std::size_t max_payload() const noexcept override { return window_bytes_ / 4; }
-  std::size_t window_bytes() const noexcept override { return window_bytes_; }
 
   /// Makes the ring to the peer and returns its memory. Called before the link is up, or before the channel's first
   /// use. Throws Error(kUnavailable).
   Fd open();
-
-  /// Marks the channel as requested by this side, not only opened by the peer.
-  void claim() noexcept { is_claimed_ = true; }
-  bool is_claimed() const noexcept { return is_claimed_; }
 
   /// Takes the ring from the peer. Returns false if there already is one.
   bool accept(std::unique_ptr<RingReader> ring);
@@ -38,21 +31,14 @@ class ShmChannel final : public Channel {
 
   /// Frees both rings; the peer's frames are dropped from here on. Neither thread of the channel may be using it.
   void close() noexcept;
-  bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
 
  private:
-  const Frame* look();
-  [[noreturn]] void fail(const Error& error);
   void ring_peer() noexcept;
 
-  LinkBase& link_;
-  const std::size_t window_bytes_;
   std::unique_ptr<RingWriter> writer_;
   std::unique_ptr<RingReader> reader_owner_;
   std::atomic<RingReader*> reader_{nullptr};
   std::atomic<BellWords*> peer_bell_{nullptr};
-  std::atomic<bool> is_closed_{false};
-  bool is_claimed_ = false;
 };
 
 }  // namespace atl::transport

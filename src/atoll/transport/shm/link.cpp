@@ -10,18 +10,14 @@
 #include <cstdio>
 #include <utility>
 
+#include "atoll/transport/plain_bytes.h"
+
 namespace atl::transport {
 namespace {
 
-constexpr std::size_t kMaxUnclaimedChannels = 4096;
 constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
-
-template <typename Body>
-std::span<const std::byte> bytes_of(const Body& body) {
-  return std::as_bytes(std::span(&body, 1));
-}
 
 Fd duplicate(const Fd& memory) {
   const int copy = ::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
@@ -50,7 +46,7 @@ ShmLink::~ShmLink() = default;
 ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
   std::unique_ptr<ShmChannel>& channel = channels_[id];
   if (channel == nullptr) {
-    channel = std::make_unique<ShmChannel>(*this, options().shm_window_bytes);
+    channel = std::make_unique<ShmChannel>(*this, id, options().shm_window_bytes);
     if (peer_doorbell_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
     ++unclaimed_;
   }
@@ -60,9 +56,7 @@ ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
 Channel& ShmLink::channel(const ChannelId& id) {
   const std::lock_guard lock(mutex_);
   ShmChannel& channel = find_or_make(id);
-  if (channel.is_closed()) {
-    throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
-  }
+  if (channel.is_closed()) refuse_reopening();
   if (!channel.is_claimed()) {
     if (attached_) {
       open(id);
@@ -86,11 +80,7 @@ void ShmLink::close_channel(const ChannelId& id) {
 }
 
 bool ShmLink::send_control(std::span<const std::byte> message) {
-  if (message.size() > kMaxControlBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
-                                                 " bytes is too long: at most " + std::to_string(kMaxControlBytes) +
-                                                 " are allowed");
-  }
+  check_control(message);
   const std::lock_guard lock(mutex_);
   // For the peer this link may be up before it is here: a message may only be queued after the hello.
   if (!attached_ || stream_.descriptor() < 0 || said_bye_ || stream_.queued() >= kMaxQueuedMessages) return false;
@@ -192,10 +182,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_hello_on_loop(const shm::Message& message) {
-  const shm::Hello hello = shm::decode_hello(message);
-  // A peer with a slower heartbeat than this side expects is not lost; a day bounds the arithmetic.
-  constexpr std::uint64_t kDayMs = 86'400'000;
-  patience_ = std::max(options().heartbeat, std::chrono::milliseconds(std::min(hello.heartbeat_ms, kDayMs)));
+  patience_ = patience_for(shm::decode_hello(message).heartbeat_ms);
   {
     const std::lock_guard lock(mutex_);
     peer_doorbell_ = RemoteDoorbell(stream_.take_memory());
@@ -225,19 +212,13 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
   doorbell().ring_all();
 }
 
-void ShmLink::note_silence_on_loop(Clock::time_point now) {
-  // Time in which this process itself did not run says nothing about the peer.
-  silence_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
-  last_tick_ = now;
-}
-
 // The peer must send a hello on the stream that it accepted.
 void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
   {
     const std::lock_guard lock(mutex_);
     if (!attached_) return;
   }
-  note_silence_on_loop(now);
+  silence_ += counted_time(last_tick_, now, options());
   if (silence_ >= patience_) {
     fail_on_loop(lost("accepted a shared-memory link and has sent nothing on it for " +
                       in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(silence_)) +
@@ -247,7 +228,7 @@ void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
 
 void ShmLink::on_tick_on_loop(Clock::time_point now) {
   doorbell().beat();
-  note_silence_on_loop(now);
+  silence_ += counted_time(last_tick_, now, options());
   const std::uint64_t beats = peer_doorbell_.beats();
   if (beats != std::exchange(seen_beats_, beats)) silence_ = Clock::duration::zero();
   if (silence_ >= patience_) {

@@ -46,7 +46,6 @@ class ShmLink final : public LinkBase {
   void handle_hello_on_loop(const shm::Message& message);
   void handle_open_on_loop(const shm::Message& message);
   void flush_later_on_loop();
-  void note_silence_on_loop(Clock::time_point now);
 
   ShmChannel& find_or_make(const ChannelId& id);
   void open(const ChannelId& id);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/ring.h"
 
-#include <bit>
 #include <cstring>
 #include <new>
 #include <string>
@@ -10,8 +9,6 @@
 
 namespace atl::transport {
 namespace {
-
-constexpr std::size_t padded(std::size_t bytes) { return (bytes + 63) & ~std::size_t{63}; }
 
 std::size_t checked_window(std::size_t bytes) {
   if (is_valid_window(bytes)) return bytes;
@@ -27,10 +24,6 @@ std::size_t checked_window(std::size_t bytes) {
 
 }  // namespace
 
-bool is_valid_window(std::uint64_t bytes) noexcept {
-  return std::has_single_bit(bytes) && bytes >= kMinWindowBytes && bytes <= kMaxWindowBytes;
-}
-
 RingWriter::RingWriter(std::size_t window_bytes)
     : ring_(MappedRing::create(sizeof(RingControl), checked_window(window_bytes))), copy_(window_bytes) {
   new (ring_.control()) RingControl;
@@ -45,9 +38,9 @@ bool RingWriter::has_room(std::size_t bytes) {
 }
 
 bool RingWriter::try_write(const FrameHeader& header, std::span<const std::byte> payload) {
-  const std::size_t bytes = sizeof(FrameHeader) + padded(payload.size());
+  const std::size_t bytes = footprint(payload.size());
   if (!has_room(bytes)) return control().reader_closed.load(std::memory_order_relaxed) != 0;
-  std::byte* const at = ring_.data() + (head_ & (ring_.data_bytes() - 1));
+  std::byte* const at = ring_.at(head_);
   std::memcpy(at, &header, sizeof(FrameHeader));
   copy_(at + sizeof(FrameHeader), payload.data(), payload.size());
   head_ += bytes;
@@ -66,21 +59,17 @@ const Frame* RingReader::look() {
       inconsistent("written position", head, tail_);
     known_head_ = head;
   }
-  const std::byte* const at = ring_.data() + (tail_ & (ring_.data_bytes() - 1));
-  std::memcpy(&frame_.header, at, sizeof(FrameHeader));
-  // The peer can still write to `at`: the compiler must not read the length there a second time.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  const std::size_t payload_bytes = frame_.header.payload_bytes;
-  if (payload_bytes > ring_.data_bytes() / 4 || sizeof(FrameHeader) + padded(payload_bytes) > known_head_ - tail_) {
+  read_frame(ring_.at(tail_), frame_);
+  const std::size_t payload_bytes = frame_.payload.size();
+  if (payload_bytes > max_payload_of(ring_.data_bytes()) || footprint(payload_bytes) > known_head_ - tail_) {
     inconsistent("frame length", payload_bytes, tail_);
   }
-  frame_.payload = {at + sizeof(FrameHeader), payload_bytes};
   has_frame_ = true;
   return &frame_;
 }
 
 void RingReader::pop() noexcept {
-  tail_ += sizeof(FrameHeader) + padded(frame_.payload.size());
+  tail_ += footprint(frame_.payload.size());
   has_frame_ = false;
   control().tail.store(tail_, std::memory_order_release);
 }

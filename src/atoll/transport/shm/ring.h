@@ -10,21 +10,14 @@
 #include "atoll/transport/frame.h"
 #include "atoll/transport/mapped_ring.h"
 #include "atoll/transport/shm/ring_copy.h"
+#include "atoll/transport/window.h"
 
 namespace atl::transport {
 
-// One direction of a channel: a ring of frames in shared memory with one writer and one reader, usually in two
-// processes. A frame is its header and its payload, each padded to 64 bytes, and is always contiguous. Positions count
-// bytes from the ring's creation and never wrap (at 1 TB/s for half a year).
+// One direction of a channel: a window in shared memory with one writer and one reader, usually in two processes.
 //
 // Neither end trusts the other with its memory safety: what the other end wrote is copied, checked, then used.
 // Inconsistent values are Error(kProtocol).
-
-inline constexpr std::size_t kMinWindowBytes = std::size_t{64} << 10;
-inline constexpr std::size_t kMaxWindowBytes = std::size_t{1} << 30;
-
-/// Returns whether a peer may request a window of this size.
-bool is_valid_window(std::uint64_t bytes) noexcept;
 
 /// The indices in the ring's control area, each on a cache line of its own.
 struct RingControl {
@@ -43,8 +36,7 @@ class RingWriter {
   /// end, frames that do not fit are dropped. The payload must be at most max_payload().
   bool try_write(const FrameHeader& header, std::span<const std::byte> payload);
 
-  std::size_t window_bytes() const noexcept { return ring_.data_bytes(); }
-  std::size_t max_payload() const noexcept { return ring_.data_bytes() / 4; }
+  std::size_t max_payload() const noexcept { return max_payload_of(ring_.data_bytes()); }
 
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }

@@ -3,9 +3,9 @@
 
 #include <cstring>
 #include <string>
-#include <type_traits>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/plain_bytes.h"
 
 namespace atl::transport::shm {
 namespace {
@@ -16,15 +16,12 @@ bool is_known(MessageType type) { return type >= MessageType::kHello && type <= 
 
 template <typename Body>
 Body decode(const Message& message) {
-  static_assert(std::is_trivially_copyable_v<Body>);
   if (message.body.size() != sizeof(Body)) {
     throw Error(ErrorKind::kProtocol, "shared-memory link: message of type " +
                                           std::to_string(static_cast<int>(message.type)) + " has " +
                                           std::to_string(message.body.size()) + " bytes");
   }
-  Body body;
-  std::memcpy(&body, message.body.data(), sizeof(Body));
-  return body;
+  return read_as<Body>(message.body);
 }
 
 }  // namespace

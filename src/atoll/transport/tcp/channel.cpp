@@ -9,48 +9,31 @@
 
 namespace atl::transport {
 
+TcpChannel::TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes)
+    : ChannelBase(link, id, window_bytes), link_(link), receive_window_(window_bytes) {}
+
 bool TcpChannel::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
-  const LinkState state = link_.state();
-  if (state != LinkState::kUp) {
-    if (state == LinkState::kConnecting) return false;
-    link_.throw_error();
-  }
-  if (payload.size() > max_payload() || header.payload_bytes != payload.size()) {
-    throw Error(ErrorKind::kInvalidArgument, "a frame of " + std::to_string(payload.size()) + " bytes, announced as " +
-                                                 std::to_string(header.payload_bytes) + ", on a channel that takes " +
-                                                 std::to_string(max_payload()));
-  }
-  if (is_closed()) throw Error(ErrorKind::kAborted, "the channel to " + link_.peer_name() + " was closed by this side");
-  const std::uint64_t bytes = tcp::footprint(payload.size());
+  if (!may_send(header, payload)) return false;
   const std::uint64_t ahead = sent_.load(std::memory_order_relaxed) - released_.load(std::memory_order_acquire);
-  return ahead + bytes <= window_bytes_ && link_.send_frame(*this, header, payload);
+  return ahead + footprint(payload.size()) <= window_bytes_ && link_.send_frame(*this, header, payload);
 }
 
 const Frame* TcpChannel::front() {
   if (has_frame_) return &frame_;
-  if (const Frame* const frame = look()) return frame;
-  if (is_closed())
-    throw Error(ErrorKind::kAborted, "the channel from " + link_.peer_name() + " was closed by this side");
-  const LinkState state = link_.state();
-  if (state == LinkState::kConnecting || state == LinkState::kUp) return nullptr;
-  // The link has ended: everything that arrived is visible now.
-  if (const Frame* const frame = look()) return frame;
-  link_.throw_error();
+  return front_of([this] { return look(); });
 }
 
 const Frame* TcpChannel::look() {
   const std::uint64_t popped = popped_.load(std::memory_order_relaxed);
-  if (is_closed() || received_.load(std::memory_order_acquire) == popped) return nullptr;
-  const std::byte* at = ring_.data() + (popped & (receive_window_ - 1));
-  std::memcpy(&frame_.header, at, sizeof frame_.header);
-  frame_.payload = {at + sizeof(FrameHeader), frame_.header.payload_bytes};
+  if (received_.load(std::memory_order_acquire) == popped) return nullptr;
+  read_frame(ring_.at(popped), frame_);
   has_frame_ = true;
   return &frame_;
 }
 
 void TcpChannel::pop() {
   has_frame_ = false;
-  const std::uint64_t popped = popped_.load(std::memory_order_relaxed) + tcp::footprint(frame_.payload.size());
+  const std::uint64_t popped = popped_.load(std::memory_order_relaxed) + footprint(frame_.payload.size());
   popped_.store(popped, std::memory_order_release);
   return_credit(popped);
 }
@@ -79,7 +62,7 @@ void TcpChannel::open_on_loop(std::uint32_t number, std::uint64_t window_bytes, 
 std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const std::uint64_t ahead = received - popped_.load(std::memory_order_acquire);
-  if (payload_bytes > receive_window_ / 4 || ahead + tcp::footprint(payload_bytes) > receive_window_) {
+  if (payload_bytes > max_payload_of(receive_window_) || ahead + footprint(payload_bytes) > receive_window_) {
     throw Error(ErrorKind::kProtocol,
                 "a frame of " + std::to_string(payload_bytes) + " bytes exceeds the channel's credit");
   }
@@ -89,25 +72,21 @@ std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
 }
 
 std::byte* TcpChannel::ring_at(std::uint64_t position) {
-  if (!ring_) {
-    ring_ = MappedRing::create(0, receive_window_);
-    ring_.take_memory();  // no other process maps it
-  }
-  return ring_.data() + (position & (receive_window_ - 1));
+  if (!ring_) ring_ = MappedRing::create_private(receive_window_);
+  return ring_.at(position);
 }
 
 void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
   receiving_ = false;
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   if (!dropping_) {
-    const auto header =
-        tcp::read_as<FrameHeader>({ring_.data() + (received & (receive_window_ - 1)), sizeof(FrameHeader)});
+    const auto header = read_as<FrameHeader>({ring_.at(received), sizeof(FrameHeader)});
     if (header.payload_bytes != payload_bytes) {
       throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(payload_bytes) +
                                             " bytes has a header that states " + std::to_string(header.payload_bytes));
     }
   }
-  received_.store(received + tcp::footprint(payload_bytes), std::memory_order_release);
+  received_.store(received + footprint(payload_bytes), std::memory_order_release);
   if (is_closed()) free_on_loop();
 }
 
@@ -138,12 +117,12 @@ bool TcpChannel::publish_frames() {
   const std::uint64_t before = received_.load(std::memory_order_relaxed);
   std::uint64_t received = before;
   while (map_->end() - received >= sizeof(FrameHeader)) {
-    const auto header = tcp::read_as<FrameHeader>({ring_at(received), sizeof(FrameHeader)});
-    if (header.payload_bytes > receive_window_ / 4) {
+    const auto header = read_as<FrameHeader>({ring_at(received), sizeof(FrameHeader)});
+    if (header.payload_bytes > max_payload_of(receive_window_)) {
       throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(header.payload_bytes) + " bytes is too large");
     }
-    if (map_->end() - received < tcp::footprint(header.payload_bytes)) break;
-    received += tcp::footprint(header.payload_bytes);
+    if (map_->end() - received < footprint(header.payload_bytes)) break;
+    received += footprint(header.payload_bytes);
   }
   received_.store(received, std::memory_order_release);
   return received != before;

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "atoll/transport/link.h"
+#include "atoll/transport/handshake/channel_base.h"
 #include "atoll/transport/mapped_ring.h"
 #include "atoll/transport/tcp/segment_map.h"
 #include "atoll/transport/tcp/send_stream.h"
@@ -20,29 +20,20 @@ class TcpLink;
 /// A channel of a TcpLink. The loop thread writes received frames into a ring of this process, where the receiving
 /// thread reads them in place; a frame counts against the sender's credit until it is popped. The functions that are
 /// not Channel's are for the link.
-class TcpChannel final : public Channel {
+class TcpChannel final : public ChannelBase {
  public:
-  TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes)
-      : link_(link),
-        id_(id),
-        max_payload_(window_bytes / 4),
-        window_bytes_(window_bytes),
-        receive_window_(window_bytes) {}
+  TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes);
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   const Frame* front() override;
   void pop() override;
-  std::size_t max_payload() const noexcept override { return max_payload_; }
-  std::size_t window_bytes() const noexcept override { return window_bytes_; }
-
-  const ChannelId& id() const noexcept { return id_; }
 
   // Sending half.
 
   /// Before the first frame: multiplies the window by the number of rails, because credit is returned after what the
   /// peer sends. Link's mutex.
   void widen(std::size_t rails) noexcept {
-    window_bytes_ = std::min(window_bytes_ * std::bit_ceil(rails), std::size_t{tcp::kMaxWindow});
+    window_bytes_ = std::min(window_bytes_ * std::bit_ceil(rails), kMaxWindowBytes);
   }
   std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
   void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
@@ -77,15 +68,7 @@ class TcpChannel final : public Channel {
   /// The bytes released so far, whether or not the peer was given the credit. Any thread.
   std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
 
-  /// Returns whether this side requested the channel; link's mutex of channels.
-  bool is_claimed() const noexcept { return is_claimed_; }
-  void claim() noexcept { is_claimed_ = true; }
-
-  // This side's end of the channel.
-
-  void close() noexcept { is_closed_.store(true, std::memory_order_release); }
-  bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
-  /// After close(): frees the window and returns the peer's credit.
+  /// After mark_closed(): frees the window and returns the peer's credit.
   void free_on_loop();
 
  private:
@@ -95,11 +78,6 @@ class TcpChannel final : public Channel {
   void return_credit(std::uint64_t released);
 
   TcpLink& link_;
-  const ChannelId id_;
-  const std::size_t max_payload_;
-  std::size_t window_bytes_;  // sender
-  std::atomic<bool> is_closed_{false};
-  bool is_claimed_ = false;
   std::uint32_t number_ = 0;
   std::uint32_t peer_number_ = 0;         // written before received_ leaves zero
   bool receiving_ = false;                // the loop's: inside a frame

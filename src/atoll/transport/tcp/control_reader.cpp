@@ -15,16 +15,14 @@ constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 10;  // a quarter of
 
 }  // namespace
 
-ControlReader::ControlReader(Take take) : take_(std::move(take)), ring_(MappedRing::create(0, kControlWindow)) {
-  ring_.take_memory();  // no other process maps it
-}
+ControlReader::ControlReader(Take take) : take_(std::move(take)), ring_(MappedRing::create_private(kControlWindow)) {}
 
 std::byte* ControlReader::begin(std::uint64_t position, std::uint32_t bytes) {
   if (map_.has(position, bytes)) return nullptr;
   if (position + whole_units(bytes) - released_ > kControlWindow) {
     throw Error(ErrorKind::kProtocol, "control messages exceed their credit");
   }
-  return ring_.data() + (position & (kControlWindow - 1));
+  return ring_.at(position);
 }
 
 void ControlReader::finish(std::uint64_t position, std::uint32_t bytes) {
@@ -37,7 +35,7 @@ void ControlReader::finish(std::uint64_t position, std::uint32_t bytes) {
 bool ControlReader::take_front() {
   const std::uint64_t available = map_.end() - released_;
   if (available == 0) return false;
-  const std::byte* const at = ring_.data() + (released_ & (kControlWindow - 1));
+  const std::byte* const at = ring_.at(released_);
   const auto prefix = read_as<Prefix>({at, sizeof(Prefix)});
   const bool is_empty = prefix.type == Type::kClose || prefix.type == Type::kBye;
   const bool fits = prefix.type == Type::kControl ? prefix.length <= kMaxControlBytes : is_empty && prefix.length == 0;

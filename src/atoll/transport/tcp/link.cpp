@@ -80,15 +80,13 @@ TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
     channel.claim();
     --unclaimed_;
   }
-  if (unclaimed_ > tcp::kMaxChannels) throw Error(ErrorKind::kProtocol, "it opens too many channels");
+  if (unclaimed_ > kMaxUnclaimedChannels) throw Error(ErrorKind::kProtocol, "it opens too many channels");
   return channel;
 }
 
 Channel& TcpLink::channel(const ChannelId& id) {
   TcpChannel& channel = find_or_make(id, true);
-  if (channel.is_closed()) {
-    throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
-  }
+  if (channel.is_closed()) refuse_reopening();
   return channel;
 }
 
@@ -99,7 +97,7 @@ void TcpLink::close_channel(const ChannelId& id) {
     const auto found = channels_.find(id);
     if (found == channels_.end() || found->second->is_closed()) return;
     channel = found->second.get();
-    channel->close();
+    channel->mark_closed();
     if (!channel->is_claimed()) --unclaimed_;
   }
   {
@@ -202,9 +200,7 @@ void TcpLink::teardown_on_loop() noexcept {
 }
 
 void TcpLink::on_tick_on_loop(Clock::time_point now) {
-  // Time in which this process itself did not run says nothing about the peer.
-  const auto passed = std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
-  last_tick_ = now;
+  const auto passed = counted_time(last_tick_, now, options());
   for (const auto& rail : rails_) {
     // The kernel may hold back the first bytes of a large frame; they are a sign of life all the same.
     if (rail->is_open() && rail->bytes_in() == rail->watch.seen_in) receive_on_loop(*rail);

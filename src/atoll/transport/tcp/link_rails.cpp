@@ -160,7 +160,7 @@ void TcpLink::repeat_credit_on_loop() {
   const std::lock_guard lock(mutex_);
   Rail* const rail = spread_->nearest();
   if (rail == nullptr || control_->released() == 0) return;
-  send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, bytes_of(control_->released()));
   spread_->request_ack(*rail, Clock::now());
 }
 

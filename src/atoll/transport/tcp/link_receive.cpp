@@ -2,7 +2,6 @@
 // The receiving half of TcpLink, on the loop thread alone.
 #include <sys/epoll.h>
 
-#include <bit>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -138,7 +137,7 @@ void TcpLink::on_segment_complete() {
   const std::lock_guard lock(mutex_);
   Rail* const way = spread_->nearest();
   if (way == nullptr) return;
-  send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, tcp::bytes_of(control_->released()));
+  send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, bytes_of(control_->released()));
   spread_->request_ack(*way, Clock::now());
 }
 
@@ -154,7 +153,7 @@ void TcpLink::acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes) {
   rail.watch.owes = rail.incoming.is_segment;
   rail.watch.told = total;
   const std::lock_guard lock(mutex_);
-  if (rail.can_write()) send_small(rail, Lane::kUrgent, tcp::Type::kAck, 0, tcp::bytes_of(total));
+  if (rail.can_write()) send_small(rail, Lane::kUrgent, tcp::Type::kAck, 0, bytes_of(total));
 }
 
 void TcpLink::on_probe() {
@@ -182,9 +181,7 @@ void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
 }
 
 void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
-  const bool valid_window = std::has_single_bit(body.window_bytes) && body.window_bytes >= tcp::kMinWindow &&
-                            body.window_bytes <= tcp::kMaxWindow;
-  if (number == 0 || body.bell >= kBellCount || !valid_window) {
+  if (number == 0 || body.bell >= kBellCount || !is_valid_window(body.window_bytes)) {
     tcp::bad_message("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
                      " and a window of " + std::to_string(body.window_bytes) + " bytes");
   }
@@ -221,9 +218,7 @@ void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const st
 }
 
 void TcpLink::on_heartbeat(std::uint64_t interval_ms) {
-  // A peer with a slower heartbeat than this side expects is not lost; a day bounds the arithmetic.
-  constexpr std::uint64_t kDayMs = 86'400'000;
-  patience_ = std::max(options().heartbeat, std::chrono::milliseconds(std::min(interval_ms, kDayMs)));
+  patience_ = patience_for(interval_ms);
 }
 
 void TcpLink::take_bye_on_loop() {

@@ -53,23 +53,23 @@ bool TcpLink::send_whole(TcpChannel& channel, const FrameHeader& header, std::sp
   const tcp::OpenBody body = open_body(channel);
   const Prefix prefix{
       .type = Type::kData, .channel = channel.number(), .length = static_cast<std::uint32_t>(payload.size())};
-  const auto opening = [&](const auto& value) { return open ? tcp::bytes_of(value) : std::span<const std::byte>{}; };
+  const auto opening = [&](const auto& value) { return open ? bytes_of(value) : std::span<const std::byte>{}; };
   // Before the bytes leave, because their credit may return at once.
-  channel.note_sent(tcp::footprint(payload.size()));
+  channel.note_sent(footprint(payload.size()));
   std::size_t sent = 0;
   if (queue.empty()) {
-    std::array pieces{piece(opening(open_prefix)), piece(opening(body)), piece(tcp::bytes_of(prefix)),
-                      piece(tcp::bytes_of(header)), piece(payload)};
+    std::array pieces{piece(opening(open_prefix)), piece(opening(body)), piece(bytes_of(prefix)),
+                      piece(bytes_of(header)), piece(payload)};
     sent = rail.write_pieces(pieces.data(), pieces.size());
     if (sent == total) return true;
   }
   if (open) {
     // Two messages; the queue keeps track of where each one ends.
     const std::size_t open_bytes = sizeof open_prefix + sizeof body;
-    if (sent < open_bytes) queue.push({tcp::bytes_of(open_prefix), tcp::bytes_of(body)}, sent);
+    if (sent < open_bytes) queue.push({bytes_of(open_prefix), bytes_of(body)}, sent);
     sent = sent > open_bytes ? sent - open_bytes : 0;
   }
-  queue.push({tcp::bytes_of(prefix), tcp::bytes_of(header), payload}, sent);
+  queue.push({bytes_of(prefix), bytes_of(header), payload}, sent);
   return true;
 }
 
@@ -86,18 +86,14 @@ bool TcpLink::send_spread(TcpChannel& channel, const FrameHeader& header, std::s
   }
   if (!stream.is_open()) stream.open(channel.number(), open_body(channel));
   const std::uint64_t position = channel.sent();
-  stream.write(position, {tcp::bytes_of(header), payload});
-  channel.note_sent(tcp::footprint(payload.size()));
+  stream.write(position, {bytes_of(header), payload});
+  channel.note_sent(footprint(payload.size()));
   spread_->push_frame(stream, position, sizeof header + payload.size(), Clock::now());
   return true;
 }
 
 bool TcpLink::queue_control(Lane lane, std::span<const std::byte> message) {
-  if (message.size() > max_control_) {
-    throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
-                                                 " bytes is too long: at most " + std::to_string(max_control_) +
-                                                 " are allowed");
-  }
+  check_control(message, max_control_);
   if (state() != LinkState::kUp) return false;
   const std::lock_guard lock(mutex_);
   if (!can_send()) return false;
@@ -128,7 +124,7 @@ void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   // Credit on a rail that fails is lost; it is sent again then.
   Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
   if (rail == nullptr) return;
-  send_small(*rail, Lane::kUrgent, Type::kCredit, number, tcp::bytes_of(released));
+  send_small(*rail, Lane::kUrgent, Type::kCredit, number, bytes_of(released));
   if (spread_) spread_->request_ack(*rail, Clock::now());
 }
 
@@ -137,7 +133,7 @@ void TcpLink::send_heartbeat_on_loop(Rail& rail) {
   const std::lock_guard lock(mutex_);
   // A full queue is not silence: the socket holds bytes that are on their way.
   if (said_bye_ || !rail.is_ready()) return;
-  send_small(rail, Lane::kUrgent, Type::kHeartbeat, 0, tcp::bytes_of(interval_ms));
+  send_small(rail, Lane::kUrgent, Type::kHeartbeat, 0, bytes_of(interval_ms));
 }
 
 void TcpLink::flush_on_loop(Rail& rail) {

@@ -47,7 +47,7 @@ void Rail::open(ByteStream stream) {
   bytes_out_ = acknowledged_ = bytes_in_ = 0;
   send_error_ = 0;
   least_to_wake_for_ = 1;
-  parser_.emplace(sink_, kMaxWindow / 4);
+  parser_.emplace(sink_, max_payload_of(kMaxWindowBytes));
   incoming = {};
   watch = {};
 }

@@ -19,8 +19,7 @@ class SendStream {
  public:
   /// Opens the stream, once. Throws Error(kUnavailable) when out of memory.
   void open(std::uint32_t number, const OpenBody& body) {
-    ring_ = MappedRing::create(0, body.window_bytes);
-    ring_.take_memory();  // no other process maps it
+    ring_ = MappedRing::create_private(body.window_bytes);
     number_ = number;
     body_ = body;
   }
@@ -34,20 +33,18 @@ class SendStream {
   /// Writes the parts one after the other; together at most the window.
   void write(std::uint64_t position, std::initializer_list<std::span<const std::byte>> parts) noexcept {
     for (const auto part : parts) {
-      if (!part.empty()) copy_bytes(at(position), part.data(), part.size());
+      if (!part.empty()) copy_bytes(ring_.at(position), part.data(), part.size());
       position += part.size();
     }
   }
   std::span<const std::byte> read(std::uint64_t position, std::size_t bytes) const noexcept {
-    return {at(position), bytes};
+    return {ring_.at(position), bytes};
   }
 
   /// One bit per rail over which the channel's number was announced to the peer.
   unsigned announced = 0;
 
  private:
-  std::byte* at(std::uint64_t position) const noexcept { return ring_.data() + (position & (body_.window_bytes - 1)); }
-
   std::uint32_t number_ = 0;
   OpenBody body_;
   MappedRing ring_;

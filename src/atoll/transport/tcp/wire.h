@@ -3,14 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <span>
 #include <string>
 #include <type_traits>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/frame.h"
 #include "atoll/transport/link.h"
+#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/window.h"
 
 // The messages on the stream of a TCP link after the handshake, each a Prefix and its body, in host byte order
 // (little-endian on every supported machine).
@@ -54,14 +54,6 @@ static_assert(sizeof(OpenBody) == 24 && std::is_trivially_copyable_v<OpenBody>);
 
 /// The limit of a control message's body: a user's message, and the header of a link that is built on this one.
 inline constexpr std::size_t kMaxControlBody = kMaxControlBytes + 64;
-inline constexpr std::size_t kMaxChannels = 4096;  ///< that a peer may open before this side requests them
-inline constexpr std::uint64_t kMinWindow = std::uint64_t{64} << 10;
-inline constexpr std::uint64_t kMaxWindow = std::uint64_t{1} << 30;
-
-/// Returns the bytes of the window that a frame occupies.
-constexpr std::uint64_t footprint(std::uint64_t payload_bytes) noexcept {
-  return sizeof(FrameHeader) + (payload_bytes + 63) / 64 * 64;
-}
 
 inline constexpr std::size_t kUnit = 64;                                   ///< segments begin at multiples of it
 inline constexpr std::size_t kMaxSegment = std::size_t{256} << 10;         ///< bytes
@@ -79,22 +71,6 @@ constexpr std::size_t uncounted_bytes(Type type) noexcept {
 /// Returns the bytes on the stream of the message that begins with `prefix`.
 constexpr std::size_t message_bytes(const Prefix& prefix) noexcept {
   return sizeof(Prefix) + uncounted_bytes(prefix.type) + prefix.length;
-}
-
-/// Views the bytes of a plain structure.
-template <class T>
-std::span<const std::byte> bytes_of(const T& value) noexcept {
-  static_assert(std::is_trivially_copyable_v<T>);
-  return std::as_bytes(std::span(&value, 1));
-}
-
-/// Reads the structure at the start of `bytes`, which must be long enough.
-template <class T>
-T read_as(std::span<const std::byte> bytes) noexcept {
-  static_assert(std::is_trivially_copyable_v<T>);
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return value;
 }
 
 }  // namespace atl::transport::tcp

@@ -44,7 +44,7 @@ Agreement::Agreement(std::uint64_t secret, std::span<const std::byte> address, c
     : offers_(!address.empty() && address.size() <= kMaxAddress), wanted_(sizeof(Prefix)) {
   const std::string why = obstacle.empty() ? "its address in UCX is too long" : obstacle;
   if (!offers_) object("this end", why);
-  const auto head = tcp::bytes_of(secret);
+  const auto head = bytes_of(secret);
   std::vector<std::byte> body(head.begin(), head.end());
   const auto rest = offers_ ? address : bytes_of_text(why);
   body.insert(body.end(), rest.begin(), rest.end());
@@ -60,7 +60,7 @@ void Agreement::send(std::uint8_t type, bool yes, std::span<const std::byte> bod
   prefix.type = type;
   prefix.yes = yes ? 1 : 0;
   prefix.body_bytes = static_cast<std::uint32_t>(body.size());
-  const auto head = tcp::bytes_of(prefix);
+  const auto head = bytes_of(prefix);
   output_.insert(output_.end(), head.begin(), head.end());
   output_.insert(output_.end(), body.begin(), body.end());
 }
@@ -77,7 +77,7 @@ void Agreement::receive(std::span<const std::byte> bytes) {
     input_.insert(input_.end(), part.begin(), part.end());
     bytes = bytes.subspan(part.size());
     if (wanted() != 0) return;
-    const auto prefix = tcp::read_as<Prefix>(input_);
+    const auto prefix = read_as<Prefix>(input_);
     if (input_.size() == sizeof prefix) {
       const std::uint8_t expected = heard_offer_ ? kVote : kOffer;
       const std::size_t most = expected == kOffer ? sizeof(std::uint64_t) + kMaxAddress : kMaxObjection;
@@ -99,7 +99,7 @@ void Agreement::receive(std::span<const std::byte> bytes) {
 
 void Agreement::on_offer(std::span<const std::byte> body) {
   heard_offer_ = true;
-  peer_secret_ = tcp::read_as<std::uint64_t>(body);
+  peer_secret_ = read_as<std::uint64_t>(body);
   const auto rest = body.subspan(sizeof peer_secret_);
   if (theirs_ && rest.empty()) reject("an offer without an address");
   if (theirs_) {

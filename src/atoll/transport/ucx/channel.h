@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "atoll/transport/link.h"
+#include "atoll/transport/handshake/channel_base.h"
 #include "atoll/transport/ucx/receive_ring.h"
 #include "atoll/transport/ucx/send_ring.h"
 #include "atoll/transport/ucx/worker.h"
@@ -18,29 +18,19 @@ class UcxLink;
 /// A channel of a UcxLink. Frames wait in rings of both processes; the loop thread gives them to UCX and takes them
 /// from it. If UCX cannot serve the pair, the channel of the same name on the link's stream does everything. The
 /// functions that are not Channel's are for the link.
-class UcxChannel final : public Channel {
+class UcxChannel final : public ChannelBase {
  public:
-  UcxChannel(UcxLink& link, const ChannelId& id, std::size_t window_bytes)
-      : link_(link), id_(id), window_bytes_(window_bytes) {}
+  UcxChannel(UcxLink& link, const ChannelId& id, std::size_t window_bytes);
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   const Frame* front() override;
   void pop() override;
-  std::size_t max_payload() const noexcept override { return window_bytes_ / 4; }
-  std::size_t window_bytes() const noexcept override { return window_bytes_; }
 
-  const ChannelId& id() const noexcept { return id_; }
-
-  /// Marks the channel as requested by this side, and makes its send ring. Link's mutex of channels, like is_claimed.
-  /// Throws Error(kUnavailable).
-  void claim();
-  bool is_claimed() const noexcept { return sender_.load(std::memory_order_acquire) != nullptr; }
+  /// Makes the send ring, before claim(). Throws Error(kUnavailable).
+  void open();
 
   /// Hands everything over to `channel`. Called before the link is up.
   void go_over_stream(Channel& channel) noexcept { over_stream_.store(&channel, std::memory_order_release); }
-
-  void close() noexcept { is_closed_.store(true, std::memory_order_release); }
-  bool is_closed() const noexcept { return is_closed_.load(std::memory_order_acquire); }
 
   /// The bytes of frames accepted so far, and whether the peer has released them all. Any thread, once claimed.
   std::uint64_t written() const noexcept { return sending_->written(); }
@@ -65,10 +55,7 @@ class UcxChannel final : public Channel {
 
  private:
   UcxLink& link_;
-  const ChannelId id_;
-  const std::size_t window_bytes_;
   std::atomic<Channel*> over_stream_{nullptr};
-  std::atomic<bool> is_closed_{false};
   std::atomic<bool> waiting_{false};
   std::unique_ptr<ucx::SendRing> sending_;
   std::atomic<ucx::SendRing*> sender_{nullptr};  // the same, once it is complete

@@ -60,7 +60,6 @@ UcxLink::UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::
 UcxLink::~UcxLink() = default;
 
 UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
-  constexpr std::size_t kMaxUnclaimedChannels = 4096;
   const std::lock_guard lock(channels_mutex_);
   auto found = channels_.find(id);
   if (found == channels_.end()) {
@@ -76,6 +75,7 @@ UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
   UcxChannel& channel = *found->second;
   if (claim && !channel.is_claimed() && !channel.is_closed()) {
     if (over_stream_) channel.go_over_stream(inner_.channel(id));
+    channel.open();
     channel.claim();
     --unclaimed_;
   }
@@ -91,9 +91,7 @@ UcxChannel* UcxLink::find(const ChannelId& id) const {
 
 Channel& UcxLink::channel(const ChannelId& id) {
   UcxChannel& channel = find_or_make(id, true);
-  if (channel.is_closed()) {
-    throw Error(ErrorKind::kInvalidArgument, "a channel to " + peer_name() + " is opened again after it was closed");
-  }
+  if (channel.is_closed()) refuse_reopening();
   return channel;
 }
 
@@ -106,7 +104,7 @@ void UcxLink::close_channel(const ChannelId& id) {
     const auto found = channels_.find(id);
     if (found != channels_.end() && !found->second->is_closed()) {
       channel = found->second.get();
-      channel->close();
+      channel->mark_closed();
       if (!channel->is_claimed()) --unclaimed_;
     }
   }
@@ -239,7 +237,7 @@ void UcxLink::probe_on_loop() {
     sending->channel = nullptr;
     sending->note = {};
     sending->note.secret = agreement_->peer_secret();
-    worker_->send(ucx::MessageKind::kProbe, tcp::bytes_of(sending->note), {}, *sending);
+    worker_->send(ucx::MessageKind::kProbe, bytes_of(sending->note), {}, *sending);
   } catch (const Error& error) {
     objection = error.what();
   }
@@ -286,9 +284,7 @@ void UcxLink::go_over_stream_on_loop(const std::string& why) {
 
 void UcxLink::on_connecting_tick_on_loop(Clock::time_point now) {
   if (phase_ != Phase::kAgreeing) return;
-  // Time in which this process itself did not run says nothing about the peer.
-  agreeing_ += std::min<Clock::duration>(now - last_tick_, 2 * tick_interval(options()));
-  last_tick_ = now;
+  agreeing_ += counted_time(last_tick_, now, options());
   if (worker_) drive_on_loop();
   if (phase_ != Phase::kAgreeing) return;
   const auto patience = probe_patience(options());

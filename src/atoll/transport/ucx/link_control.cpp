@@ -18,23 +18,16 @@ using ucx::ControlKind;
 constexpr std::size_t kMaxGatedBytes = std::size_t{8} << 20;
 constexpr std::size_t kMaxMarks = 65536;
 
-void check_size(std::span<const std::byte> message) {
-  if (message.size() <= kMaxControlBytes) return;
-  throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
-                                               " bytes is too long: at most " + std::to_string(kMaxControlBytes) +
-                                               " are allowed");
-}
-
 }  // namespace
 
 bool UcxLink::send_control(std::span<const std::byte> message) {
-  check_size(message);
+  check_control(message);
   if (state() != LinkState::kUp) return false;
   return over_stream_ ? inner_.send_control(message) : send_typed(ControlKind::kUser, message, false);
 }
 
 bool UcxLink::send_control_after_frames(std::span<const std::byte> message) {
-  check_size(message);
+  check_control(message);
   if (state() != LinkState::kUp) return false;
   if (over_stream_) return inner_.send_control_after_frames(message);
   return send_marks() && send_typed(ControlKind::kAfterFrames, message, true);
@@ -56,7 +49,7 @@ bool UcxLink::send_marks() {
   for (const auto& [id, channel] : channels_) {
     if (!channel->is_claimed() || channel->all_released()) continue;
     const auto mark = ucx::note_of(0, id, channel->window_bytes(), channel->written());
-    if (!send_typed(ControlKind::kMark, tcp::bytes_of(mark), true)) return false;
+    if (!send_typed(ControlKind::kMark, bytes_of(mark), true)) return false;
   }
   return true;
 }
@@ -79,7 +72,7 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
         if (body.size() != sizeof(ucx::Note) || marks_.size() >= kMaxMarks) {
           throw Error(ErrorKind::kProtocol, "an invalid mark of " + std::to_string(body.size()) + " bytes");
         }
-        return marks_.push_back(tcp::read_as<ucx::Note>(body));
+        return marks_.push_back(read_as<ucx::Note>(body));
       case ControlKind::kAfterFrames:
       case ControlKind::kLeaving:
         peer_awaits_answer_ = peer_awaits_answer_ || kind == ControlKind::kLeaving;

@@ -160,7 +160,7 @@ bool UcxLink::feed_on_loop(UcxChannel& channel) {
   };
   if (!free_sendings_.empty() && channel.owes_credit_on_loop()) {
     Sending* const sending = prepare(nullptr, channel.receiving().window_bytes(), channel.take_credit_on_loop());
-    worker_->send(ucx::MessageKind::kCredit, tcp::bytes_of(sending->note), {}, *sending);
+    worker_->send(ucx::MessageKind::kCredit, bytes_of(sending->note), {}, *sending);
     fed = true;
   }
   ucx::SendRing* const ring = channel.sending();
@@ -170,7 +170,7 @@ bool UcxLink::feed_on_loop(UcxChannel& channel) {
   Sending* const sending = prepare(&channel, channel.window_bytes(), piece->position);
   const ucx::Place from{const_cast<std::byte*>(piece->bytes.data()), piece->bytes.size(), MemoryKind::kHost,
                         registered(channel.send_memory, ring->memory())};
-  worker_->send(ucx::MessageKind::kFrame, tcp::bytes_of(sending->note), from, *sending);
+  worker_->send(ucx::MessageKind::kFrame, bytes_of(sending->note), from, *sending);
   return true;
 }
 
@@ -212,7 +212,7 @@ void UcxLink::free_closed_on_loop(UcxChannel& channel) noexcept {
 void UcxLink::on_message(ucx::MessageKind kind, std::span<const std::byte> note_bytes, ucx::Incoming& message) {
   ucx::Note note;
   const bool has_size = note_bytes.size() == sizeof note;
-  if (has_size) note = tcp::read_as<ucx::Note>(note_bytes);
+  if (has_size) note = read_as<ucx::Note>(note_bytes);
   if (!has_size || note.secret != secret_) {
     if (!std::exchange(warned_of_stranger_, true)) {
       log(LogLevel::kWarning, "a message through UCX that is not from " + peer_name() + " was dropped");

@@ -2,9 +2,6 @@
 #include "atoll/transport/ucx/receive_ring.h"
 
 #include <algorithm>
-#include <atomic>
-#include <bit>
-#include <cstring>
 #include <string>
 
 #include "atoll/core/error.h"
@@ -19,13 +16,10 @@ void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
     tcp::bad_message("a channel's window changed from " + std::to_string(known) + " to " +
                      std::to_string(window_bytes) + " bytes");
   }
-  if (!std::has_single_bit(window_bytes) || window_bytes < tcp::kMinWindow || window_bytes > tcp::kMaxWindow) {
+  if (!is_valid_window(window_bytes)) {
     tcp::bad_message("invalid window of " + std::to_string(window_bytes) + " bytes for a channel");
   }
-  if (!is_closed_) {
-    ring_ = MappedRing::create(0, window_bytes);
-    ring_.take_memory();  // no other process maps it
-  }
+  if (!is_closed_) ring_ = MappedRing::create_private(window_bytes);
   started_ = SlotBits(window_bytes);
   finished_ = SlotBits(window_bytes);
   window_bytes_.store(window_bytes, std::memory_order_release);
@@ -34,11 +28,11 @@ void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
 std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t bytes) {
   const std::uint64_t window = window_bytes();
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
-  const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= window / 4;
+  const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= max_payload_of(window);
   if (!fits || position % sizeof(FrameHeader) != 0) {
     tcp::bad_message("invalid frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
   }
-  const std::uint64_t end = position + tcp::footprint(bytes - sizeof(FrameHeader));
+  const std::uint64_t end = position + footprint(bytes - sizeof(FrameHeader));
   if (is_closed_) {
     drop_to(end);
     return nullptr;
@@ -49,30 +43,30 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
   }
   started_.set(position);
   ++under_way_;
-  return at(position);
+  return ring_.at(position);
 }
 
 bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
   --under_way_;
   if (is_closed_) {
-    drop_to(position + tcp::footprint(bytes - sizeof(FrameHeader)));
+    drop_to(position + footprint(bytes - sizeof(FrameHeader)));
     free_if_idle();
     return true;
   }
-  if (tcp::read_as<FrameHeader>({at(position), sizeof(FrameHeader)}).payload_bytes + sizeof(FrameHeader) != bytes) {
+  if (read_as<FrameHeader>({ring_.at(position), sizeof(FrameHeader)}).payload_bytes + sizeof(FrameHeader) != bytes) {
     tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes states another size");
   }
   finished_.set(position);
-  finished_to_ = std::max(finished_to_, position + tcp::footprint(bytes - sizeof(FrameHeader)));
+  finished_to_ = std::max(finished_to_, position + footprint(bytes - sizeof(FrameHeader)));
   const std::uint64_t before = received_.load(std::memory_order_relaxed);
   std::uint64_t received = before;
   while (finished_.test(received)) {
     // A remote device may still write there, so this size is only trusted within bounds; look() checks it again.
-    const std::uint64_t payload = tcp::read_as<FrameHeader>({at(received), sizeof(FrameHeader)}).payload_bytes;
-    if (payload > window_bytes() / 4) tcp::bad_message("a frame changed after it had arrived");
+    const std::uint64_t payload = read_as<FrameHeader>({ring_.at(received), sizeof(FrameHeader)}).payload_bytes;
+    if (payload > max_payload_of(window_bytes())) tcp::bad_message("a frame changed after it had arrived");
     finished_.take(received);
     started_.take(received);
-    received += tcp::footprint(payload);
+    received += footprint(payload);
   }
   received_.store(received, std::memory_order_release);
   return received != before;
@@ -94,20 +88,17 @@ const Frame* ReceiveRing::look() {
   const std::uint64_t popped = popped_.load(std::memory_order_relaxed);
   const std::uint64_t ahead = received() - popped;
   if (ahead == 0) return nullptr;
-  std::memcpy(&frame_.header, at(popped), sizeof frame_.header);
-  // The compiler must not read the size there a second time.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  const std::size_t payload = frame_.header.payload_bytes;
-  if (payload > ring_.data_bytes() / 4 || tcp::footprint(payload) > ahead)
+  read_frame(ring_.at(popped), frame_);
+  const std::size_t payload = frame_.payload.size();
+  if (payload > max_payload_of(ring_.data_bytes()) || footprint(payload) > ahead)
     tcp::bad_message("a frame changed after it had arrived");
-  frame_.payload = {at(popped) + sizeof(FrameHeader), payload};
   has_frame_ = true;
   return &frame_;
 }
 
 void ReceiveRing::pop() noexcept {
   has_frame_ = false;
-  popped_.store(popped_.load(std::memory_order_relaxed) + tcp::footprint(frame_.payload.size()),
+  popped_.store(popped_.load(std::memory_order_relaxed) + footprint(frame_.payload.size()),
                 std::memory_order_release);
 }
 

@@ -49,7 +49,6 @@ class ReceiveRing {
 
  private:
   const Frame* look();
-  std::byte* at(std::uint64_t position) const noexcept { return ring_.data() + (position & (ring_.data_bytes() - 1)); }
   void drop_to(std::uint64_t end) noexcept;
   void free_if_idle() noexcept;
 

@@ -7,20 +7,20 @@
 
 #include "atoll/core/copy.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/tcp/wire.h"
+#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/window.h"
 
 namespace atl::transport::ucx {
 
-SendRing::SendRing(std::size_t window_bytes) : ring_(MappedRing::create(0, window_bytes)), done_ahead_(window_bytes) {
-  ring_.take_memory();  // no other process maps it
-}
+SendRing::SendRing(std::size_t window_bytes)
+    : ring_(MappedRing::create_private(window_bytes)), done_ahead_(window_bytes) {}
 
 bool SendRing::try_write(const FrameHeader& header, std::span<const std::byte> payload) {
   const std::uint64_t written = written_.load(std::memory_order_relaxed);
-  const std::uint64_t bytes = tcp::footprint(payload.size());
+  const std::uint64_t bytes = footprint(payload.size());
   const std::uint64_t free_to = std::min(released(), done_.load(std::memory_order_acquire)) + ring_.data_bytes();
   if (written + bytes > free_to) return false;
-  std::byte* const at = ring_.data() + (written & (ring_.data_bytes() - 1));
+  std::byte* const at = ring_.at(written);
   std::memcpy(at, &header, sizeof header);
   if (!payload.empty()) copy_bytes(at + sizeof header, payload.data(), payload.size());
   written_.store(written + bytes, std::memory_order_release);
@@ -28,16 +28,15 @@ bool SendRing::try_write(const FrameHeader& header, std::span<const std::byte> p
 }
 
 std::uint64_t SendRing::footprint_at(std::uint64_t position) const noexcept {
-  const std::byte* const at = ring_.data() + (position & (ring_.data_bytes() - 1));
-  return tcp::footprint(tcp::read_as<FrameHeader>({at, sizeof(FrameHeader)}).payload_bytes);
+  return footprint(read_as<FrameHeader>({ring_.at(position), sizeof(FrameHeader)}).payload_bytes);
 }
 
 std::optional<SendRing::Piece> SendRing::next() {
   if (!has_next()) return std::nullopt;
   const std::uint64_t position = taken_;
-  const std::byte* const at = ring_.data() + (position & (ring_.data_bytes() - 1));
-  const auto header = tcp::read_as<FrameHeader>({at, sizeof(FrameHeader)});
-  taken_ += tcp::footprint(header.payload_bytes);
+  const std::byte* const at = ring_.at(position);
+  const auto header = read_as<FrameHeader>({at, sizeof(FrameHeader)});
+  taken_ += footprint(header.payload_bytes);
   return Piece{position, {at, sizeof header + header.payload_bytes}};
 }
 
