@@ -10,6 +10,7 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
@@ -66,12 +67,11 @@ void Acceptor::accept_some(LinkKind kind) {
   const int listener = kind == LinkKind::kShm ? unix_.fd.get() : tcp_.fd.get();
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     if (streams_.size() >= kMaxIncoming) return listen(false);
-    Fd fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    Fd fd = accept_from(listener);
     if (!fd) {
       const int error = errno;
-      if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) {
-        // The waiting connection would wake the loop forever: listen again at the next tick.
-        listen(false);
+      if (lacks_resources(error)) {
+        listen(false);  // until the next tick
         if (!std::exchange(exhausted_, true)) {
           log(LogLevel::kError,
               with_errno("cannot accept a connection; raise the limit of open files (ulimit -n)", error));

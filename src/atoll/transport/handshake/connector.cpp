@@ -9,6 +9,7 @@
 
 #include "atoll/transport/discovery.h"
 #include "atoll/transport/handshake/link_base.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
@@ -73,16 +74,15 @@ void Connector::try_targets() {
 }
 
 bool Connector::try_one(const Target& target) {
-  Fd fd(::socket(target.address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Fd fd = open_socket(target.address.family());
   if (!fd) {
     const int error = errno;
     const bool no_family = error == EAFNOSUPPORT;  // an IPv6 address on a machine without IPv6
     note(no_family ? Outcome::kNoRoute : Outcome::kStranger, unavailable("no socket for " + target.text, error));
     return false;
   }
-  const int result = ::connect(fd.get(), target.address.get(), target.address.length);
-  if (result != 0 && errno != EINPROGRESS) {
-    const int error = errno;
+  const int error = start_connecting(fd.get(), target.address);
+  if (error != 0 && error != EINPROGRESS) {
     // EAGAIN means that a Unix listener's backlog is full: it will be served.
     const auto outcome = error == EAGAIN           ? Outcome::kNoAnswer
                          : is_not_listening(error) ? Outcome::kNotListening
@@ -90,16 +90,15 @@ bool Connector::try_one(const Target& target) {
     note(outcome, Error(ErrorKind::kPeerLost, with_errno(target.text, error)));
     return false;
   }
-  const bool connecting = result != 0;
   stream_ = std::make_unique<HandshakeStream>(loop_, static_cast<HandshakeStream::Owner&>(*this), std::move(fd),
                                               target.text, kind_);
   heard_bytes_ = 0;
   stream_silence_ = Clock::duration::zero();
   try {
-    stream_->begin(make_handshake_(peer_.id, kind_), connecting);
-  } catch (const Error& error) {
+    stream_->begin(make_handshake_(peer_.id, kind_), error != 0);
+  } catch (const Error& failure) {
     stream_.reset();
-    note(Outcome::kStranger, error);
+    note(Outcome::kStranger, failure);
     return false;
   }
   return true;

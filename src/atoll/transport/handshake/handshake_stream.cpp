@@ -10,7 +10,7 @@
 #include <optional>
 #include <utility>
 
-#include "atoll/transport/socket_option.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
@@ -103,16 +103,10 @@ bool HandshakeStream::open_tls() {
 }
 
 bool HandshakeStream::flush() {
-  while (!output_.empty()) {
-    const iovec piece{output_.data(), output_.size()};
-    const auto sent = stream_.write({&piece, 1});
-    if (sent < 0 && errno == EAGAIN) break;
-    if (sent < 0) {
-      const int error = errno;
-      end({Error(ErrorKind::kPeerLost, with_errno(remote_, error)), error});
-      return false;
-    }
-    output_.erase(output_.begin(), output_.begin() + sent);
+  if (!stream_.write_from(output_)) {
+    const int error = errno;
+    end({Error(ErrorKind::kPeerLost, with_errno(remote_, error)), error});
+    return false;
   }
   stream_.flush();  // a broken connection shows when it is read
   watch(!output_.empty() || stream_.holds_output());
@@ -166,9 +160,8 @@ void HandshakeStream::refuse(Refusal refusal) {
 }
 
 void HandshakeStream::farewell() noexcept {
-  const auto answer = handshake_->take_output();
-  const iovec piece{const_cast<std::byte*>(answer.data()), answer.size()};
-  if (!answer.empty()) stream_.write({&piece, 1});
+  auto answer = handshake_->take_output();
+  stream_.write_from(answer);
   stream_.flush();
   for (int i = 0; i < 4 && stream_.drop_input() > 0; ++i) {
   }

@@ -2,6 +2,7 @@
 #include "atoll/transport/handshake/link_base.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 namespace atl::transport {
@@ -30,6 +31,12 @@ std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexce
 Clock::duration counted_time(Clock::time_point& last_tick, Clock::time_point now,
                              const EndpointOptions& options) noexcept {
   return std::min<Clock::duration>(now - std::exchange(last_tick, now), 2 * tick_interval(options));
+}
+
+std::string one_decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f", value);
+  return text;
 }
 
 void check_control(std::span<const std::byte> message, std::size_t limit) {

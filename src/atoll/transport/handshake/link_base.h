@@ -40,6 +40,9 @@ std::chrono::milliseconds answer_patience(const EndpointOptions& options) noexce
 Clock::duration counted_time(Clock::time_point& last_tick, Clock::time_point now,
                              const EndpointOptions& options) noexcept;
 
+/// Returns "1.5".
+std::string one_decimal(double value);
+
 /// The channels that a peer may open before this side requests them.
 inline constexpr std::size_t kMaxUnclaimedChannels = 4096;
 

@@ -11,13 +11,11 @@
 #include "atoll/transport/address.h"
 #include "atoll/transport/auth.h"
 #include "atoll/transport/discovery.h"
-#include "atoll/transport/socket_option.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
 namespace {
-
-Fd make_socket(int family) { return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
 SocketAddress any_address(int family, std::uint16_t port) {
   SocketAddress address;
@@ -25,21 +23,6 @@ SocketAddress any_address(int family, std::uint16_t port) {
   address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
   address.set_port(port);  // the address itself stays all zero: any
   return address;
-}
-
-/// Returns the listener, or an empty Fd with errno set.
-Fd try_listen(int family, std::uint16_t port) {
-  Fd fd = make_socket(family);
-  if (!fd) return fd;
-  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (family == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  const auto address = any_address(family, port);
-  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
-    const int error = errno;
-    fd.reset();
-    errno = error;
-  }
-  return fd;
 }
 
 bool no_such_family(int error) { return error == EAFNOSUPPORT || error == EADDRNOTAVAIL || error == EPROTONOSUPPORT; }
@@ -51,12 +34,8 @@ UnixListener listen_unix() {
   fill_random(std::as_writable_bytes(std::span(name.bytes)));
   UnixListener listener;
   listener.name = "atoll-" + to_string(name);
-  listener.fd = make_socket(AF_UNIX);
-  const auto address = abstract_unix_address(listener.name);
-  if (!listener.fd || ::bind(listener.fd.get(), address.get(), address.length) != 0 ||
-      ::listen(listener.fd.get(), SOMAXCONN) != 0) {
-    throw unavailable("cannot listen on a Unix socket", errno);
-  }
+  listener.fd = try_listen(abstract_unix_address(listener.name));
+  if (!listener.fd) throw unavailable("cannot listen on a Unix socket", errno);
   return listener;
 }
 
@@ -69,10 +48,10 @@ TcpListener listen_tcp(std::uint16_t first, std::uint16_t last) {
   int family = AF_INET6;
   for (std::uint32_t port = first; port <= last; ++port) {
     TcpListener listener;
-    listener.fd = try_listen(family, static_cast<std::uint16_t>(port));
+    listener.fd = try_listen(any_address(family, static_cast<std::uint16_t>(port)));
     if (!listener.fd && family == AF_INET6 && no_such_family(errno)) {
       family = AF_INET;  // a machine without IPv6
-      listener.fd = try_listen(family, static_cast<std::uint16_t>(port));
+      listener.fd = try_listen(any_address(family, static_cast<std::uint16_t>(port)));
     }
     if (listener.fd) {
       listener.port = local_address(listener.fd.get()).port();

@@ -10,6 +10,7 @@
 
 #include "atoll/transport/address.h"
 #include "atoll/transport/discovery.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
@@ -30,7 +31,7 @@ RailConnector::~RailConnector() {
 Fd RailConnector::connect(bool* connecting) const {
   const auto target = parse_tcp_address(wanted_.to);
   if (!target) throw Error(ErrorKind::kPeerLost, "invalid rail address \"" + wanted_.to + "\"");
-  Fd fd(::socket(target->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Fd fd = open_socket(target->family());
   if (!fd) throw unavailable("no socket for a rail to " + wanted_.to, errno);
   if (auto source = parse_tcp_address(wanted_.from); source && source->family() == target->family()) {
     source->set_port(0);
@@ -39,12 +40,9 @@ Fd RailConnector::connect(bool* connecting) const {
       throw Error(ErrorKind::kUnavailable, with_errno("a rail from " + wanted_.from, errno));
     }
   }
-  int result = 0;
-  do {
-    result = ::connect(fd.get(), target->get(), target->length);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno != EINPROGRESS) throw Error(ErrorKind::kPeerLost, with_errno(wanted_.to, errno));
-  *connecting = result != 0;
+  const int error = start_connecting(fd.get(), *target);
+  if (error != 0 && error != EINPROGRESS) throw Error(ErrorKind::kPeerLost, with_errno(wanted_.to, error));
+  *connecting = error != 0;
   return fd;
 }
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <utility>
 
 #include "atoll/transport/plain_bytes.h"
@@ -29,12 +28,6 @@ pid_t process_behind(int socket) {
   ucred credentials{};
   socklen_t size = sizeof(credentials);
   return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
-}
-
-std::string in_seconds(std::chrono::milliseconds time) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f s", static_cast<double>(time.count()) / 1000.0);
-  return text;
 }
 
 }  // namespace
@@ -221,8 +214,8 @@ void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
   silence_ += counted_time(last_tick_, now, options());
   if (silence_ >= patience_) {
     fail_on_loop(lost("accepted a shared-memory link and has sent nothing on it for " +
-                      in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(silence_)) +
-                      ": stopped, or its machine hangs"));
+                      one_decimal(std::chrono::duration<double>(silence_).count()) +
+                      " s: stopped, or its machine hangs"));
   }
 }
 
@@ -233,8 +226,8 @@ void ShmLink::on_tick_on_loop(Clock::time_point now) {
   if (beats != std::exchange(seen_beats_, beats)) silence_ = Clock::duration::zero();
   if (silence_ >= patience_) {
     fail_on_loop(lost("has been silent for " +
-                      in_seconds(std::chrono::duration_cast<std::chrono::milliseconds>(silence_)) +
-                      ": stopped, or its machine hangs"));
+                      one_decimal(std::chrono::duration<double>(silence_).count()) +
+                      " s: stopped, or its machine hangs"));
   }
 }
 

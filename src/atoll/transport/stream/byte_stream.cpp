@@ -195,6 +195,16 @@ std::ptrdiff_t ByteStream::write(std::span<const iovec> pieces) {
   return -1;
 }
 
+bool ByteStream::write_from(std::vector<std::byte>& output) {
+  while (!output.empty()) {
+    const iovec piece{output.data(), output.size()};
+    const auto sent = write({&piece, 1});
+    if (sent < 0) return errno == EAGAIN;
+    output.erase(output.begin(), output.begin() + sent);
+  }
+  return true;
+}
+
 /// Encrypts a batch of records from the bytes after the first `skip`. Returns the number of bytes; if 0, errno says
 /// why.
 std::size_t ByteStream::encrypt(std::span<const iovec> pieces, std::size_t skip) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "atoll/core/fd.h"
 #include "atoll/transport/stream/credentials.h"
@@ -68,6 +69,10 @@ class ByteStream {
   /// socket are held here, encrypted, until flush(). If bytes are held, or not all were taken, errno says why: EAGAIN
   /// if the socket is full, or, with nothing held, if TLS must first read more of what the other end sends.
   std::ptrdiff_t write(std::span<const iovec> pieces);
+
+  /// Writes the beginning of `output`, as far as the socket takes it, and removes that. Returns false if it is broken;
+  /// errno says why.
+  bool write_from(std::vector<std::byte>& output);
 
   /// Writes held bytes to the socket. False: errno says why, EAGAIN if the socket is full.
   bool flush();

@@ -14,7 +14,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/discovery.h"
-#include "atoll/transport/socket_option.h"
+#include "atoll/transport/socket.h"
 #include "atoll/transport/stream/wait_ready.h"
 
 namespace atl::transport {
@@ -39,17 +39,13 @@ int wait_connected(int fd, Deadline deadline) {
 
 /// Returns 0, or the error number; throws errors that another address would not avoid.
 int try_connect(const SocketAddress& address, Deadline deadline, Fd& out) {
-  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  Fd fd = open_socket(address.family());
   if (!fd) {
     const int error = errno;
     if (error == EAFNOSUPPORT) return error;
     throw unavailable("no socket for a connection to " + to_string(address), error);
   }
-  int result = 0;
-  do {
-    result = ::connect(fd.get(), address.get(), address.length);
-  } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno != EINPROGRESS && errno != EALREADY && errno != EISCONN) return errno;
+  if (const int error = start_connecting(fd.get(), address); error != 0 && error != EINPROGRESS) return error;
   if (const int error = wait_connected(fd.get(), deadline); error != 0) return error;
   set_option(fd.get(), IPPROTO_TCP, TCP_NODELAY, 1);
   out = std::move(fd);

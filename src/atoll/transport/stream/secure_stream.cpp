@@ -13,7 +13,7 @@
 #include <deque>
 #include <utility>
 
-#include "atoll/transport/socket_option.h"
+#include "atoll/transport/socket.h"
 #include "atoll/transport/stream/byte_stream.h"
 
 namespace atl::transport {

@@ -14,7 +14,7 @@
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
 #include "atoll/transport/discovery.h"
-#include "atoll/transport/socket_option.h"
+#include "atoll/transport/socket.h"
 #include "atoll/transport/stream/host_port.h"
 
 namespace atl::transport {
@@ -23,16 +23,6 @@ namespace {
 
 constexpr int kStreamsPerTurn = 64;
 constexpr std::chrono::milliseconds kExhaustedPause{100};
-
-/// Returns the listener, or an empty Fd with errno set.
-Fd try_listen(const SocketAddress& address) {
-  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!fd) return fd;
-  set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
-  if (address.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
-  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) fd.reset();
-  return fd;
-}
 
 Fd listen_on(const std::string& host, std::uint16_t port) {
   int error = 0;
@@ -66,10 +56,10 @@ struct StreamListener::Impl : std::enable_shared_from_this<StreamListener::Impl>
 
   void accept_some() {
     for (int i = 0; i < kStreamsPerTurn && fd; ++i) {
-      Fd socket(::accept4(fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      Fd socket = accept_from(fd.get());
       if (!socket) {
         const int error = errno;
-        if (error == EMFILE || error == ENFILE || error == ENOBUFS || error == ENOMEM) pause(error);
+        if (lacks_resources(error)) pause(error);
         if (error == EINTR || error == ECONNABORTED) continue;
         return;
       }
@@ -79,7 +69,7 @@ struct StreamListener::Impl : std::enable_shared_from_this<StreamListener::Impl>
     }
   }
 
-  /// Stops listening for a moment: the waiting connection would wake the loop forever.
+  /// Stops listening for a moment.
   void pause(int error) {
     if (!std::exchange(exhausted, true)) {
       log(LogLevel::kError, with_errno("cannot accept a connection on " + to_string(address) +

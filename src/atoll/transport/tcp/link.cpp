@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "atoll/transport/socket_option.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // TcpLink's rails: how they are chosen and watched, and what happens when one fails and when it returns.
 #include <algorithm>
-#include <cstdio>
 #include <utility>
 
 #include "atoll/core/log.h"
@@ -21,12 +20,6 @@ constexpr milliseconds kMaxRailPause{5000};
 constexpr double kUsualRate = 125e6;    // bytes per second, of an interface that states none
 constexpr double kStepSeconds = 20e-6;  // that a step away from the device counts as
 constexpr double kOtherNodeShare = 0.8;
-
-std::string one_decimal(double value) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f", value);
-  return text;
-}
 
 /// Estimates a rail between two ends.
 tcp::RailScheduler::Expected expectation(const RailAddress& a, const RailAddress& b) {

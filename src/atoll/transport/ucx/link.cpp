@@ -189,16 +189,9 @@ void UcxLink::on_agreement_event_on_loop(std::uint32_t events) {
 bool UcxLink::flush_agreement_on_loop() {
   const auto more = agreement_->take_output();
   agreement_output_.insert(agreement_output_.end(), more.begin(), more.end());
-  while (!agreement_output_.empty()) {
-    const auto& output = agreement_output_;
-    const auto sent = ::send(stream_.fd(), output.data(), output.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0 && errno == EAGAIN) break;
-    if (sent < 0) {
-      fail_on_loop(lost(with_errno("died while the two ends negotiated UCX", errno)));
-      return false;
-    }
-    agreement_output_.erase(agreement_output_.begin(), agreement_output_.begin() + sent);
+  if (!stream_.write_from(agreement_output_)) {
+    fail_on_loop(lost(with_errno("died while the two ends negotiated UCX", errno)));
+    return false;
   }
   const std::uint32_t events = EPOLLIN | EPOLLRDHUP | (agreement_output_.empty() ? 0U : EPOLLOUT);
   if (events != watched_) loop().modify_fd_on_loop(stream_.fd(), events);
@@ -211,8 +204,9 @@ void UcxLink::read_agreement_on_loop(std::uint32_t events) {
   const bool has_ended = (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
   if (agreement_->wanted() == 0 && has_ended) return fail_on_loop(lost("died while the two ends negotiated UCX"));
   while (agreement_->wanted() != 0) {
-    const auto got = ::recv(stream_.fd(), buffer.data(), std::min(buffer.size(), agreement_->wanted()), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
+    const iovec piece{buffer.data(), std::min(buffer.size(), agreement_->wanted())};
+    bool drained = false;
+    const auto got = stream_.read({&piece, 1}, &drained);
     if (got < 0 && errno == EAGAIN) return;
     if (got < 0) return fail_on_loop(lost(with_errno("died while the two ends negotiated UCX", errno)));
     if (got == 0) return fail_on_loop(lost("died while the two ends negotiated UCX: end of file"));
