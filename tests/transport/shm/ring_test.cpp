@@ -58,7 +58,7 @@ TEST(ShmRing, FramesStayContiguousAcrossTheEnd) {
   Ring ring;
   std::mt19937 random(1);
   for (unsigned i = 0; i < 5000; ++i) {
-    const auto payload = filled(random() % (ring.writer.max_payload() + 1), i);
+    const auto payload = filled(random() % (max_payload_of(kRingWindow) + 1), i);
     ASSERT_TRUE(ring.writer.try_write(header_for(payload, i), payload));
     const Frame* const frame = ring.reader.front();
     ASSERT_NE(frame, nullptr);

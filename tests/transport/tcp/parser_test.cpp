@@ -134,7 +134,6 @@ TEST(TcpParser, FindsEveryMessageHoweverTheStreamIsCut) {
       parser.consume(std::span(stream).subspan(at, std::min(step, stream.size() - at)));
     }
     EXPECT_EQ(recorder.found, kFound) << "step " << step;
-    EXPECT_FALSE(parser.inside_message());
   }
 }
 
@@ -180,7 +179,6 @@ TEST(TcpParser, TheRestOfASegmentMayGoNowhere) {
     parser.consume(std::span(stream).subspan(first));
     ASSERT_EQ(recorder.found.size(), 3U);
     EXPECT_EQ(recorder.found.back(), "ack 7");
-    EXPECT_FALSE(parser.inside_message());
   }
 }
 

@@ -146,7 +146,9 @@ class Receiver {
 class Bench {
  public:
   explicit Bench(std::size_t count) {
-    for (std::size_t i = 0; i < count; ++i) rails_.push_back(std::make_unique<Rail>(deaf_, [](Rail&) {}, i, 0));
+    for (std::size_t i = 0; i < count; ++i)
+      rails_.push_back(std::make_unique<Rail>(
+          deaf_, [](Rail&) {}, i, 0));
     spread = std::make_unique<Spread>(rails_);
     ends.resize(count);
     receiver.ends.clear();

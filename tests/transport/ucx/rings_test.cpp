@@ -17,8 +17,8 @@
 namespace atl::test {
 namespace {
 
-using transport::FrameHeader;
 using transport::footprint;
+using transport::FrameHeader;
 using transport::ucx::ReceiveRing;
 using transport::ucx::SendRing;
 

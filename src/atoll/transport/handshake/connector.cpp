@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/handshake/connector.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <utility>

@@ -42,8 +42,7 @@ std::string one_decimal(double value) {
 void check_control(std::span<const std::byte> message, std::size_t limit) {
   if (message.size() <= limit) return;
   throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
-                                               " bytes is too long: at most " + std::to_string(limit) +
-                                               " are allowed");
+                                               " bytes is too long: at most " + std::to_string(limit) + " are allowed");
 }
 
 LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}
@@ -53,6 +52,12 @@ void LinkBase::throw_error() const { throw Error(*error_); }
 std::chrono::milliseconds LinkBase::patience_for(std::uint64_t heartbeat_ms) const noexcept {
   constexpr std::uint64_t kDayMs = 86'400'000;  // bounds the arithmetic
   return std::max(options().heartbeat, std::chrono::milliseconds(std::min(heartbeat_ms, kDayMs)));
+}
+
+void LinkBase::ring_noted_on_loop() noexcept {
+  for (std::size_t bell = 0; bell < kBellCount; ++bell) {
+    if (std::exchange(noted_bells_[bell], false)) ring(doorbell().bell(static_cast<Bell>(bell)));
+  }
 }
 
 void LinkBase::refuse_reopening() const {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -137,6 +138,10 @@ class LinkBase : public Link {
   /// still connecting (then nothing may be attached yet).
   virtual void teardown_on_loop() noexcept = 0;
 
+  /// Notes that threads that wait for this bell can continue; ring_noted_on_loop() wakes them.
+  void note_bell_on_loop(Bell bell) noexcept { noted_bells_[static_cast<std::size_t>(bell)] = true; }
+  void ring_noted_on_loop() noexcept;
+
   /// Returns how long a peer that states this heartbeat may be silent. One that is slower than this side expects is not
   /// lost.
   std::chrono::milliseconds patience_for(std::uint64_t heartbeat_ms) const noexcept;
@@ -155,7 +160,8 @@ class LinkBase : public Link {
   const LinkOwner owner_;
   PeerAddress peer_;
   const Clock::time_point created_ = Clock::now();
-  bool leaving_ = false;  // the loop's
+  bool leaving_ = false;  // the loop's, like the next
+  std::array<bool, kBellCount> noted_bells_{};
   std::atomic<LinkState> state_{LinkState::kConnecting};
   std::unique_ptr<const Error> error_;  // written before the final state is published, then constant
 };

@@ -225,8 +225,7 @@ void ShmLink::on_tick_on_loop(Clock::time_point now) {
   const std::uint64_t beats = peer_doorbell_.beats();
   if (beats != std::exchange(seen_beats_, beats)) silence_ = Clock::duration::zero();
   if (silence_ >= patience_) {
-    fail_on_loop(lost("has been silent for " +
-                      one_decimal(std::chrono::duration<double>(silence_).count()) +
+    fail_on_loop(lost("has been silent for " + one_decimal(std::chrono::duration<double>(silence_).count()) +
                       " s: stopped, or its machine hangs"));
   }
 }

@@ -33,10 +33,8 @@ class RingWriter {
   explicit RingWriter(std::size_t window_bytes);
 
   /// Copies the frame into the ring and publishes it, or returns false for lack of room. Once the reader has closed its
-  /// end, frames that do not fit are dropped. The payload must be at most max_payload().
+  /// end, frames that do not fit are dropped. The payload must be at most max_payload_of(window).
   bool try_write(const FrameHeader& header, std::span<const std::byte> payload);
-
-  std::size_t max_payload() const noexcept { return max_payload_of(ring_.data_bytes()); }
 
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }

@@ -43,8 +43,7 @@ class Stream {
   /// Returns the next complete message of what was received.
   std::optional<Message> next() { return parser_.next(); }
 
-  /// Returns the descriptor that came with the last message of a type that carries_memory. Throws Error(kProtocol) if
-  /// there is none.
+  /// Returns the descriptor that came with the last message. Throws Error(kProtocol) if there is none.
   Fd take_memory();
 
  private:

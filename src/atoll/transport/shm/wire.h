@@ -45,9 +45,6 @@ struct Message {
   std::span<const std::byte> body;  ///< valid until the next MessageParser::space()
 };
 
-/// Returns whether messages of this type travel with a descriptor.
-constexpr bool carries_memory(MessageType type) { return type == MessageType::kHello || type == MessageType::kOpen; }
-
 /// Returns the header followed by `body`, ready to be sent.
 std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body);
 

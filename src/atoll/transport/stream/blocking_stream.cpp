@@ -42,7 +42,7 @@ void BlockingStream::shake_hands(Deadline deadline) {
 
 void BlockingStream::send(std::span<const std::byte> bytes, Deadline deadline) {
   while (!bytes.empty() || stream_.holds_output()) {
-    const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+    const iovec piece = piece_of(bytes);
     const auto sent = stream_.write({&piece, 1});
     if (sent >= 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(sent));

@@ -197,7 +197,7 @@ std::ptrdiff_t ByteStream::write(std::span<const iovec> pieces) {
 
 bool ByteStream::write_from(std::vector<std::byte>& output) {
   while (!output.empty()) {
-    const iovec piece{output.data(), output.size()};
+    const iovec piece = piece_of(output);
     const auto sent = write({&piece, 1});
     if (sent < 0) return errno == EAGAIN;
     output.erase(output.begin(), output.begin() + sent);

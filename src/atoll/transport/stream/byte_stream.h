@@ -15,6 +15,11 @@
 
 namespace atl::transport {
 
+/// Describes bytes that are only read, for the system's calls.
+inline iovec piece_of(std::span<const std::byte> bytes) noexcept {
+  return {const_cast<std::byte*>(bytes.data()), bytes.size()};
+}
+
 /// A connected, non-blocking stream socket, in clear or inside TLS 1.3. One thread may read while another writes:
 /// reading belongs to one thread, and the owner serialises the writers.
 class ByteStream {

@@ -285,7 +285,7 @@ bool SecureStream::Impl::write_some(std::size_t* limit) {
   for (const Piece& piece : queue) {
     if (state != State::kOpen || count == pieces.size() || given == *limit) break;
     const std::size_t size = std::min(piece.bytes.size(), *limit - given);
-    pieces[count++] = {const_cast<std::byte*>(piece.bytes.data()), size};
+    pieces[count++] = piece_of(piece.bytes.first(size));
     given += size;
   }
   const auto taken = connection.write(std::span(pieces).first(count));

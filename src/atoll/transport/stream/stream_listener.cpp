@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/stream/stream_listener.h"
 
-#include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <cerrno>
 #include <chrono>

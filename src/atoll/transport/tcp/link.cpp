@@ -62,8 +62,8 @@ double round_trip_seconds(int fd) {
 
 TcpLink::TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress peer)
     : LinkBase(owner, std::move(peer)), self_(self), patience_(owner.options.heartbeat) {
-  rails_.push_back(make_rail(0, 2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) +
-                                    owner.options.tcp_window_bytes / 4));
+  rails_.push_back(make_rail(
+      0, 2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) + owner.options.tcp_window_bytes / 4));
 }
 
 TcpLink::~TcpLink() = default;

@@ -102,7 +102,6 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   void acknowledge_on_loop(Rail& rail, std::uint64_t least_bytes);
   void broken_on_loop(Rail& rail, std::uint64_t generation);
   TcpChannel& incoming(std::uint32_t number) const;
-  void ring_dirty_bells();
 
   TcpChannel& find_or_make(const ChannelId& id, bool claim);
 
@@ -143,7 +142,6 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   std::unique_ptr<tcp::ControlReader> control_;              // of a link over several rails
   Rail* receiving_ = nullptr;                                // the rail whose messages come
   bool is_initiator_ = false;
-  bool dirty_[kBellCount] = {};  // bells to ring after this read
   std::chrono::milliseconds patience_;
   Clock::time_point last_tick_{};
 

@@ -27,12 +27,6 @@ void TcpLink::receive_on_loop(Rail& rail) {
   if (receive_turn_on_loop(rail)) loop().post([this, &rail] { receive_on_loop(rail); });
 }
 
-void TcpLink::ring_dirty_bells() {
-  for (std::size_t bell = 0; bell < kBellCount; ++bell) {
-    if (std::exchange(dirty_[bell], false)) ring(doorbell().bell(static_cast<Bell>(bell)));
-  }
-}
-
 /// Reads what has arrived, up to a limit. Returns whether there may be more.
 bool TcpLink::receive_turn_on_loop(Rail& rail) {
   const auto can_read = [&] { return state() == LinkState::kUp && rail.is_open(); };
@@ -48,7 +42,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
       ended = got == 0 || (got < 0 && error != EAGAIN);
       // After a short read a new edge announces more, except for an end that was announced already.
       more = got > 0 && (!drained || rail.watch.hangup);
-      ring_dirty_bells();
+      ring_noted_on_loop();
       if (rail.wants_write_on_loop()) flush_on_loop(rail);
       acknowledge_on_loop(rail, kAcknowledgeEvery);
     }
@@ -92,7 +86,7 @@ std::byte* TcpLink::on_data(std::uint32_t number, std::uint32_t payload_bytes) {
 void TcpLink::on_data_complete(std::uint32_t /*number*/) {
   TcpChannel& channel = *receiving_->incoming.channel;
   channel.finish_frame_on_loop(receiving_->incoming.bytes);
-  dirty_[static_cast<std::size_t>(channel.id().bell)] = true;
+  note_bell_on_loop(channel.id().bell);
 }
 
 /// A segment under way on another rail must be the same or have no byte in common: it is still being written after this
@@ -129,7 +123,7 @@ void TcpLink::on_segment_complete() {
   }
   if (done.channel != nullptr) {
     const bool shows = done.channel->finish_segment_on_loop(done.position, done.bytes);
-    if (shows) dirty_[static_cast<std::size_t>(done.channel->id().bell)] = true;
+    if (shows) note_bell_on_loop(done.channel->id().bell);
     return;
   }
   control_->finish(done.position, done.bytes);
@@ -177,7 +171,7 @@ void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
     tcp::bad_message("it gives credit for channel number " + std::to_string(number) + ", which was never opened");
   }
   channel->note_released_on_loop(released_bytes, control_ == nullptr);
-  dirty_[static_cast<std::size_t>(channel->id().bell)] = true;
+  note_bell_on_loop(channel->id().bell);
 }
 
 void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
@@ -217,9 +211,7 @@ void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const st
   if (state() == LinkState::kUp) observer().on_control(*this, body);
 }
 
-void TcpLink::on_heartbeat(std::uint64_t interval_ms) {
-  patience_ = patience_for(interval_ms);
-}
+void TcpLink::on_heartbeat(std::uint64_t interval_ms) { patience_ = patience_for(interval_ms); }
 
 void TcpLink::take_bye_on_loop() {
   bool closing = false;

@@ -16,8 +16,6 @@ using tcp::Type;
 
 constexpr std::size_t kMaxControlQueue = std::size_t{64} << 10;  // the rest of the urgent lane is for credit
 
-iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
-
 }  // namespace
 
 bool TcpLink::send_frame(TcpChannel& channel, const FrameHeader& header, std::span<const std::byte> payload) {
@@ -58,8 +56,8 @@ bool TcpLink::send_whole(TcpChannel& channel, const FrameHeader& header, std::sp
   channel.note_sent(footprint(payload.size()));
   std::size_t sent = 0;
   if (queue.empty()) {
-    std::array pieces{piece(opening(open_prefix)), piece(opening(body)), piece(bytes_of(prefix)),
-                      piece(bytes_of(header)), piece(payload)};
+    std::array pieces{piece_of(opening(open_prefix)), piece_of(opening(body)), piece_of(bytes_of(prefix)),
+                      piece_of(bytes_of(header)), piece_of(payload)};
     sent = rail.write_pieces(pieces.data(), pieces.size());
     if (sent == total) return true;
   }

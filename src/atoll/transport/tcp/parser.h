@@ -59,9 +59,6 @@ class Parser {
   /// Drops the rest of the frame or segment under way.
   void drop_rest() noexcept { frame_to_ = nullptr; }
 
-  /// Returns whether a message is incomplete, so that an end-of-file here is not between messages.
-  bool inside_message() const noexcept { return collected_ != 0 || frame_left_ != 0; }
-
  private:
   std::size_t collect(std::span<const std::byte> bytes, std::size_t target);
   std::size_t collected_body() const noexcept;

@@ -31,8 +31,6 @@ std::span<std::byte> scratch() {
   return {memory.get(), kScratchBytes};
 }
 
-iovec piece(std::span<const std::byte> bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
-
 }  // namespace
 
 Rail::Rail(MessageSink& sink, OnBroken on_broken, std::size_t index, std::size_t max_message_bytes)
@@ -79,7 +77,7 @@ bool Rail::write_small(Lane lane, Type type, std::uint32_t channel, std::span<co
   const Prefix prefix{.type = type, .channel = channel, .length = static_cast<std::uint32_t>(body.size())};
   std::size_t sent = 0;
   if (queue_.empty() && current_ == nullptr) {
-    std::array pieces{piece(bytes_of(prefix)), piece(body)};
+    std::array pieces{piece_of(bytes_of(prefix)), piece_of(body)};
     sent = write_pieces(pieces.data(), pieces.size());
     if (sent == sizeof prefix + body.size()) return true;
   }
@@ -126,8 +124,8 @@ std::size_t Rail::gather_current(iovec* pieces, std::size_t* bytes) const noexce
   const auto data = current_->stream == nullptr ? std::span(kNothing).first(current_->bytes)
                                                 : current_->stream->read(current_->position, current_->bytes);
   const std::size_t of_head = std::min(current_sent_, head_bytes_);
-  pieces[0] = piece(std::span(head_).subspan(of_head, head_bytes_ - of_head));
-  pieces[1] = piece(data.subspan(current_sent_ - of_head));
+  pieces[0] = piece_of(std::span(head_).subspan(of_head, head_bytes_ - of_head));
+  pieces[1] = piece_of(data.subspan(current_sent_ - of_head));
   *bytes = pieces[0].iov_len + pieces[1].iov_len;
   return 2;
 }

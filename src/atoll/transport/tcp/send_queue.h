@@ -24,7 +24,6 @@ class SendQueue {
   explicit SendQueue(std::size_t max_message_bytes);
 
   bool empty() const noexcept { return data_.used() == 0 && urgent_.used() == 0; }
-  std::size_t bytes() const noexcept { return data_.used() + urgent_.used(); }
   std::size_t urgent_bytes() const noexcept { return urgent_.used(); }
 
   /// Returns whether push() may be called with a message of `bytes`. Some room is reserved for small messages that must

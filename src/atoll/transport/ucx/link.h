@@ -134,7 +134,6 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void signal() noexcept;
   void free_soon(UcxChannel& channel);
   void free_closed_on_loop(UcxChannel& channel) noexcept;
-  void ring_bells_on_loop();
   void look_at_trouble_on_loop();
 
   // Control messages and the end (link_control.cpp).
@@ -180,8 +179,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   bool owes_answer_ = false;         // the frames before it have arrived
   Clock::duration agreeing_{0};
   Clock::time_point last_tick_{};
-  std::array<bool, kBellCount> dirty_{};  // bells to ring after this turn
-  std::vector<UcxChannel*> active_;       // channels that may have something to send
+  std::vector<UcxChannel*> active_;  // channels that may have something to send
   std::vector<UcxChannel*> batch_;
   std::array<Sending, ucx::kMaxTransfers> sendings_;
   std::vector<Sending*> free_sendings_;

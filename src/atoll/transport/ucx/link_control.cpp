@@ -108,7 +108,7 @@ void UcxLink::open_gates_on_loop() {
 void UcxLink::pass_on_loop(const Gated& gated) {
   if (gated.kind == ControlKind::kAfterFrames) {
     // First make the frames before it visible to the threads that it may wake.
-    ring_bells_on_loop();
+    ring_noted_on_loop();
     if (state() == LinkState::kUp) observer().on_control(*this, gated.message);
     return;
   }

@@ -64,7 +64,7 @@ void UcxLink::drive_on_loop() {
     while (turns < kTurns && turn_on_loop()) ++turns;
     open_gates_on_loop();
   });
-  ring_bells_on_loop();
+  ring_noted_on_loop();
   if (!worker_) return;  // a control message's receiver has ended the link
   if (phase_ == Phase::kAgreeing && agreement_->is_probing() && !agreement_->has_voted()) {
     if (!probe_has_come_ && worker_->trouble()) agreement_->vote(worker_->trouble()->what());
@@ -123,12 +123,6 @@ bool UcxLink::turn_on_loop() {
   if (worker_->trouble()) return false;
   if (phase_ == Phase::kUcx) pump_on_loop();
   return worker_->progress();
-}
-
-void UcxLink::ring_bells_on_loop() {
-  for (std::size_t bell = 0; bell < kBellCount; ++bell) {
-    if (std::exchange(dirty_[bell], false)) ring(doorbell().bell(static_cast<Bell>(bell)));
-  }
 }
 
 /// Channels take turns, a frame each, so that a large message does not delay the others.
@@ -190,7 +184,7 @@ void UcxLink::Sending::finish(const Error* problem, std::size_t /*bytes*/) {
   link->free_sendings_.push_back(this);
   if (problem != nullptr || channel == nullptr) return;
   channel->sending()->done(note.position);
-  link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;  // wakes a thread that waits for this space
+  link->note_bell_on_loop(channel->id().bell);  // wakes a thread that waits for this space
   if (channel->is_closed() && channel->sending()->is_done()) link->free_soon(*channel);
 }
 
@@ -236,7 +230,7 @@ void UcxLink::on_credit(const ucx::Note& note) {
     throw Error(ErrorKind::kProtocol, "it gives credit for a channel that was never opened");
   }
   channel->sending()->release(note.position);
-  dirty_[note.bell] = true;
+  note_bell_on_loop(static_cast<Bell>(note.bell));
 }
 
 void UcxLink::on_frame(const ucx::Note& note, ucx::Incoming& message) {
@@ -261,7 +255,7 @@ void UcxLink::Arrival::finish(const Error* problem, std::size_t /*got*/) {
   link->free_arrivals_.push_back(this);
   ucx::ReceiveRing& ring = channel->receiving();
   if (problem != nullptr) return ring.abandon_on_loop();
-  if (ring.finish_on_loop(position, bytes)) link->dirty_[static_cast<std::size_t>(channel->id().bell)] = true;
+  if (ring.finish_on_loop(position, bytes)) link->note_bell_on_loop(channel->id().bell);
   if (!channel->is_closed()) return;
   link->activate_on_loop(*channel);
   if (ring.is_freed_on_loop()) link->free_soon(*channel);

@@ -98,8 +98,7 @@ const Frame* ReceiveRing::look() {
 
 void ReceiveRing::pop() noexcept {
   has_frame_ = false;
-  popped_.store(popped_.load(std::memory_order_relaxed) + footprint(frame_.payload.size()),
-                std::memory_order_release);
+  popped_.store(popped_.load(std::memory_order_relaxed) + footprint(frame_.payload.size()), std::memory_order_release);
 }
 
 void ReceiveRing::close_on_loop() noexcept {
