@@ -5,9 +5,6 @@
 #include <cmath>
 #include <set>
 
-#include "atoll/core/error.h"
-#include "atoll/infer/malformed.h"
-
 namespace atl::infer {
 
 std::size_t tensors_in(const Argument& argument) {
@@ -19,13 +16,13 @@ std::size_t tensors_in(const Argument& argument) {
 }
 
 void ArgumentReader::refuse(const std::string& reason) const {
-  if (is_rule_) throw UnfitCall();
+  if (is_rule_) throw UnfitCall(name() + ": " + reason);
   throw Error(ErrorKind::kRefused, name() + ": " + reason);
 }
 
 void ArgumentReader::wrong(std::size_t argument, const std::string& wanted) const {
   if (!is_rule_) unfit(argument, wanted);
-  malformed(name() + ", has argument " + std::to_string(argument) + " of the wrong type: it must be " + wanted);
+  throw UnfitCall(name() + ", has argument " + std::to_string(argument) + " of the wrong type: it must be " + wanted);
 }
 
 void ArgumentReader::unfit(std::size_t argument, const std::string& wanted) const {
@@ -41,7 +38,7 @@ void ArgumentReader::require_arguments(std::size_t count) const {
 const Argument& ArgumentReader::argument(std::size_t argument) const {
   if (argument < args_.size()) return args_[argument];
   const std::string lacks = "lacks argument " + std::to_string(argument) + ": it has " + std::to_string(args_.size());
-  if (is_rule_) malformed(name() + ", " + lacks);
+  if (is_rule_) throw UnfitCall(name() + ", " + lacks);
   refuse("it " + lacks);
 }
 

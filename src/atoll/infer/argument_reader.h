@@ -2,13 +2,13 @@
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "atoll/core/error.h"
 #include "atoll/infer/graph.h"
 
 namespace atl::infer {
@@ -39,14 +39,16 @@ inline constexpr Dtypes kWhole{Dtype::kInt8, Dtype::kInt16, Dtype::kInt32, Dtype
 inline constexpr Dtypes kAny{Dtype::kFloat16, Dtype::kBfloat16, Dtype::kFloat32, Dtype::kFloat64, Dtype::kInt8,
                              Dtype::kInt16,   Dtype::kInt32,    Dtype::kInt64,   Dtype::kUint8,   Dtype::kBool};
 
-/// A call that its operator would refuse, found while its node was split: the node has no parts and is computed whole.
-class UnfitCall final : public std::exception {};
+/// Error(kProtocol) for a call that its operator would refuse.
+class UnfitCall final : public Error {
+ public:
+  explicit UnfitCall(const std::string& what) : Error(ErrorKind::kProtocol, what) {}
+};
 
 /// The arguments of one call of an operator, and the types of the tensors among them. Each operator's arguments are
-/// parsed once, with this class, for admission and for rules; what its functions throw for anything other than they
-/// request depends on which of the two reads. Admission (CallView) gets Error(kRefused), which names the call and the
-/// argument. A rule (NodeView) gets UnfitCall for values that do not fit, and Error(kProtocol) for an argument that is
-/// missing or of another type; it also takes one integer for all dimensions, and a dimension that is listed twice.
+/// parsed once, with this class, for admission and for rules. For anything other than they request, functions throw
+/// Error(kRefused) when admission reads (CallView), and UnfitCall when a rule does (NodeView); both name the call and
+/// the argument. A rule's reader also takes one integer for all dimensions, and a dimension that is listed twice.
 /// Operands are the tensors among the arguments, counted in order. Borrows everything.
 class ArgumentReader {
  public:
@@ -106,9 +108,9 @@ class ArgumentReader {
   ArgumentReader(const ArgumentReader&) = default;
   ArgumentReader& operator=(const ArgumentReader&) = delete;
 
-  /// For an argument of another type.
+  /// Refuses an argument of another type than `wanted`.
   [[noreturn]] void wrong(std::size_t argument, const std::string& wanted) const;
-  /// For an argument of the right type.
+  /// Refuses the value of an argument.
   [[noreturn]] void unfit(std::size_t argument, const std::string& wanted) const;
 
  private:

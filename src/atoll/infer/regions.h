@@ -106,13 +106,13 @@ struct Partial {
 /// Returns how rows of the output of `node` along its dimension `output_dim` (from 0) can be computed separately. For a
 /// node with several outputs this is its first one; the others are sliced alike where they have as many rows there.
 /// kPartial: rows cannot be computed separately, but sums can. None: the node is global along this dimension, as are
-/// operators without a rule. Throws Error(kProtocol) for a node that its operator would refuse, kInvalidArgument for a
-/// dimension that the output does not have.
+/// operators without a rule and calls that their operator would refuse. Throws Error(kInvalidArgument) for a dimension
+/// that the output does not have, and kProtocol for a node without an output.
 std::optional<NodeSplit> split(const Graph& graph, const Node& node, int output_dim);
 
 /// Returns the call that computes rows `rows` of the output along `output_dim`, from no more than the rows that `split`
 /// declares; an empty call for empty rows. Throws Error(kInvalidArgument) for rows that do not exist and for a node
-/// that cannot be split along this dimension.
+/// that cannot be split along this dimension, kProtocol for a call that its operator would refuse.
 SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region rows);
 
 /// The size of a part's state, in the precision of sums, when operand `operand` is split along its dimension `dim`
@@ -124,8 +124,7 @@ std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, 
 /// a state is not smaller than the operand. Throws as partial_bytes does.
 std::optional<Partial> partial(const Graph& graph, const Node& node, std::size_t operand, int dim);
 
-/// Defines how one operator is split. Its functions must not keep references to their arguments. Those other than
-/// `slice` may throw UnfitCall, as NodeView does, for a node without parts.
+/// Defines how one operator is split. Its functions must not keep references to their arguments.
 struct Rule {
   /// As the function split() above, without kPartial. Optional.
   std::function<std::optional<NodeSplit>(const NodeView&, int output_dim)> split = {};

@@ -129,7 +129,7 @@ std::optional<NodeSplit> split_gather(const NodeView& view, int output_dim) {
 
 // (weight, indices, padding_idx, scale_grad_by_freq, sparse); returns the shape of the result.
 Shape read_embedding(const ArgumentReader& reader) {
-  const Tensor& weight = reader.tensor(0, kFloats);
+  const Tensor& weight = reader.tensor(0);
   Shape shape = reader.tensor(1).shape;
   reader.require(weight.shape.size() == 2, "its weight must be a matrix");
   static_cast<void>(reader.integer(2, -kMaxAdmittedRows, kMaxAdmittedRows));
@@ -141,8 +141,9 @@ Shape read_embedding(const ArgumentReader& reader) {
 
 Made embedding(const CallView& view) {
   view.require_arguments(5);
+  const Tensor& weight = view.tensor(0, kFloats);
   static_cast<void>(view.tensor(1, kIndices));
-  return seen(view, view.tensor(0), read_embedding(view));
+  return seen(view, weight, read_embedding(view));
 }
 
 std::optional<NodeSplit> split_embedding(const NodeView& view, int output_dim) {

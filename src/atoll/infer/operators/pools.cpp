@@ -239,7 +239,7 @@ Operator adaptive_operator(std::size_t spatial, bool is_mean) {
       return adaptive_bytes(view, spatial, operand, dim) ? mean_pool_states(view, dim) : std::nullopt;
     };
   }
-  return {[=](const CallView& view) { return adaptive_pool(view, spatial, !is_mean); }, rule};
+  return {[=](const CallView& view) { return adaptive_pool(view, spatial, !is_mean); }, std::move(rule)};
 }
 
 }  // namespace

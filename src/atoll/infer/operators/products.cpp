@@ -79,6 +79,7 @@ SlicedCall slice_linear(const NodeView& view, const NodeSplit& split, int output
 }
 
 std::optional<std::int64_t> linear_bytes(const NodeView& view, std::size_t operand, int dim) {
+  static_cast<void>(read_linear(view));
   const bool contracted = (operand == 0 && dim == view.rank(0) - 1) || (operand == 1 && dim == 1);
   return contracted ? std::optional(output_sums(view)) : std::nullopt;
 }

@@ -38,9 +38,10 @@ ReducedDims read_dims(const ArgumentReader& reader, const Reduction& of) {
   const std::size_t rank = reader.tensor(0).shape.size();
   ReducedDims dims{std::vector<bool>(rank, true)};
   if (of.over_all) return dims;
+  const bool is_all = reader.is_null(of.dims) && of.null_is_all;
+  if (of.is_one && !is_all) static_cast<void>(reader.dim(of.dims, rank));
   dims.keeps = reader.boolean(of.keepdim);
-  if (reader.is_null(of.dims) && of.null_is_all) return dims;
-  if (of.is_one) static_cast<void>(reader.dim(of.dims, rank));
+  if (is_all) return dims;
   reader.require(!reader.is_null(of.dims), "it must name a dimension");
   const std::vector<int> named = reader.dims(of.dims, rank);
   reader.require(!named.empty() || of.empty_is_all, "it must name a dimension");

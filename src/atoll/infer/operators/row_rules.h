@@ -37,7 +37,7 @@ std::optional<NodeSplit> split_elements(const NodeView& view, int output_dim);
 template <typename Read>
 Rule unless_along(Read read) {
   return {[read](const NodeView& view, int output_dim) -> std::optional<NodeSplit> {
-    if (read(view) == output_dim) return std::nullopt;
+    if (read(view) == output_dim || view.rank(0) != view.output_rank()) return std::nullopt;
     return same_rows(view, Locality::kElement, output_dim, output_dim);
   }};
 }

@@ -48,7 +48,7 @@ using ReadSoftmax = SoftmaxCall (*)(const ArgumentReader&);
 Rule softmax_rule(ReadSoftmax read) {
   Rule rule;
   rule.split = [read](const NodeView& view, int output_dim) -> std::optional<NodeSplit> {
-    if (read(view).dim == output_dim) return std::nullopt;
+    if (read(view).dim == output_dim || view.rank(0) != view.output_rank()) return std::nullopt;
     return same_rows(view, Locality::kRow, output_dim, output_dim);
   };
   rule.partial_bytes = [read](const NodeView& view, std::size_t operand, int dim) -> std::optional<std::int64_t> {

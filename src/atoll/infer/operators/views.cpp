@@ -143,7 +143,7 @@ Operator view_operator(Read read) {
   return {[read](const CallView& view) {
             return with_copies(view, seen(view, view.tensor(0), read(view).shape));
           },
-          rule, true};
+          std::move(rule), true};
 }
 
 // (self, factor): `factor` * `factor` channels become as many places of one channel, or the reverse.
@@ -194,7 +194,7 @@ Operator shuffle_operator(bool finer) {
   return {[finer](const CallView& view) {
             return with_copies(view, seen(view, view.tensor(0), read_shuffle(view, finer).made));
           },
-          rule};
+          std::move(rule)};
 }
 
 // (self, dimension, size, step): windows, as a new last dimension.
