@@ -39,9 +39,9 @@ using atl::infer::Outcome;
 using atl::infer::Session;
 using atl::infer::SessionOptions;
 using atl::infer::SessionReport;
-using atl::plan::Channel;
 using atl::json::Fields;
 using atl::json::Json;
+using atl::plan::Channel;
 using atl::plan::Lane;
 using Seconds = std::chrono::duration<double>;
 

@@ -157,8 +157,8 @@ std::string plan_division(const std::string& text, int input, int dim, const std
   const Operators operators = infer::operators_of(graph, input, dim);
   const json::Json parsed = json::parse(options_text, "the options");
   json::Fields options(parsed, "the options");
-  const plan::OperatorGraph lowered = infer::operator_graph(
-      graph, operators, profile_from(options, "robot", graph, 10), profile_from(options, "server", graph, 1));
+  const plan::OperatorGraph lowered = infer::operator_graph(graph, operators, profile_from(options, "robot", graph, 10),
+                                                            profile_from(options, "server", graph, 1));
   plan::check(lowered);
   const plan::LinkCost link{options.number("up", 1e7), options.number("down", 1e7), options.number("latency", 1e-3),
                             options.boolean("half_duplex", false)};

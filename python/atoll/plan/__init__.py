@@ -7,12 +7,12 @@ divide. They compute only: no clock, no thread, no unseeded random number.
     plan = atoll.plan.plan_batches(atoll.plan.BatchRequest([fast, slow], batch=256))
     print(plan.batches, plan.step, plan.bound)"""
 
+from atoll._C import Cost
 from atoll.plan.batches import (
     AdapterOptions,
     BatchComparison,
     BatchPlan,
     BatchRequest,
-    Cost,
     Decision,
     MembershipAdvice,
     Network,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from atoll import _C
 
@@ -84,7 +84,9 @@ def document_of(value: Any) -> Any:
 
 def record_of(kind: type[Record], document: Document) -> Record:
     """Returns the dataclass with the fields that the document has."""
-    return kind(**{name: _converted(hint, document[key]) for name, key, hint in _fields_of(kind) if key in document})
+    return kind(
+        **{name: _converted(hint, document[key]) for name, key, hint in _fields_of(cast(Any, kind)) if key in document}
+    )
 
 
 def _converted(hint: Any, value: Any) -> Any:
@@ -102,4 +104,4 @@ def _converted(hint: Any, value: Any) -> Any:
         return _converted(inner[0], value)
     if hint is _C.Cost:
         return cost_of(value)
-    return record_of(hint, value) if is_dataclass(hint) else value
+    return record_of(hint, value) if isinstance(hint, type) and is_dataclass(hint) else value

@@ -57,7 +57,7 @@ struct Call {
   /// led_outputs (schedule/leads.h) name; the library keeps the rest.
   bool library_inside = false;
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
-  std::shared_ptr<CallProgress> progress;                    ///< null if the input is in memory
+  std::shared_ptr<CallProgress> progress;            ///< null if the input is in memory
 };
 
 /// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.

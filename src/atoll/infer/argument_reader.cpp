@@ -125,8 +125,7 @@ Ints ArgumentReader::integers(std::size_t argument, std::int64_t low, std::int64
   if (is_rule_ && std::holds_alternative<std::int64_t>(this->argument(argument))) return {integer(argument, low, high)};
   const auto* list = std::get_if<Ints>(&this->argument(argument));
   if (list == nullptr) wrong(argument, "a list of integers");
-  const bool good =
-      std::all_of(list->begin(), list->end(), [&](auto value) { return value >= low && value <= high; });
+  const bool good = std::all_of(list->begin(), list->end(), [&](auto value) { return value >= low && value <= high; });
   if (!good) unfit(argument, "integers from " + std::to_string(low) + " to " + std::to_string(high));
   return *list;
 }
@@ -165,9 +164,7 @@ int ArgumentReader::normal(std::int64_t dim, std::size_t rank) const {
   return static_cast<int>(dim < 0 ? dim + count : dim);
 }
 
-int ArgumentReader::dim(std::size_t argument, std::size_t rank) const {
-  return normal(integer(argument), rank);
-}
+int ArgumentReader::dim(std::size_t argument, std::size_t rank) const { return normal(integer(argument), rank); }
 
 std::vector<int> ArgumentReader::dims(std::size_t argument, std::size_t rank) const {
   if (std::holds_alternative<std::int64_t>(this->argument(argument))) return {dim(argument, rank)};

@@ -76,8 +76,8 @@ Node node_of(const Json& json, std::size_t index) {
 Argument output_of(const Json& json, std::size_t index) {
   Fields object = object_of(json, "output " + std::to_string(index));
   const Json* constant = object.find("constant");
-  Argument output = constant != nullptr ? argument_from(*constant, object.what())
-                                        : Argument(TensorId{tensor_in(object)});
+  Argument output =
+      constant != nullptr ? argument_from(*constant, object.what()) : Argument(TensorId{tensor_in(object)});
   if (constant != nullptr && (std::holds_alternative<TensorId>(output) || std::holds_alternative<TensorIds>(output))) {
     malformed(object.what() + " is a constant that is a tensor: give {\"tensor\": index}");
   }

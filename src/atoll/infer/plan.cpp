@@ -11,7 +11,7 @@ namespace {
 using json::Fields;
 
 constexpr json::Rules kDivisionRules{.kind = ErrorKind::kProtocol, .levels = 8};  // it has 3
-constexpr std::int64_t kMaxInteger = std::int64_t{1} << 30;          // fits an int
+constexpr std::int64_t kMaxInteger = std::int64_t{1} << 30;                       // fits an int
 
 [[noreturn]] void bad_division(const std::string& what) { throw Error(ErrorKind::kProtocol, "a division's " + what); }
 

@@ -51,17 +51,17 @@ void Group::Impl::on_dump_requested() { write_dump(dump_folder(), "SIGUSR1"); }
 std::string Group::Impl::dump_json() const {
   const auto& endpoint = context->endpoint();
   Json json = {{"format", kDumpFormat},
-                         {"job", endpoint.options().job},
-                         {"attempt", attempt},
-                         {"group", options.name},
-                         {"id", std::to_string(ports.group_id())},
-                         {"rank", options.rank},
-                         {"size", options.size},
-                         {"process", process_json(*context)},
-                         {"written_us", EventRing::now_us()},
-                         {"members", Json::array()},
-                         {"islands", Json::array()},
-                         {"clock", Json::array()}};
+               {"job", endpoint.options().job},
+               {"attempt", attempt},
+               {"group", options.name},
+               {"id", std::to_string(ports.group_id())},
+               {"rank", options.rank},
+               {"size", options.size},
+               {"process", process_json(*context)},
+               {"written_us", EventRing::now_us()},
+               {"members", Json::array()},
+               {"islands", Json::array()},
+               {"clock", Json::array()}};
   for (int rank = 0; rank < options.size; ++rank) json["members"].push_back(ports.name(rank));
   for (const ClockSample& sample : clock_list())
     json["clock"].push_back({sample.at_us, sample.offset_us, sample.error_us});

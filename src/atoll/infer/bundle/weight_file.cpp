@@ -138,7 +138,7 @@ std::optional<Placed> placed(const std::string& name, const Json& entry) {
 
 // The tensors that `header` describes, in the order of their bytes, of which the first is byte `data` of the file.
 std::vector<WeightFile::Entry> placed_entries(const Json& header, std::size_t data, const HostBytes& bytes,
-                                          const std::string& file) {
+                                              const std::string& file) {
   const std::span<const std::byte> all = bytes.bytes;
   std::vector<Placed> tensors;
   for (const auto& [name, entry] : header.items()) {

@@ -69,8 +69,7 @@ void read_padding(const ArgumentReader& reader, Convolution& c) {
   c.same = name == "same";
   c.low = c.places.named ? Ints(dims, 0) : reader.per_dim(c.places.padding, dims, 0, kMaxStep);
   c.high = c.low;
-  c.output_padding =
-      c.places.transposed ? reader.per_dim(c.places.output_padding, dims, 0, kMaxStep) : Ints(dims, 0);
+  c.output_padding = c.places.transposed ? reader.per_dim(c.places.output_padding, dims, 0, kMaxStep) : Ints(dims, 0);
   for (int i = 0; i < c.spatial && c.same; ++i) {
     reader.require(at(c.stride, i) == 1, "padding to the same size requires a stride of 1");
     c.low[static_cast<std::size_t>(i)] = c.span(i) / 2;

@@ -197,8 +197,8 @@ Rule layer_norm_rule(Dtypes types, bool is_centred) {
     const LayerNorm norm = read_layer_norm(view, types, is_centred);
     if (operand != 0 || dim < norm.first) return std::nullopt;
     const Shape& shape = view.shape(0);
-    return moments_bytes(view, std::accumulate(shape.begin(), shape.begin() + norm.first, std::int64_t{1},
-                                               std::multiplies<>()));
+    return moments_bytes(
+        view, std::accumulate(shape.begin(), shape.begin() + norm.first, std::int64_t{1}, std::multiplies<>()));
   };
   rule.partial = [=](const NodeView& view, std::size_t operand, int dim) -> std::optional<Partial> {
     const LayerNorm norm = read_layer_norm(view, types, is_centred);

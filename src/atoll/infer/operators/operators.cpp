@@ -8,10 +8,9 @@ namespace atl::infer::operators {
 const Table& table() {
   static const Table known = [] {
     Table added;
-    for (const auto add :
-         {add_attention, add_binary, add_borders, add_convolutions, add_creation, add_dimensions, add_element,
-          add_indexing, add_norms, add_orders, add_parts, add_pools, add_products, add_recurrent, add_reductions,
-          add_resize, add_softmax, add_views}) {
+    for (const auto add : {add_attention, add_binary, add_borders, add_convolutions, add_creation, add_dimensions,
+                           add_element, add_indexing, add_norms, add_orders, add_parts, add_pools, add_products,
+                           add_recurrent, add_reductions, add_resize, add_softmax, add_views}) {
       add(added);
     }
     return added;

@@ -73,7 +73,6 @@ std::int64_t window_rows(const ArgumentReader& reader, std::int64_t rows, std::i
                          std::int64_t stride, std::int64_t dilation);
 
 /// Refuses a weight or bias, if there is one, unless it has the type of `input` and this shape.
-void require_weight(const ArgumentReader& reader, std::size_t argument, const Tensor& input,
-                    const Shape& shape);
+void require_weight(const ArgumentReader& reader, std::size_t argument, const Tensor& input, const Shape& shape);
 
 }  // namespace atl::infer::operators

@@ -220,9 +220,8 @@ Operator max_operator(std::size_t spatial, bool with_indices) {
 }
 
 Operator mean_operator(std::size_t spatial) {
-  return {
-      [=](const CallView& view) { return avg_pool(view, spatial); },
-      {[=](const NodeView& view, int output_dim) { return split_mean(view, spatial, output_dim); }, slice_mean}};
+  return {[=](const CallView& view) { return avg_pool(view, spatial); },
+          {[=](const NodeView& view, int output_dim) { return split_mean(view, spatial, output_dim); }, slice_mean}};
 }
 
 Operator adaptive_operator(std::size_t spatial, bool is_mean) {

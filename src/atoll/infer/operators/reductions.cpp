@@ -157,13 +157,12 @@ std::optional<Partial> partial_reduction(const NodeView& view, const Reduction& 
 }
 
 Operator reduction_operator(const Reduction& of, Made (*made_by)(const CallView&, const Reduction&)) {
-  return {[=](const CallView& view) { return made_by(view, of); },
-          {[=](const NodeView& view, int output_dim) { return split_reduction(view, of, output_dim); },
-           {},
-           [=](const NodeView& view, std::size_t operand, int dim) { return reduction_bytes(view, of, operand, dim); },
-           [=](const NodeView& view, std::size_t operand, int dim) {
-             return partial_reduction(view, of, operand, dim);
-           }}};
+  return {
+      [=](const CallView& view) { return made_by(view, of); },
+      {[=](const NodeView& view, int output_dim) { return split_reduction(view, of, output_dim); },
+       {},
+       [=](const NodeView& view, std::size_t operand, int dim) { return reduction_bytes(view, of, operand, dim); },
+       [=](const NodeView& view, std::size_t operand, int dim) { return partial_reduction(view, of, operand, dim); }}};
 }
 
 // (self, dim, dtype); returns the dimension.

@@ -3,8 +3,8 @@
 
 #include <optional>
 
-#include "atoll/infer/regions.h"
 #include "atoll/infer/operators/recipe.h"
+#include "atoll/infer/regions.h"
 
 // States of parts (Partial), by family. Callers have checked that the node sums over dimension `dim` of its operand 0.
 // The functions return none for arguments that do not fit together.

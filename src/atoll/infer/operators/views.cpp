@@ -140,9 +140,7 @@ Operator view_operator(Read read) {
     }
     return call;
   };
-  return {[read](const CallView& view) {
-            return with_copies(view, seen(view, view.tensor(0), read(view).shape));
-          },
+  return {[read](const CallView& view) { return with_copies(view, seen(view, view.tensor(0), read(view).shape)); },
           std::move(rule), true};
 }
 

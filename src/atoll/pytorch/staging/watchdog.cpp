@@ -57,8 +57,8 @@ bool is_timeout(const std::string& fault) {
 
 // A library may be unable to run operations of two groups side by side on one device.
 std::string hint_of_other_groups(const Watchdog::Entry& entry, const std::vector<Watchdog::EntryPtr>& unfinished) {
-  const auto other = std::find_if(unfinished.begin(), unfinished.end(),
-                                  [&](const auto& each) { return each->owner != entry.owner; });
+  const auto other =
+      std::find_if(unfinished.begin(), unfinished.end(), [&](const auto& each) { return each->owner != entry.owner; });
   if (other == unfinished.end()) return "";
   return "; " + (*other)->what +
          " of another group has not ended either: the library may be unable to run both at once, so wait for one "

@@ -33,9 +33,8 @@ void cross(collectives::Group& group, collectives::Call call, const std::shared_
       group.run(call);
       return staged->crossed();
     }
-    group.submit(std::move(call), [staged](const std::exception_ptr& error) {
-      error ? staged->failed(error) : staged->crossed();
-    });
+    group.submit(std::move(call),
+                 [staged](const std::exception_ptr& error) { error ? staged->failed(error) : staged->crossed(); });
   } catch (const std::exception& error) {
     // The island's part is under way, so a call that cannot follow it ends the group, unless another rank has refused
     // the operation.
