@@ -120,6 +120,7 @@ EXEMPT = {
     "collectives/reduce/blocks.h: unpack_blocks": "as unpack, with the blocks that it is made of",
     "collectives/reduce/blocks_table.h: unpack": "as unpack, for one set of instructions",
     "core/bytes.h: ByteReader": "what most targets' parsers read with",
+    "infer/argument_reader.h: ArgumentReader": "what admission and rules read a graph's arguments with",
     "infer/safety/admit_json.h: admit_call_json": "for tests in Python; its parts are in graph and admit",
     "infer/safety/admit_json.h: admit_json": "for tests in Python; its parts are in graph and admit",
     "infer/safety/admit_json.h: limits_from_json": "for tests in Python, which write the limits",
