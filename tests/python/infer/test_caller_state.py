@@ -21,19 +21,19 @@ ROWS = 4096  # enough for operators to use all threads
 
 class Net(nn.Module):
     """A model whose answer would change with the states below: products, numbers close to zero, and, so that an
-    engine is faster, operators that do nothing."""
+    engine is much faster, operators that change nothing."""
 
     def __init__(self) -> None:
         super().__init__()
         self.head = nn.Linear(16, 16)
-        self.idle = nn.Sequential(*(nn.ReLU() for _ in range(400)))
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.head(self.idle(x)), x * 1e-30 * 1e-10
+        same = x.unsqueeze(-1).repeat(1, 1, 128).amax(-1)
+        return self.head(same), x * 1e-30 * 1e-10
 
 
 def quick(net: Net) -> Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
-    return lambda x: (net.head(torch.relu(x)), x * 1e-30 * 1e-10)
+    return lambda x: (net.head(x), x * 1e-30 * 1e-10)
 
 
 class Spoiling(TorchDispatchMode):
