@@ -26,7 +26,8 @@ except ModuleNotFoundError:
 
 if TYPE_CHECKING:
     from atoll import infer, pipeline, plan, training
-    from atoll.backend import Options, dump, islands, layout, links, monitored_barrier, print_schedule, time_split
+    from atoll.arena import empty
+    from atoll.backend import Options, dump, islands, layout, links, monitored_barrier, time_split
     from atoll.loading.loader import DataLoader
     from atoll.recovering.elastic_trainer import ElasticTrainer
     from atoll.redis.store import RedisStore
@@ -42,11 +43,11 @@ _WHERE = {
     "RedisStore": "atoll.redis.store",
     "Vendor": "atoll.vendors",
     "dump": "atoll.backend",
+    "empty": "atoll.arena",
     "islands": "atoll.backend",
     "layout": "atoll.backend",
     "links": "atoll.backend",
     "monitored_barrier": "atoll.backend",
-    "print_schedule": "atoll.backend",
     "register_vendor": "atoll.vendors",
     "time_split": "atoll.backend",
 }
@@ -66,11 +67,12 @@ _RENAMED = {  # old names and their places, kept for one release
     "convert_batch_norm": "atoll.training.convert_batch_norm",
     "merge_batch_norm": "atoll.training.merge_batch_norm",
     "pack_boundaries": "atoll.pipeline.pack_boundaries",
+    "print_schedule": "atoll.training.print_schedule",
     "replica_difference": "atoll.training.replica_difference",
 }
 __all__ = [
     "Checkpointer", "DataLoader", "ElasticTrainer", "Options", "RedisStore", "Vendor", "__version__", "device", "dump",
-    "infer", "islands", "layout", "links", "monitored_barrier", "pipeline", "plan", "print_schedule", "register_vendor",
+    "empty", "infer", "islands", "layout", "links", "monitored_barrier", "pipeline", "plan", "register_vendor",
     "time_split", "training",
 ]  # fmt: skip
 

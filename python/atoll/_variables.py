@@ -12,6 +12,7 @@ _PREFIX = "ATOLL_"
 NAMES = frozenset(
     [
         "ADDRESS",
+        "ARENA",
         "BRIDGE",
         "CACHE",
         "CHECK",
@@ -20,6 +21,7 @@ NAMES = frozenset(
         "DEPS_DIR",
         "DEVICE",
         "DUMP_DIR",
+        "FOLD_THREADS",
         "HEARTBEAT",
         "HOST",
         "IFACE",

@@ -4,6 +4,7 @@
 import atexit
 import copy
 import ctypes
+import functools
 import json
 import os
 import threading
@@ -22,6 +23,7 @@ require_matching_torch()
 
 from atoll import _C, _coalescing, refusals, ucx, vendors  # noqa: E402 - only after the check
 from atoll._variables import warn_of_unknown  # noqa: E402
+from atoll.arena import give_to_ddp  # noqa: E402
 from atoll.redis import members  # noqa: E402
 
 Options = _C.Backend.Options
@@ -98,6 +100,8 @@ def _create(settings: Any, options: Any) -> _C.Backend:
     )
     if not ranks:
         members.publish(settings.store, backend)
+    if backend.supports_tensor_alloc(torch.device("cpu")):
+        give_to_ddp()
     return backend
 
 
@@ -117,8 +121,15 @@ def beside(group: dist.ProcessGroup, members: list[int], name: str) -> _C.Backen
     return _create(settings, None)
 
 
+@functools.cache
+def _register_host_memory(device: str) -> None:
+    if (functions := vendors.host_registrar(device)) is not None:
+        _C.set_host_registrar(device, *functions)
+
+
 def _place() -> _C.Place:
     place = vendors.this_place()
+    _register_host_memory(place.device)
     return _C.Place(
         device=place.device,
         library=place.library,
@@ -184,7 +195,8 @@ def links(group: dist.ProcessGroup | None = None) -> dict[int, str]:
 def time_split(group: dist.ProcessGroup | None = None) -> dict[str, float]:
     """Returns the seconds that this rank has spent in collectives of `group` since it was made: `total_s` and its parts
     `inside_s` (within the island) and `bridge_s` (waiting for other islands); also the number of `operations`, and the
-    payload that this rank has sent, `bytes_inside` and `bytes_bridge`. The rest of the wall time is the caller's."""
+    payload that this rank has sent, `bytes_inside` and `bytes_bridge`, of which other ranks read `bytes_lent` in this
+    rank's memory (atoll.empty). The rest of the wall time is the caller's."""
     return backend_of(group).time_split()
 
 

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training with uneven batches, in detail: settings of atoll.DataLoader, batch normalisation over all ranks, compressed
-gradients, comparison of replicas, and KAITIAN's sampler."""
+gradients, comparison of replicas, the steps of a collective, and KAITIAN's sampler."""
 
 from typing import TYPE_CHECKING
 
 from atoll._lazy import attributes_from
 
 if TYPE_CHECKING:
+    from atoll.backend import print_schedule
     from atoll.loading.loader import DataLoader
     from atoll.loading.sampler import BatchSampler
     from atoll.loading.settings import Settings
@@ -30,10 +31,12 @@ _WHERE = {
     "compress_gradients": "atoll.packing.gradients",
     "convert_batch_norm": "atoll.weighting.batch_norm",
     "merge_batch_norm": "atoll.weighting.batch_norm",
+    "print_schedule": "atoll.backend",
     "replica_difference": "atoll.weighting.replicas",
 }
 __all__ = [
     "BatchSampler", "Checkpointer", "CompressedGradients", "DataLoader", "ElasticTrainer", "Settings", "SyncBatchNorm",
-    "Watch", "align_replicas", "compress_gradients", "convert_batch_norm", "merge_batch_norm", "replica_difference",
+    "Watch", "align_replicas", "compress_gradients", "convert_batch_norm", "merge_batch_norm", "print_schedule",
+    "replica_difference",
 ]  # fmt: skip
 __getattr__, __dir__ = attributes_from(_WHERE, __name__)

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from atoll import _host_registrars
+
 ENTRY_POINTS = "atoll.vendors"
 _NAME = re.compile(r"[a-z0-9_-]+")
 _REDUCTIONS = frozenset({"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"})
@@ -42,6 +44,10 @@ class Vendor:
     """Whether the library only connects ranks on one host."""
     reductions: frozenset[str] = frozenset({"sum", "product", "min", "max"})
     """The reductions that it computes correctly for each supported type. "avg" only if every operation can average."""
+    host_registrar: Callable[[], tuple[int, int] | None] = lambda: None
+    """Returns the addresses of the C functions of the device's runtime that let its devices copy from and to host
+    memory at full rate, and undo it: `int add(void *, size_t, unsigned)` and `int remove(void *)`, 0 for success. With
+    them, ranks of one host read each other's staging memory where it lies. None: pinned memory is used."""
     present: Callable[[], bool] = lambda: True
     """Returns whether this PyTorch is this vendor's build, if two vendors share a device type."""
 
@@ -58,19 +64,31 @@ class Vendor:
 
 _NCCL = frozenset({"sum", "avg", "product", "min", "max"})
 _rows = [
-    Vendor("nvidia", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is None),
-    Vendor("amd", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is not None),
+    Vendor(
+        "nvidia", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is None,
+        host_registrar=_host_registrars.cuda,
+    ),
+    Vendor(
+        "amd", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is not None,
+        host_registrar=_host_registrars.rocm,
+    ),
     Vendor("intel", "xpu", "xccl"),
     Vendor("huawei", "npu", "hccl", module="torch_npu", follows_torch=True),
     Vendor("cambricon", "mlu", "cncl", module="torch_mlu"),
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
-    Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL),
-]
+    Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL, host_registrar=_host_registrars.sim),
+]  # fmt: skip
 # Used only if ATOLL_INNER names them: on the CPU Atoll itself reduces, and the older of NCCL's classes is the default.
 _on_demand = [
     Vendor("gloo", "cpu", "gloo"),
     Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=lambda: torch.version.hip is None),
 ]
+
+
+def host_registrar(device: str) -> tuple[int, int] | None:
+    """Returns Vendor.host_registrar's functions for a type of device."""
+    rows = (row for row in vendors() if row.device == device and row.present())
+    return next((functions for row in rows if (functions := row.host_registrar()) is not None), None)
 
 
 class VendorError(RuntimeError):

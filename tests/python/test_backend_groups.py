@@ -166,9 +166,9 @@ def check_questions(rank: int) -> None:
         "scatter",
         "all_to_all",
     ):
-        atoll.print_schedule(None, operation, 6 * size)
+        atoll.training.print_schedule(None, operation, 6 * size)
     with raises(ValueError, "is not a collective"):
-        atoll.print_schedule(None, "all_redouce", 6)
+        atoll.training.print_schedule(None, "all_redouce", 6)
 
 
 def check_monitored_barrier(rank: int) -> None:

@@ -43,6 +43,7 @@ Ranks::Ranks(RankOptions options) : options_(std::move(options)) {
     endpoint.heartbeat = options_.heartbeat;
     endpoint.transport = options_.transport;
     endpoint.route_hint = "127.0.0.1";
+    if (options_.arena_bytes > 0) endpoint.arena = std::make_shared<transport::Arena>(options_.arena_bytes);
     if (!options_.hosts.empty()) endpoint.host = options_.hosts[rank];
     contexts_[rank] = std::make_shared<collectives::Context>(endpoint);
     collectives::GroupOptions group;

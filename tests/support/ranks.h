@@ -20,6 +20,7 @@ struct RankOptions {
   bool check_data = false;
   collectives::ValueCheck check_values = collectives::ValueCheck::kNone;
   bool flat_reduce = false;
+  std::size_t arena_bytes = 0;     ///< budget of each rank's arena; 0: none
   std::vector<double> uplinks;     ///< by rank; empty: none stated
   std::vector<std::string> hosts;  ///< by rank; empty: all on this host
   transport::TransportChoice transport = transport::TransportChoice::kAuto;

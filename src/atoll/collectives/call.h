@@ -75,6 +75,7 @@ struct TimeSplit {
   std::uint64_t operations = 0;
   std::uint64_t bytes_inside = 0;  ///< payload sent inside the island
   std::uint64_t bytes_bridge = 0;  ///< payload sent to other islands
+  std::uint64_t bytes_lent = 0;    ///< of both: read by peers in this rank's arena instead of being copied
 };
 
 }  // namespace atl::collectives

@@ -24,11 +24,12 @@ struct alignas(64) FrameHeader {
   std::uint64_t offset = 0;    ///< position of this payload inside the message, bytes
   std::uint64_t tag = 0;       ///< point-to-point tag or message id; of a collective the checksum of the last result
   std::uint64_t checksum = 0;  ///< of the payload; 0: none
+  std::uint64_t lent = 0;      ///< the transport's: 1 if the window holds the payload's ArenaPlace instead of its bytes
 };
 static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHeader>);
 
-/// A received frame, valid until Channel::pop. The payload is contiguous, 64-byte aligned, and may be read but not
-/// written.
+/// A received frame, valid until Channel::pop. The payload is contiguous and may be read but not written. It is 64-byte
+/// aligned unless it was lent (Channel::try_lend).
 struct Frame {
   FrameHeader header;  ///< a private copy, which the peer cannot change after the check
   std::span<const std::byte> payload;

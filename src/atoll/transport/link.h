@@ -13,6 +13,7 @@
 //   peer.
 // T-9: A killed process leaves no file, no shared memory and no socket behind.
 // T-10: Any bytes that a peer sends or writes are understood, or are a protocol error.
+// T-11: A peer can read an arena but not write it, and recognises what its owner has revoked before it uses it.
 #pragma once
 
 #include <array>
@@ -24,6 +25,7 @@
 #include <string>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/arena.h"
 #include "atoll/transport/direct.h"
 #include "atoll/transport/doorbell.h"
 #include "atoll/transport/frame.h"
@@ -63,8 +65,30 @@ class Channel {
   /// `header.payload_bytes` must equal `payload.size()` and be at most max_payload().
   virtual bool try_send(const FrameHeader& header, std::span<const std::byte> payload) = 0;
 
-  /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop().
+  /// Returns whether the peer can read payloads in this process's arena (EndpointOptions::arena).
+  virtual bool can_lend() const noexcept { return false; }
+
+  /// As try_send, for a payload at `place` of the arena, which the peer reads there: it must not change until
+  /// has_returned() or revoke(). Only if can_lend(). The first frame from a segment of the arena allocates.
+  virtual bool try_lend(const FrameHeader& /*header*/, std::span<const std::byte> /*payload*/,
+                        const ArenaPlace& /*place*/) {
+    throw Error(ErrorKind::kInternal, "a frame was lent over a link that cannot lend");
+  }
+
+  /// Returns whether the peer has popped every frame that was lent to it.
+  virtual bool has_returned() { return true; }
+
+  /// Ends all loans at once: the memory may change from here on, and a peer that is still reading finds the frame no
+  /// longer intact.
+  virtual void revoke() noexcept {}
+
+  /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop(). A lent frame that the peer
+  /// has revoked is returned too: see is_intact().
   virtual const Frame* front() = 0;
+
+  /// Returns whether the payload of the frame that front() returned is still what was sent: false for a lent one that
+  /// the peer has revoked. To be asked after the payload was read and before what was made of it is used.
+  virtual bool is_intact() const noexcept { return true; }
 
   /// Releases the oldest frame and returns its credit to the sender. Only after front() returned non-null.
   virtual void pop() = 0;

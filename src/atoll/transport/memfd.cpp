@@ -45,4 +45,10 @@ void check_sealed_memfd(const Fd& memory, std::size_t bytes) {
   }
 }
 
+Fd duplicate(const Fd& memory) {
+  const int copy = ::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw Error(ErrorKind::kUnavailable, with_errno("cannot pass shared memory to a peer", errno));
+  return Fd(copy);
+}
+
 }  // namespace atl::transport

@@ -15,4 +15,7 @@ Fd make_sealed_memfd(const char* name, std::size_t bytes);
 /// make an access to its mapping fault.
 void check_sealed_memfd(const Fd& memory, std::size_t bytes);
 
+/// Returns a second descriptor of the same memory, to be passed to a peer. Throws Error(kUnavailable).
+Fd duplicate(const Fd& memory);
+
 }  // namespace atl::transport

@@ -29,6 +29,9 @@ constexpr std::uint64_t footprint(std::uint64_t payload_bytes) noexcept {
   return sizeof(FrameHeader) + (payload_bytes + 63) / 64 * 64;
 }
 
+/// Returns the same for a frame whose payload was lent.
+constexpr std::uint64_t lent_footprint() noexcept { return 2 * sizeof(FrameHeader); }
+
 /// Reads the frame at `at`, where a peer may still write: the header is read once, so that the size that the caller
 /// checks next is the one that is used.
 inline void read_frame(const std::byte* at, Frame& frame) noexcept {

@@ -51,17 +51,40 @@ std::vector<double> reduced(const SweepCase& c, int size, std::size_t count, std
   return sum;
 }
 
+// Whose segments lie in the ranks' arenas.
+enum class InArena { kNone, kAll, kOddRanks, kOddSegments };
+
 // Segments over buffers that live as long as this object.
-struct Buffers {
-  std::vector<std::vector<std::byte>> storage;
+class Buffers {
+ public:
+  Buffers(Ranks& ranks, int rank, InArena where) {
+    if (where == InArena::kAll || where == InArena::kOddSegments || (where == InArena::kOddRanks && rank % 2 == 1))
+      arena_ = ranks.context(rank)->endpoint().options().arena;
+    every_ = where == InArena::kOddSegments ? 2 : 1;
+  }
+  ~Buffers() {
+    for (void* const data : lent_) arena_->free(data);
+  }
+
   std::vector<Segment> add(std::vector<std::vector<std::byte>> list) {
     std::vector<Segment> segments;
     for (auto& bytes : list) {
-      storage.push_back(std::move(bytes));
-      segments.push_back({storage.back().data(), storage.back().size()});
+      storage_.push_back(std::move(bytes));
+      std::vector<std::byte>& own = storage_.back();
+      segments.push_back({own.data(), own.size()});
+      if (!arena_ || own.empty() || ++count_ % every_ != 0) continue;
+      lent_.push_back(arena_->allocate(own.size()));
+      segments.back().data = static_cast<std::byte*>(std::memcpy(lent_.back(), own.data(), own.size()));
     }
     return segments;
   }
+
+ private:
+  std::shared_ptr<transport::Arena> arena_;
+  std::size_t every_ = 1;
+  std::size_t count_ = 0;
+  std::vector<std::vector<std::byte>> storage_;
+  std::vector<void*> lent_;
 };
 
 // Different sizes per rank, zeros included.
@@ -80,7 +103,7 @@ void expect_values(const SweepCase& c, int rank, const Segment& got, const std::
   }
 }
 
-std::vector<std::byte> run_reducing(Group& group, const SweepCase& c) {
+std::vector<std::byte> run_reducing(Group& group, const SweepCase& c, Buffers&& buffers) {
   const int size = group.size();
   const int rank = group.rank();
   Call call;
@@ -88,7 +111,6 @@ std::vector<std::byte> run_reducing(Group& group, const SweepCase& c) {
   call.dtype = c.dtype;
   call.reduce_op = c.op;
   call.factor = kFactor;
-  Buffers buffers;
   const double slack = tolerance(c.dtype, size) * (c.op == ReduceOp::kPremulSum ? kFactor : 1);
   if (c.operation == Operation::kReduceScatter) {
     std::vector<std::vector<std::byte>> inputs;
@@ -116,7 +138,7 @@ std::vector<std::byte> run_reducing(Group& group, const SweepCase& c) {
   return {call.output[0].data, call.output[0].data + call.output[0].bytes};
 }
 
-void run_moving(Group& group, const SweepCase& c) {
+void run_moving(Group& group, const SweepCase& c, Buffers&& buffers) {
   const int size = group.size();
   const int rank = group.rank();
   const auto bytes = [&](std::size_t count) { return std::vector<std::byte>(count * size_of(c.dtype)); };
@@ -126,7 +148,6 @@ void run_moving(Group& group, const SweepCase& c) {
   Call call;
   call.operation = c.operation;
   call.dtype = c.dtype;
-  Buffers buffers;
   if (c.operation == Operation::kBroadcast) {
     call.root = c.root;
     call.input = call.output = buffers.add({rank == c.root ? data(rank, c.count) : bytes(c.count)});
@@ -175,7 +196,7 @@ void run_moving(Group& group, const SweepCase& c) {
 }
 
 // Runs the cases one after another on all ranks; all_reduce results must have the same bits everywhere.
-void run_cases(Ranks& ranks, const std::vector<SweepCase>& cases) {
+void run_cases(Ranks& ranks, const std::vector<SweepCase>& cases, InArena where = InArena::kNone) {
   std::vector<std::vector<std::vector<std::byte>>> results(static_cast<std::size_t>(ranks.size()));
   ranks.run_ok([&](Group& group) {
     auto& mine = results[static_cast<std::size_t>(group.rank())];
@@ -183,11 +204,11 @@ void run_cases(Ranks& ranks, const std::vector<SweepCase>& cases) {
       std::vector<std::byte> result;
       if (c.operation == Operation::kAllReduce || c.operation == Operation::kReduce ||
           c.operation == Operation::kReduceScatter) {
-        result = run_reducing(group, c);
+        result = run_reducing(group, c, {ranks, group.rank(), where});
       } else if (c.operation == Operation::kBarrier) {
         group.barrier();
       } else {
-        run_moving(group, c);
+        run_moving(group, c, {ranks, group.rank(), where});
       }
       mine.push_back(c.operation == Operation::kAllReduce ? result : std::vector<std::byte>{});
     }
@@ -318,6 +339,28 @@ TEST(CollectivesSweep, LargeSizesAroundChunks) {
     Ranks ranks(options);
     run_cases(ranks, every_operation(ranks.size(), {kChunk - 1, kChunk, kChunk + 1, 5 * kChunk + 3}));
     if (HasFatalFailure() || HasNonfatalFailure()) return;
+  }
+}
+
+// Proves C-11.
+TEST(CollectivesSweep, TensorsInArenas) {
+  constexpr std::size_t kChunk = (std::size_t{256} << 10) / sizeof(float);
+  for (const auto* letters : {"AA", "AAA", "AB", "ABA", "AABB"}) {
+    for (const InArena where : {InArena::kAll, InArena::kOddRanks, InArena::kOddSegments}) {
+      SCOPED_TRACE(std::string(letters) + " " + std::to_string(static_cast<int>(where)));
+      RankOptions options;
+      options.islands = layout(letters);
+      options.arena_bytes = std::size_t{256} << 20;
+      Ranks ranks(options);
+      run_cases(ranks, every_operation(ranks.size(), {1, 8191, 8192, kChunk + 1, 3 * kChunk + 3}), where);
+      std::uint64_t lent = 0;
+      for (int rank = 0; rank < ranks.size(); ++rank) {
+        lent += ranks.group(rank).time_split().bytes_lent;
+        EXPECT_EQ(ranks.context(rank)->endpoint().options().arena->allocated_bytes(), 0U);
+      }
+      EXPECT_GT(lent, 0U);
+      if (HasFatalFailure() || HasNonfatalFailure()) return;
+    }
   }
 }
 

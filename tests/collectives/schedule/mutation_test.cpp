@@ -11,7 +11,7 @@
 namespace atl::collectives {
 namespace {
 
-constexpr ScheduleLimits kLimits{256, 640, 64};
+constexpr ScheduleLimits kLimits{256, 640, 64, 1};
 
 struct MutationCase {
   Topology topology;
@@ -324,6 +324,20 @@ TEST(ScheduleMutation, HazardInPlaceOnly) {
     schedule.steps[1].after_steps = 1;
   }
   EXPECT_EQ(check_schedules(topology, shapes, schedules, kLimits), "");
+}
+
+// Both ends of an exchange fold into what the other one reads, if the call is in place and they lend.
+TEST(ScheduleMutation, ExchangeThatLends) {
+  const Topology topology = Topology::from_labels({"a", "a"});
+  Shape shape{Operation::kAllReduce, DataType::kFloat32, -1, {16}, {}};
+  const std::vector<Shape> shapes{shape, shape};
+  auto schedules = test::build_all(topology, shapes, kLimits);
+  for (Schedule& schedule : schedules) {
+    ASSERT_EQ(schedule.steps[0].kind, StepKind::kSend);
+    ASSERT_FALSE(schedule.steps[0].lends);
+    schedule.steps[0].lends = true;
+  }
+  EXPECT_NE(check_schedules(topology, shapes, schedules, kLimits).find("without an order"), std::string::npos);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@ using test::Order;
 
 // Frames of 64 float32 in windows of a little over one or four of them: a message of a few hundred elements has several
 // chunks, and lanes run into one another's credit.
-constexpr ScheduleLimits kTight{256, 320, 0};
-constexpr ScheduleLimits kTiny{256, 1024, 64};
-constexpr ScheduleLimits kStars{256, 1024, 4096};
+constexpr ScheduleLimits kTight{256, 320, 0, 1};
+constexpr ScheduleLimits kTiny{256, 1024, 64, 1};
+constexpr ScheduleLimits kStars{256, 1024, 4096, 1};
 
 void sweep_layout(const std::vector<int>& sizes, Order order, bool flat, const std::vector<std::uint64_t>& counts,
                   int root_step, int root_first) {
@@ -88,7 +88,7 @@ TEST(ScheduleMatrix, EveryElementSize) {
   for (const DataType dtype : {DataType::kUInt8, DataType::kFloat16, DataType::kFloat64, DataType::kComplex128}) {
     for (const Operation operation : test::kOperations) {
       for (const std::uint64_t payload : {16, 48, 100, 640}) {
-        const ScheduleLimits limits{payload, 4 * (payload + 128), 32};
+        const ScheduleLimits limits{payload, 4 * (payload + 128), 32, 1};
         ASSERT_EQ(test::check_case(topology, test::make_shapes(topology, operation, dtype, 211, 3, true), limits), "");
       }
     }

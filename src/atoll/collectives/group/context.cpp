@@ -127,6 +127,12 @@ void Context::Impl::dump_groups() {
   for (const auto& group : live_groups()) group->on_dump_requested();
 }
 
+FoldThreads& Context::Impl::fold_threads(std::size_t count) {
+  const std::lock_guard lock(mutex);
+  if (!folding) folding = std::make_unique<FoldThreads>(count);
+  return *folding;
+}
+
 Context::Context(transport::EndpointOptions options) : impl_(std::make_unique<Impl>(std::move(options))) {}
 Context::~Context() = default;
 transport::Endpoint& Context::endpoint() noexcept { return *impl_->endpoint; }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "atoll/collectives/group/context.h"
+#include "atoll/collectives/reduce/fold_threads.h"
 
 namespace atl::collectives {
 
@@ -43,6 +44,9 @@ struct Context::Impl final : transport::LinkObserver {
   void on_link_failed(transport::Link& link, const Error& error, bool closed_in_order) override;
   void dump_groups();
 
+  /// Returns the threads that fold for all groups of this process, made by the first one with that number.
+  FoldThreads& fold_threads(std::size_t count);
+
   struct EarlyReport {
     std::uint64_t group_id;
     transport::Link* link;
@@ -63,6 +67,7 @@ struct Context::Impl final : transport::LinkObserver {
   std::deque<std::vector<std::byte>> reports;  // of this process's groups that failed; the last kMaxReports
   std::deque<EarlyReport> early_reports;       // for groups that do not exist here yet; as many
   bool has_key = false;                        // or is about to have it
+  std::unique_ptr<FoldThreads> folding;
   int dump_slot = -1;
   std::unique_ptr<transport::Endpoint> endpoint;  // last: its thread calls the rest
 

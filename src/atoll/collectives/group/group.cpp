@@ -178,6 +178,10 @@ void Group::abort(const std::string& reason) noexcept {
 void Group::fail(const Error& error) noexcept { impl_->fail(error); }
 void Group::watch(int peer) { impl_->ports.watch(peer); }
 std::uint64_t Group::id() const noexcept { return impl_->ports.group_id(); }
+bool Group::can_lend() const noexcept {
+  return impl_->context->endpoint().options().arena && impl_->ports.members_on_this_host() > 1;
+}
+
 const ScheduleLimits& Group::limits() const noexcept { return impl_->limits; }
 
 void Group::when_failed(std::function<void()> listener) {

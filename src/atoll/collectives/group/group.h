@@ -12,6 +12,8 @@
 //   continues.
 // C-9: Every completion is called exactly once, with an error if the group fails first.
 // C-10: Messages never block each other, whatever the order of issue, and messages with equal tags arrive in order.
+// C-11: A peer reads what a rank has in its arena where it lies, and never writes there; what it reads after the rank's
+//   operation has ended in an error is not used.
 #pragma once
 
 #include <chrono>
@@ -52,6 +54,7 @@ struct GroupOptions {
   bool check_data = false;                            ///< ATOLL_CHECK_DATA; must be equal on all ranks
   ValueCheck check_values = ValueCheck::kNone;        ///< ATOLL_CHECK_VALUES; likewise
   std::chrono::milliseconds slow_after{20000};        ///< ATOLL_SLOW_AFTER: a longer wait is reported; 0: never
+  std::size_t fold_threads = 0;                       ///< ATOLL_FOLD_THREADS, of the process; 0: by cores and ranks
   std::size_t events = 256;                           ///< ATOLL_TRACE_EVENTS: number of operations kept
   std::string trace_folder;  ///< ATOLL_TRACE_DIR: the folder they are written to at the end; "": none
 };
@@ -180,6 +183,9 @@ class Group {
   /// Returns the links that this group has opened so far: "rank 1: shm", "rank 2: tcp 127.0.0.1:4000 ->
   /// 127.0.0.1:4001".
   std::vector<std::pair<int, std::string>> links() const;
+
+  /// Returns whether another member runs on this host and can read what lies in this process's arena.
+  bool can_lend() const noexcept;
 
   const ScheduleLimits& limits() const noexcept;
 

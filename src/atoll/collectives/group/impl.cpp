@@ -80,6 +80,9 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
                    return link ? link->describe() : std::string();
                  }}),
       executor(ports, topology, failure, refusals, transport::spin_budget(ranks_on_this_host(result, options.rank)),
+               context->impl().fold_threads(options.fold_threads > 0
+                                                ? options.fold_threads
+                                                : usual_fold_threads(ranks_on_this_host(result, options.rank))),
                *this, options.check_data),
       messages(
           ports, failure, attempt, options.check_data, transport::spin_budget(ranks_on_this_host(result, options.rank)),

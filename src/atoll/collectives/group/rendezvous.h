@@ -36,7 +36,7 @@ struct RendezvousResult {
   std::vector<Member> members;  ///< by rank
 };
 
-inline constexpr std::uint32_t kWireVersion = 9;
+inline constexpr std::uint32_t kWireVersion = 10;
 
 /// Collects one Member from each of `size` ranks through the store: entries are gathered up a binomial tree and the
 /// whole table is read back, so a rank makes at most log2(size) + 2 round trips. Keys are "<prefix>up/<rank>" and

@@ -15,7 +15,7 @@ class DirectBuilder {
         shape_(shape),
         rank_(rank),
         limits_(limits),
-        writer_(topology, rank, static_cast<std::size_t>(topology.size), false) {}
+        writer_(topology, rank, static_cast<std::size_t>(topology.size), false, limits.min_lent) {}
 
   void send(int peer, Flow flow, std::uint32_t segment, std::uint64_t count) {
     const int lane = writer_.lane(LaneRole::kContribute, peer);

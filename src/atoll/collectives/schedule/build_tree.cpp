@@ -2,6 +2,7 @@
 #include "atoll/collectives/schedule/build.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "atoll/collectives/schedule/chunks.h"
@@ -13,6 +14,9 @@ namespace atl::collectives {
 namespace {
 
 using Mark = ScheduleWriter::Mark;
+
+// Both ends of an exchange fold at once, each into the memory that the other one reads if the call is in place.
+constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
 struct Plan {
   const char* algorithm = "";
@@ -28,7 +32,7 @@ struct Plan {
 /// it belongs to.
 class TreeBuilder {
  public:
-  TreeBuilder(const Topology& topology, const Shape& shape, int rank, const Plan& plan);
+  TreeBuilder(const Topology& topology, const Shape& shape, int rank, const Plan& plan, std::uint64_t min_lent);
   Schedule build();
 
  private:
@@ -88,7 +92,8 @@ class TreeBuilder {
   std::vector<Source> sources_;
 };
 
-TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank, const Plan& plan)
+TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank, const Plan& plan,
+                         std::uint64_t min_lent)
     : topology_(topology),
       shape_(shape),
       rank_(rank),
@@ -98,7 +103,7 @@ TreeBuilder::TreeBuilder(const Topology& topology, const Shape& shape, int rank,
       down_(Tree::of_islands(topology), topology, rank, shape.library_inside),
       writer_(topology, rank,
               static_cast<std::size_t>(topology.size + std::max(up_.tree.node_count(), down_.tree.node_count())),
-              plan.exchange || plan.chunks.size() == 1),
+              plan.exchange || plan.chunks.size() == 1, plan.exchange ? kNever : min_lent),
       rings_(up_.path.size()) {
   std::uint64_t total = 0;
   for (const Chunk& chunk : plan.chunks) {
@@ -334,7 +339,7 @@ Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimit
 
 Schedule build_tree_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits) {
   const Plan plan = make_plan(topology, shape, limits);
-  return TreeBuilder(topology, shape, rank, plan).build();
+  return TreeBuilder(topology, shape, rank, plan, limits.min_lent).build();
 }
 
 }  // namespace atl::collectives

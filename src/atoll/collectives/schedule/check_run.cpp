@@ -130,6 +130,7 @@ void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
     sent.count = step.count;
     sent.position = step.position;
     sent.cost = frame_cost(sent.bytes);
+    if (step.lends) sent.lent = step.range;
     sent.known = own.known;
     Channel& to = channel(rank, step.peer, step.flow);
     to.used += sent.cost;
@@ -165,8 +166,7 @@ void CheckRun::move_values(int rank, std::size_t world, std::uint32_t lane, cons
   switch (step.kind) {
     case StepKind::kSend: sent->runs[world] = memory.read(step.range, global, number, known, fault); break;
     case StepKind::kReceive:
-      memory.write(step.range, channel(step.peer, rank, step.flow).frames.front().runs[world], global, number, known,
-                   fault);
+      memory.write(step.range, payload(step.peer, rank, world, lane, step), global, number, known, fault);
       break;
     case StepKind::kReduce: {
       const Runs folded = gather_and_fold(rank, world, lane, step);
@@ -182,6 +182,16 @@ void CheckRun::move_values(int rank, std::size_t world, std::uint32_t lane, cons
   if (fault_.empty()) fault_ = fault;
 }
 
+// Returns the values of the frame at the head of the channel. A lent one is read where it lies, at this step.
+Runs CheckRun::payload(int peer, int rank, std::size_t world, std::uint32_t lane, const Step& step) {
+  const Frame& frame = channel(peer, rank, step.flow).frames.front();
+  if (frame.lent.bytes == 0) return frame.runs[world];
+  const LaneState& own = ranks_[static_cast<std::size_t>(rank)].lanes[lane];
+  Memory& lender = *ranks_[static_cast<std::size_t>(peer)].worlds[world];
+  const std::uint32_t global = ranks_[static_cast<std::size_t>(rank)].first_lane + lane;
+  return lender.read(frame.lent, global, own.done + 1, own.known, fault_);
+}
+
 Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
   Memory& memory = *state.worlds[world];
@@ -191,7 +201,7 @@ Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, 
   for (std::uint32_t i = step.first_source; i < step.first_source + step.source_count; ++i) {
     const Source& source = schedule.sources[i];
     if (source.peer >= 0) {
-      sources.push_back(channel(source.peer, rank, step.flow).frames.front().runs[world]);
+      sources.push_back(payload(source.peer, rank, world, lane, step));
       continue;
     }
     if (memory.overlap_askew(source.local, step.range)) fault_ = "folds into memory that overlaps a source";

@@ -15,7 +15,8 @@ namespace atl::collectives::detail {
 /// Runs all ranks' schedules on symbolic values, in place and out of place side by side, over channels of
 /// `limits.window` bytes. One order of execution is enough: every channel has one sending and one receiving lane, and
 /// every wait is for a condition that stays true, so any order reaches the same end or the same deadlock. The credit
-/// that a receiver returns does not count as an order between steps.
+/// that a receiver returns does not count as an order between steps. Frames that may be lent are: the step that takes one
+/// reads the sender's memory.
 class CheckRun {
  public:
   CheckRun(const Topology& topology, const std::vector<Shape>& shapes, const std::vector<Schedule>& schedules,
@@ -30,6 +31,7 @@ class CheckRun {
     std::uint64_t bytes = 0, count = 0, position = 0;
     std::uint64_t cost = 0;
     Runs runs[kWorlds];
+    Range lent;  // the sender's memory; no bytes: the frame holds a copy
     Knowledge known;
   };
   struct Channel {
@@ -53,6 +55,7 @@ class CheckRun {
   void do_step(int rank, std::uint32_t lane, const Step& step);
   void learn(int rank, std::uint32_t lane, const Step& step);
   void move_values(int rank, std::size_t world, std::uint32_t lane, const Step& step, Frame* sent);
+  Runs payload(int peer, int rank, std::size_t world, std::uint32_t lane, const Step& step);
   Runs gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step);
   void pop_frames(int rank, const Step& step);
   std::vector<int> senders(int rank, const Step& step) const;

@@ -2,6 +2,7 @@
 #include "atoll/collectives/schedule/executor.h"
 
 #include <algorithm>
+#include <ranges>
 
 #include "atoll/collectives/schedule/executor_run.h"
 #include "atoll/core/copy.h"
@@ -9,20 +10,8 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::chrono::milliseconds kMaxExecutorSleep{100};
-// A rank that waits for a rank that is itself waiting delays its own timeout by this, so that the rank next to the
-// cause reports first.
-constexpr std::chrono::milliseconds kTimeoutGrace{150};
 // A peer's refusal does not travel in its channels, so frames of its next operation may arrive before it.
 constexpr std::chrono::milliseconds kNewsTakes{1000};
-
-std::uint64_t elapsed_ns(Clock::time_point since) {
-  return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - since).count());
-}
-
-void copy_result(const Step& step, std::byte* to, const std::byte* from) {
-  step.past_caches ? copy_bytes_streaming(to, from, step.range.bytes) : copy_bytes(to, from, step.range.bytes);
-}
 
 const transport::Frame* leftover(transport::Channel& channel) {
   try {
@@ -35,12 +24,13 @@ const transport::Frame* leftover(transport::Channel& channel) {
 }  // namespace
 
 Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,
-                   std::chrono::nanoseconds spin, StallObserver& stalls, bool check_data)
+                   std::chrono::nanoseconds spin, FoldThreads& threads, StallObserver& stalls, bool check_data)
     : ports_(ports),
       topology_(topology),
       failure_(failure),
       refusals_(refusals),
       spin_(spin),
+      threads_(threads),
       stalls_(stalls),
       check_data_(check_data),
       channels_(static_cast<std::size_t>(ports.size()) * 2, nullptr),
@@ -62,16 +52,8 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
   CallProgress* const parts = call.progress && call.progress->comes_in_parts() ? call.progress.get() : nullptr;
   Run run{schedule, call, signature, deadline, fold, size_of(call.dtype), parts, started};
   prepare(run);
-  transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kCollective), spin_);
   try {
-    while (!open_lanes_.empty()) {
-      if (advance_lanes(run)) {
-        sleeper.reset();
-        run.report_at.reset();
-      } else {
-        wait(run, sleeper);
-      }
-    }
+    run_lanes(run);
     check_leftovers(run);
     if (check_data_) remember_result(run);
     if (run.checks > 0) stalls_.on_stall_over(stall_of(run));
@@ -89,6 +71,23 @@ void Executor::run(const Schedule& schedule, const Call& call, const Signature& 
   split_.bytes_bridge += schedule.sent_bytes_bridge;
 }
 
+void Executor::run_lanes(Run& run) {
+  transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kCollective), spin_);
+  try {
+    while (!open_lanes_.empty() || !have_returned(run)) {
+      if (advance_lanes(run)) {
+        sleeper.reset();
+        run.report_at.reset();
+      } else {
+        wait(run, sleeper);
+      }
+    }
+  } catch (...) {
+    revoke(run);
+    throw;
+  }
+}
+
 void Executor::prepare(Run& run) {
   const Schedule& schedule = run.schedule;
   if (scratch_.size() < schedule.scratch_bytes) scratch_.resize(schedule.scratch_bytes);
@@ -103,6 +102,7 @@ void Executor::prepare(Run& run) {
   most_sources = static_cast<std::uint32_t>(schedule.sources.size());
   sources_.resize(std::max<std::size_t>(
       sources_.size(), std::min<std::size_t>(most_sources, static_cast<std::size_t>(topology_.size) + 1)));
+  find_lendable(run);
 }
 
 // One step per lane and pass, so that the folds and receives of a block follow its sends while it is still in cache.
@@ -169,7 +169,7 @@ bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
     header.checksum = lane.checksum;
     header.tag = last_result_;
   }
-  const bool sent = channel(step.peer, step.flow).try_send(header, {data, step.range.bytes});
+  const bool sent = try_pass(step, header, {data, step.range.bytes});
   if (step.flow == Flow::kDown) results_wait_[peer] = !sent;
   if (sent) {
     auto& bytes = sent_bytes_[peer];
@@ -236,18 +236,42 @@ const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
                                           "; the ranks built different schedules, please report this");
   }
   if (check_data_) check_last_result(peer, header.tag);
-  return frame;
+  return channel(peer, step.flow).is_intact() ? frame : nullptr;  // if not, the reason is on its way
 }
 
 bool Executor::try_receive(Run& run, const Step& step) {
   const transport::Frame* frame = expect(run, step.peer, step);
   if (!frame) return false;
+  transport::Channel& from = channel(step.peer, step.flow);
   std::byte* const to = run.at(step.range, scratch_.data());
   copy_result(step, to, frame->payload.data());
-  if (check_data_) check_payload(step, step.peer, frame->header.checksum, {to, step.range.bytes});
-  channel(step.peer, step.flow).pop();
+  if (!from.is_intact()) return false;
+  if (check_data_) check_payload(step, step.peer, frame->header.checksum, checksum_of({to, step.range.bytes}));
+  from.pop();
   if (run.parts) run.parts->arrived(step.range.segment, step.range.offset + step.range.bytes);
   return true;
+}
+
+void Executor::copy_result(const Step& step, std::byte* to, const std::byte* from) {
+  threads_.share(step.range.bytes, [&](std::size_t begin, std::size_t end) {
+    step.past_caches ? copy_bytes_streaming(to + begin, from + begin, end - begin)
+                     : copy_bytes(to + begin, from + begin, end - begin);
+  });
+}
+
+void Executor::fold_sources(const Run& run, const Step& step) {
+  Fold how = run.fold;
+  how.premultiply = step.raw && run.call.reduce_op == ReduceOp::kPremulSum;
+  how.divisor = step.final && run.call.reduce_op == ReduceOp::kAvg ? topology_.size : 0;
+  const std::span<const std::byte* const> sources(sources_.data(), step.source_count);
+  std::byte* const to = run.at(step.range, scratch_.data());
+  fold(how, sources, to, 0);  // throws here if the reduction is invalid, and not on another thread
+  threads_.share(step.range.bytes, [&](std::size_t begin, std::size_t end) {
+    static thread_local std::vector<const std::byte*> part;
+    part.assign(sources.begin(), sources.end());
+    for (const std::byte*& source : part) source += begin;
+    fold(how, part, to + begin, (end - begin) / run.element_bytes);
+  });
 }
 
 bool Executor::try_reduce(Run& run, const Step& step) {
@@ -263,39 +287,18 @@ bool Executor::try_reduce(Run& run, const Step& step) {
   }
   for (std::size_t i = 0; check_data_ && i < sources.size(); ++i) {
     if (sources[i].peer < 0) continue;
-    const transport::Frame& frame = *channel(sources[i].peer, step.flow).front();
-    check_payload(step, sources[i].peer, frame.header.checksum, frame.payload);
+    transport::Channel& from = channel(sources[i].peer, step.flow);
+    const transport::Frame& frame = *from.front();
+    if (const auto found = checksum_of(frame.payload); from.is_intact())
+      check_payload(step, sources[i].peer, frame.header.checksum, found);
   }
-  if (step.range.bytes > 0) {
-    Fold how = run.fold;
-    how.premultiply = step.raw && run.call.reduce_op == ReduceOp::kPremulSum;
-    how.divisor = step.final && run.call.reduce_op == ReduceOp::kAvg ? topology_.size : 0;
-    fold(how, std::span(sources_.data(), sources.size()), run.at(step.range, scratch_.data()),
-         step.range.bytes / run.element_bytes);
+  if (step.range.bytes > 0) fold_sources(run, step);
+  const auto is_from_peer = [](const Source& source) { return source.peer >= 0; };
+  for (const Source& source : std::views::filter(sources, is_from_peer)) {
+    if (!channel(source.peer, step.flow).is_intact()) return false;
   }
-  for (const Source& source : sources) {
-    if (source.peer >= 0) channel(source.peer, step.flow).pop();
-  }
+  for (const Source& source : std::views::filter(sources, is_from_peer)) channel(source.peer, step.flow).pop();
   return true;
-}
-
-// Visits the peers whose frame or credit a lane is waiting for.
-template <typename Visit>
-void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
-  for (const std::uint32_t lane_index : open_lanes_) {
-    const LaneState& lane = lanes_[lane_index];
-    const Step& step = run.schedule.steps[run.schedule.lanes[lane_index].first + lane.next];
-    if (step.after_lane >= 0 && lanes_[static_cast<std::size_t>(step.after_lane)].next < step.after_steps) continue;
-    if (step.kind == StepKind::kSend && run.is_loaded(step.range)) visit(step.peer, step.flow, true);
-    if (step.kind == StepKind::kReceive) visit(step.peer, step.flow, false);
-    if (step.kind != StepKind::kReduce) continue;
-    for (std::uint32_t i = 0; i < step.source_count; ++i) {
-      const int peer = run.schedule.sources[step.first_source + i].peer;
-      if (peer < 0) continue;
-      transport::Channel* known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(step.flow)];
-      if (!known || !known->front()) visit(peer, step.flow, false);
-    }
-  }
 }
 
 // Opens both flows, contributions last: a rank that has contributions of a later operation then also has every earlier
@@ -304,53 +307,6 @@ void Executor::open_flows(int peer) {
   const auto slot = static_cast<std::size_t>(peer) * 2;
   channels_[slot + static_cast<std::size_t>(Flow::kDown)] = &ports_.open(peer, Port::kDown);
   channels_[slot + static_cast<std::size_t>(Flow::kUp)] = &ports_.open(peer, Port::kUp);
-}
-
-void Executor::wait(Run& run, transport::Sleeper& sleeper) {
-  check_ended(run);
-  if (any_left_.load(std::memory_order_acquire)) check_left(run);
-  bool bridge = false;
-  for_each_awaited(run, [&](int peer, Flow, bool) { bridge = bridge || !topology_.same_island(ports_.rank(), peer); });
-  const auto blocked_since = Clock::now();
-  if (blocked_since >= run.deadline.when() && blocked_since >= run.deadline.when() + patience(run)) time_out(run);
-  if (!run.report_at) {
-    run.stalled_since = blocked_since;
-    run.report_at = blocked_since + until_next_check(0);
-  }
-  bool moved = false;
-  do {
-    sleeper.wait_briefly(run.awaits_input ? kPauseForInput
-                                          : std::max<std::chrono::nanoseconds>(
-                                                run.deadline.remaining(kMaxExecutorSleep), kTimeoutGrace / 10));
-    check_ended(run);
-    const auto now = Clock::now();
-    if (now >= run.deadline.when()) break;
-    if (now >= *run.report_at) {
-      stalls_.on_stall(stall_of(run));
-      run.report_at = now + until_next_check(++run.checks);
-    }
-    moved = advance_lanes(run);
-  } while (!moved && !any_left_.load(std::memory_order_acquire));
-  if (moved) run.report_at.reset();
-  if (bridge) split_.bridge_ns += elapsed_ns(blocked_since);
-}
-
-Stall Executor::stall_of(const Run& run) {
-  awaited_.clear();
-  for_each_awaited(run, [&](int peer, Flow, bool) {
-    if (std::find(awaited_.begin(), awaited_.end(), peer) == awaited_.end()) awaited_.push_back(peer);
-  });
-  return {run.signature.sequence, run.name(), awaited_, run.entered, run.stalled_since};
-}
-
-void Executor::check_left(Run& run) {
-  // Everything that a peer sent before it left is in the channel by now: check once more before giving up on it.
-  if (advance_lanes(run)) return run.report_at.reset();
-  for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
-    if (!left_[static_cast<std::size_t>(peer)].load()) return;
-    if (!sending && channel(peer, flow).front()) return;
-    throw Error(ErrorKind::kPeerLost, "rank " + std::to_string(peer) + " has left the group");
-  });
 }
 
 // Checks for frames of this operation or an older one that no step took: their sender made another call, for example
@@ -365,31 +321,6 @@ void Executor::check_leftovers(const Run& run) {
       throw Error(ErrorKind::kMismatch, describe_leftover(describe(frame->header), peer, ports_.rank()));
     }
   }
-}
-
-// Returns how long to wait beyond the deadline. A device is this rank's own, and contributions from inside the island
-// come straight from their origin; those over the bridge, and results, depend on other ranks.
-std::chrono::milliseconds Executor::patience(const Run& run) const {
-  int steps = run.awaits_input ? 0 : 2;
-  for_each_awaited(run, [&](int peer, Flow flow, bool) {
-    if (flow == Flow::kUp) steps = std::min(steps, topology_.same_island(ports_.rank(), peer) ? 0 : 1);
-  });
-  return steps * kTimeoutGrace;
-}
-
-void Executor::time_out(Run& run) {
-  std::string waited;
-  for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
-    const bool bridge = !topology_.same_island(ports_.rank(), peer);
-    waited += (waited.empty() ? "" : "; ") + std::string(sending ? "sending to rank " : "waiting for rank ") +
-              std::to_string(peer) + (bridge ? " over the bridge" : " inside the island") +
-              (flow == Flow::kUp ? " (contributions)" : " (results)") + ports_.missing_link(peer);
-  });
-  if (run.awaits_input)
-    waited += (waited.empty() ? "" : "; ") + std::string("waiting for its input to arrive from the device");
-  const std::string why = stalls_.explain(stall_of(run));
-  throw Error(ErrorKind::kTimeout, run.where(ports_.rank()) + " timed out: " + (waited.empty() ? "blocked" : waited) +
-                                       (why.empty() ? "" : "; " + why));
 }
 
 }  // namespace atl::collectives

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "atoll/collectives/describe.h"
 #include "atoll/collectives/failure.h"
 #include "atoll/collectives/peer_ports.h"
+#include "atoll/collectives/reduce/fold_threads.h"
 #include "atoll/collectives/refusals.h"
 #include "atoll/collectives/roll_call.h"
 #include "atoll/collectives/schedule/schedule.h"
@@ -47,7 +49,7 @@ class StallObserver {
 class Executor {
  public:
   Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,
-           std::chrono::nanoseconds spin, StallObserver& stalls, bool check_data);
+           std::chrono::nanoseconds spin, FoldThreads& threads, StallObserver& stalls, bool check_data);
 
   /// Runs `schedule` to its end. Throws an Error that names the operation, this rank, the peers waited for and the
   /// phase: kMismatch, kTimeout at `deadline`, or kPeerLost; or the group's failure, or a peer's refusal of the
@@ -72,13 +74,16 @@ class Executor {
 
   bool try_step(Run& run, const Step& step, LaneState& lane);
   bool try_send(Run& run, const Step& step, LaneState& lane);
+  bool try_pass(const Step& step, const transport::FrameHeader& header, std::span<const std::byte> payload);
   bool try_receive(Run& run, const Step& step);
   bool try_reduce(Run& run, const Step& step);
+  void fold_sources(const Run& run, const Step& step);
+  void copy_result(const Step& step, std::byte* to, const std::byte* from);
   const transport::Frame* expect(Run& run, int peer, const Step& step);
   const transport::Frame* next_frame(int peer, Flow flow, const Run& run);
   bool is_ahead(Run& run, int peer, const transport::FrameHeader& header);
   void check_ended(const Run& run) const;
-  void check_payload(const Step& step, int peer, std::uint64_t stated, std::span<const std::byte> data) const;
+  void check_payload(const Step& step, int peer, std::uint64_t stated, std::uint64_t found) const;
   void check_last_result(int peer, std::uint64_t theirs) const;
   void remember_result(const Run& run);
   void prepare(Run& run);
@@ -88,6 +93,12 @@ class Executor {
   void check_left(Run& run);
   Stall stall_of(const Run& run);
   void check_leftovers(const Run& run);
+  void run_lanes(Run& run);
+  void find_lendable(const Run& run);
+  const transport::ArenaPlace* lendable(const Range& range) const;
+  bool has_returned(int peer, Flow flow) const;
+  bool have_returned(const Run& run) const;
+  void revoke(const Run& run) noexcept;
   std::chrono::milliseconds patience(const Run& run) const;
   [[noreturn]] void time_out(Run& run);
 
@@ -105,6 +116,7 @@ class Executor {
   const Failure& failure_;
   const Refusals& refusals_;
   const std::chrono::nanoseconds spin_;
+  FoldThreads& threads_;
   StallObserver& stalls_;
   const bool check_data_;
   Checksum result_;
@@ -112,6 +124,8 @@ class Executor {
   std::string last_name_;
   std::vector<transport::Channel*> channels_;
   std::vector<bool> results_wait_;  // by peer: a result is waiting for credit
+  std::vector<std::optional<transport::ArenaPlace>> lendable_[2];  // input and output: segments in the arena
+  bool has_lent_ = false;                                          // in the current operation
   std::vector<LaneState> lanes_;
   std::vector<std::uint32_t> open_lanes_;
   std::vector<const std::byte*> sources_;

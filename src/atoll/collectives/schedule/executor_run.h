@@ -9,6 +9,10 @@
 
 namespace atl::collectives {
 
+inline std::uint64_t elapsed_ns(Clock::time_point since) {
+  return static_cast<std::uint64_t>(std::chrono::nanoseconds(Clock::now() - since).count());
+}
+
 struct Executor::Run {
   const Schedule& schedule;
   const Call& call;

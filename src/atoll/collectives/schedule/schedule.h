@@ -26,7 +26,7 @@ struct Range {
 enum class Flow : std::uint8_t { kUp = 0, kDown = 1 };
 
 enum class StepKind : std::uint8_t {
-  kSend,     ///< copy `range` into one frame to `peer` on `flow`; blocked while the channel has no credit
+  kSend,     ///< pass `range` to `peer` in one frame on `flow`; blocked while the channel has no credit
   kReceive,  ///< copy the next frame from `peer` on `flow` into `range`; blocked until it has arrived
   kReduce,   ///< fold `sources` in order into `range`; blocked until every peer's frame has arrived
   kCopy,     ///< copy `from` to `range` (nothing when they are the same memory)
@@ -44,6 +44,7 @@ struct Step {
   bool raw = false;          ///< kReduce: sources are contributions as the ranks gave them (PREMUL_SUM multiplies here)
   bool final = false;        ///< kReduce: the result is the owner's (AVG divides here)
   bool past_caches = false;  ///< kReceive, kCopy: nothing in this operation reads the result again
+  bool lends = false;        ///< kSend: `range` keeps its content until the peer has used it, so it need not be copied
   int peer = -1;
   Range range;
   Range from;                      ///< kCopy
@@ -72,6 +73,7 @@ struct Schedule {
   std::vector<Lane> lanes;
   std::vector<int> peers;  ///< ranks this one exchanges frames with, ascending
   std::uint64_t scratch_bytes = 0;
+  bool lends = false;                   ///< a step does
   std::uint64_t sent_bytes_inside = 0;  ///< payload this rank sends to its own island
   std::uint64_t sent_bytes_bridge = 0;  ///< and to others
 };
@@ -101,6 +103,7 @@ struct ScheduleLimits {
   std::uint64_t max_payload = std::uint64_t{256} << 10;  ///< largest payload of one frame; equal on all ranks
   std::uint64_t window = std::uint64_t{1} << 20;         ///< smallest channel window, for the deadlock check
   std::uint64_t small_bytes = 4096;                      ///< up to this size the low-latency schedules are used
+  std::uint64_t min_lent = std::uint64_t{32} << 10;      ///< frames of fewer bytes are copied even if they could be lent
 };
 
 /// Builds rank `rank`'s steps. Pure: equal arguments give equal schedules. Throws Error(kInvalidArgument) if the shape
@@ -111,7 +114,7 @@ Schedule build_schedule(const Topology& topology, const Shape& shape, int rank, 
 /// bounded channels. Returns an empty string, or a description of the first fault: an element that lacks a contribution
 /// or holds one twice, contributions folded in an order other than that of docs/algorithms.md, a frame that meets the
 /// wrong step, a read of memory that another, unordered step writes, a broken lane rule, or a deadlock with each rank's
-/// blocked steps. `shapes[r]` is rank r's shape (all equal except for all_to_all). Checks in-place and out-of-place
+/// blocked steps, or lent memory that changes before the peer has used it. `shapes[r]` is rank r's shape (all equal except for all_to_all). Checks in-place and out-of-place
 /// calls together. Memory grows with the square of the number of lanes of all ranks: meant for small worlds and short
 /// schedules.
 std::string check_schedules(const Topology& topology, const std::vector<Shape>& shapes,

@@ -7,8 +7,9 @@
 
 namespace atl::collectives {
 
-ScheduleWriter::ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane)
-    : topology_(topology), rank_(rank), one_lane_(one_lane) {
+ScheduleWriter::ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane,
+                               std::uint64_t min_lent)
+    : topology_(topology), rank_(rank), one_lane_(one_lane), min_lent_(min_lent) {
   for (auto& lanes : lane_of_) lanes.assign(one_lane ? 1 : keys, -1);
 }
 
@@ -40,21 +41,28 @@ ScheduleWriter::Mark ScheduleWriter::end_of(int lane) const {
   return {lane, static_cast<std::uint32_t>(drafts_[static_cast<std::size_t>(lane)].steps.size())};
 }
 
-ScheduleWriter::Mark ScheduleWriter::send(int lane, Flow flow, int peer, const Range& range, Message message,
-                                          Mark after) {
-  Step& step = add(lane, StepKind::kSend, range, after);
+Step& ScheduleWriter::add_frame(StepKind kind, int lane, Flow flow, int peer, const Range& range, Message message,
+                                Mark after) {
+  Step& step = add(lane, kind, range, after);
   step.flow = flow;
   step.peer = peer;
   step.count = message.count;
   step.position = message.position;
+  return step;
+}
+
+ScheduleWriter::Mark ScheduleWriter::send(int lane, Flow flow, int peer, const Range& range, Message message,
+                                          Mark after) {
+  Step& step = add_frame(StepKind::kSend, lane, flow, peer, range, message, after);
+  step.lends = range.space != Space::kScratch && range.bytes >= min_lent_;
+  lends_ = lends_ || step.lends;
   return end_of(lane);
 }
 
 ScheduleWriter::Mark ScheduleWriter::receive(int lane, Flow flow, int peer, const Range& range, Message message,
                                              Mark after) {
-  const Mark mark = send(lane, flow, peer, range, message, after);
-  drafts_[static_cast<std::size_t>(lane)].steps.back().kind = StepKind::kReceive;
-  return mark;
+  add_frame(StepKind::kReceive, lane, flow, peer, range, message, after);
+  return end_of(lane);
 }
 
 ScheduleWriter::Mark ScheduleWriter::copy(int lane, const Range& from, const Range& to, Mark after) {
@@ -121,6 +129,7 @@ Schedule ScheduleWriter::finish(const char* algorithm) {
   schedule.algorithm = algorithm;
   schedule.sources = std::move(sources_);
   schedule.scratch_bytes = scratch_bytes_;
+  schedule.lends = lends_;
   schedule.steps.reserve(total);
   for (const std::size_t draft : order) {
     auto& steps = drafts_[draft].steps;

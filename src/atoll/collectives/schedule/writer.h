@@ -39,8 +39,9 @@ class ScheduleWriter {
   using Mark = LaneMark;
   using Message = MessagePart;
 
-  /// `keys` must exceed every key. `one_lane`: every step goes into a single lane, for schedules of a few steps.
-  ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane);
+  /// `keys` must exceed every key. `one_lane`: every step goes into a single lane, for schedules of a few steps. Sends of
+  /// input and output lend from `min_lent` bytes on.
+  ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane, std::uint64_t min_lent);
 
   int lane(LaneRole role, int key = 0);
 
@@ -71,6 +72,7 @@ class ScheduleWriter {
     std::vector<std::uint32_t> waited;  // by other lane: how many of its steps this lane waits for so far
   };
   Step& add(int lane, StepKind kind, const Range& range, Mark after);
+  Step& add_frame(StepKind kind, int lane, Flow flow, int peer, const Range& range, Message message, Mark after);
   Mark end_of(int lane) const;
   std::vector<std::size_t> lane_order() const;
   void count_traffic(Schedule& schedule) const;
@@ -78,10 +80,12 @@ class ScheduleWriter {
   const Topology& topology_;
   const int rank_;
   const bool one_lane_;
+  const std::uint64_t min_lent_;
   std::vector<Draft> drafts_;
   std::array<std::vector<int>, 5> lane_of_;  // by role and key
   std::vector<Source> sources_;
   std::uint64_t scratch_bytes_ = 0;
+  bool lends_ = false;
 };
 
 }  // namespace atl::collectives

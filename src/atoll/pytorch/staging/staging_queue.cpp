@@ -31,9 +31,10 @@ LibraryStep StagingQueue::Entry::step(bool goes_back) const {
   return {goes_back ? out : LibraryStep::Kind::kIn, -1, -1, sequence.value()};
 }
 
-StagingQueue::StagingQueue(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock,
-                           std::shared_ptr<Issuer> issuer, LibraryTurns turns)
+StagingQueue::StagingQueue(c10::Device device, std::uint64_t budget_bytes, Allocate allocate,
+                           std::shared_ptr<StagingClock> clock, std::shared_ptr<Issuer> issuer, LibraryTurns turns)
     : device_(device),
+      allocate_(std::move(allocate)),
       streams_(device.is_cpu() ? nullptr : std::make_shared<const CopyStreams>(device)),
       clock_(std::move(clock)),
       issuer_(std::move(issuer)),
@@ -48,7 +49,7 @@ StagingQueue::EntryPtr StagingQueue::enqueue(const std::shared_ptr<StagedOperati
   const std::lock_guard lock(mutex_);
   if (is_closed_) std::rethrow_exception(closed());
   Slot& slot = slots_[(first_ + entries_.size()) % slots_.size()];
-  if (!slot.memory.defined()) slot.memory = pinned_memory(kSlotBytes, device_);
+  if (!slot.memory.defined()) slot.memory = allocate_(kSlotBytes, device_);
   entry->chunk = std::make_unique<StagedChunk>(operation, context, call, &slot, clock_);
   if (context.library) {
     entry->sequence = sequence;

@@ -52,10 +52,13 @@ class StagingQueue : public std::enable_shared_from_this<StagingQueue> {
   };
   using EntryPtr = std::shared_ptr<Entry>;
 
-  /// Keeps at most `budget_bytes` of host memory (two slots at least); a larger chunk allocates its own until it is
-  /// stored. `clock` times the copies. `turns` are those of the island's library. Everything that is issued here is
+  /// Allocates `bytes` of host memory for the device's copies.
+  using Allocate = std::function<at::Tensor(std::uint64_t bytes, c10::Device device)>;
+
+  /// Keeps at most `budget_bytes` of host memory (two slots at least) from `allocate`; a larger chunk allocates its own
+  /// until it is stored. `clock` times the copies. `turns` are those of the island's library. Everything that is issued here is
   /// pushed to `issuer`, which other queues and messages may share.
-  StagingQueue(c10::Device device, std::uint64_t budget_bytes, std::shared_ptr<StagingClock> clock,
+  StagingQueue(c10::Device device, std::uint64_t budget_bytes, Allocate allocate, std::shared_ptr<StagingClock> clock,
                std::shared_ptr<Issuer> issuer, LibraryTurns turns);
 
   /// Streams of this queue alone; null for the CPU. Groups that shared streams would wait for each other's libraries,
@@ -106,6 +109,7 @@ class StagingQueue : public std::enable_shared_from_this<StagingQueue> {
   static void finish(Entry& entry, const std::exception_ptr& error);
 
   const c10::Device device_;
+  const Allocate allocate_;
   const std::shared_ptr<const CopyStreams> streams_;
   const std::shared_ptr<StagingClock> clock_;
   const std::shared_ptr<Issuer> issuer_;

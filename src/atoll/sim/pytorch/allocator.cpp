@@ -207,6 +207,19 @@ std::shared_ptr<void> pinned_memory(const void* address) noexcept {
   return byte < range->first + range->second.bytes ? range->second.memory : nullptr;
 }
 
+int register_host_memory(void* memory, std::size_t bytes, unsigned /*flags*/) noexcept {
+  const std::lock_guard lock(pinned().mutex);
+  const auto nothing_to_free = [](void*) {};
+  const auto* const begin = static_cast<const std::byte*>(memory);
+  const PinnedRanges::Range range{bytes, {memory, nothing_to_free}};
+  return pinned().ranges.emplace(begin, range).second ? 0 : 1;
+}
+
+int unregister_host_memory(void* memory) noexcept {
+  const std::lock_guard lock(pinned().mutex);
+  return pinned().ranges.erase(static_cast<const std::byte*>(memory)) == 1 ? 0 : 1;
+}
+
 bool is_pinned(const void* address) noexcept { return pinned_memory(address) != nullptr; }
 
 void resize_storage(c10::StorageImpl& storage, std::size_t bytes) {

@@ -23,6 +23,11 @@ void note_use(const c10::DataPtr& data, const c10::Stream& stream);
 c10::Allocator* pinned_allocator();
 bool is_pinned(const void* address) noexcept;
 
+/// Make host memory that this allocator has not made count as pinned, and undo it, with the signatures of CUDA's
+/// cudaHostRegister and cudaHostUnregister. Return 0, or 1 if the memory is registered, or is not.
+int register_host_memory(void* memory, std::size_t bytes, unsigned flags) noexcept;
+int unregister_host_memory(void* memory) noexcept;
+
 /// Returns a reference that keeps the block of pinned memory around `address` alive; null for other memory.
 std::shared_ptr<void> pinned_memory(const void* address) noexcept;
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <utility>
 
+#include "atoll/sim/pytorch/allocator.h"
 #include "atoll/sim/pytorch/autograd_threads.h"
 #include "atoll/sim/pytorch/generator.h"
 #include "atoll/sim/pytorch/host_view.h"
@@ -67,6 +68,13 @@ PYBIND11_MODULE(_sim, module) {
   module.def(
       "host_address_function", [] { return reinterpret_cast<std::uintptr_t>(&host_address); },
       "The address of a C function that returns the host address of a byte of device memory.");
+  module.def(
+      "host_registrar",
+      [] {
+        return std::pair(reinterpret_cast<std::uintptr_t>(&register_host_memory),
+                         reinterpret_cast<std::uintptr_t>(&unregister_host_memory));
+      },
+      "The addresses of the C functions that make host memory count as pinned, and that undo it.");
   module.def("set_kind", &set_kind_of, py::arg("usual"), py::arg("operators"), py::arg("launch_s"), py::arg("jitter"),
              py::arg("pageable"), py::arg("warm_after_s"), py::arg("warm_speed"),
              "Sets the kind of devices used from now on; rates are flop/s, bytes/s, and the seconds of work that just "

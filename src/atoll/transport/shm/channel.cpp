@@ -3,7 +3,12 @@
 
 #include <utility>
 
+#include "atoll/transport/shm/link.h"
+
 namespace atl::transport {
+
+ShmChannel::ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes)
+    : ChannelBase(link, id, window_bytes), link_(link) {}
 
 bool ShmChannel::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
   if (!may_send(header, payload)) return false;
@@ -12,12 +17,33 @@ bool ShmChannel::try_send(const FrameHeader& header, std::span<const std::byte> 
   return true;
 }
 
+bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
+
+bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
+  if (!may_send(header, payload)) return false;
+  if (passed_segment_ != place.segment) link_.pass_segment(place.segment);
+  passed_segment_ = place.segment;
+  if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
+  ring_peer();
+  return true;
+}
+
+bool ShmChannel::has_returned() {
+  return writer_ == nullptr || guarded([&] { return writer_->has_returned(); });
+}
+
+void ShmChannel::revoke() noexcept {
+  if (writer_ != nullptr) writer_->revoke();
+}
+
 const Frame* ShmChannel::front() {
   return front_of([this]() -> const Frame* {
     RingReader* const reader = reader_.load(std::memory_order_acquire);
     return reader == nullptr ? nullptr : reader->front();
   });
 }
+
+bool ShmChannel::is_intact() const noexcept { return reader_.load(std::memory_order_relaxed)->is_intact(); }
 
 void ShmChannel::pop() {
   reader_.load(std::memory_order_relaxed)->pop();

@@ -9,14 +9,21 @@
 
 namespace atl::transport {
 
+class ShmLink;
+
 /// A channel of a ShmLink: a ring to the peer, made by this side, and a ring from the peer, which arrives when the peer
 /// makes it. The functions that are not Channel's are called by the link, one at a time.
 class ShmChannel final : public ChannelBase {
  public:
-  using ChannelBase::ChannelBase;
+  ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes);
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
+  bool can_lend() const noexcept override;
+  bool try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) override;
+  bool has_returned() override;
+  void revoke() noexcept override;
   const Frame* front() override;
+  bool is_intact() const noexcept override;
   void pop() override;
 
   /// Makes the ring to the peer and returns its memory. Called before the link is up, or before the channel's first
@@ -35,6 +42,8 @@ class ShmChannel final : public ChannelBase {
  private:
   void ring_peer() noexcept;
 
+  ShmLink& link_;
+  std::uint32_t passed_segment_ = 0;  // of the arena, to the peer, before the last lent frame; 0: none
   std::unique_ptr<RingWriter> writer_;
   std::unique_ptr<RingReader> reader_owner_;
   std::atomic<RingReader*> reader_{nullptr};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/link.h"
 
-#include <fcntl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "atoll/transport/memfd.h"
 #include "atoll/transport/plain_bytes.h"
 
 namespace atl::transport {
@@ -17,12 +17,6 @@ namespace {
 constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
-
-Fd duplicate(const Fd& memory) {
-  const int copy = ::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) throw Error(ErrorKind::kUnavailable, with_errno("cannot pass a doorbell to a peer", errno));
-  return Fd(copy);
-}
 
 pid_t process_behind(int socket) {
   ucred credentials{};
@@ -90,6 +84,14 @@ void ShmLink::open(const ChannelId& id) {
   if (said_bye_) return;
   const shm::Open open{id.group, id.index, static_cast<std::uint32_t>(id.bell), options().shm_window_bytes};
   stream_.queue(shm::MessageType::kOpen, bytes_of(open), std::move(memory));
+}
+
+void ShmLink::pass_segment(std::uint32_t segment) {
+  const std::lock_guard lock(mutex_);
+  if (said_bye_ || stream_.descriptor() < 0 || !passed_segments_.insert(segment).second) return;
+  Arena::SegmentMemory passed = options().arena->memory_of(segment);
+  stream_.queue(shm::MessageType::kSegment, bytes_of(shm::Segment{segment, passed.bytes}), std::move(passed.memory));
+  flush();
 }
 
 void ShmLink::flush() {
@@ -169,6 +171,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
   switch (message.type) {
     case shm::MessageType::kHello: handle_hello_on_loop(message); break;
     case shm::MessageType::kOpen: handle_open_on_loop(message); break;
+    case shm::MessageType::kSegment: handle_segment_on_loop(message); break;
     case shm::MessageType::kControl: observer().on_control(*this, message.body); break;
     case shm::MessageType::kBye: fail_on_loop(lost("closed its endpoint in good order"), true); break;
   }
@@ -194,7 +197,7 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
     throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell " + std::to_string(open.bell) +
                                           " and a window of " + std::to_string(open.window_bytes) + " bytes");
   }
-  auto ring = std::make_unique<RingReader>(memory, open.window_bytes);
+  auto ring = std::make_unique<RingReader>(memory, open.window_bytes, &peer_arena_);
   const ChannelId id{open.group, open.index, static_cast<Bell>(open.bell)};
   {
     const std::lock_guard lock(mutex_);
@@ -202,6 +205,12 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
       throw Error(ErrorKind::kProtocol, "shared-memory link: a channel was opened twice");
     if (unclaimed_ > kMaxUnclaimedChannels) throw Error(ErrorKind::kProtocol, "shared-memory link: too many channels");
   }
+  doorbell().ring_all();
+}
+
+void ShmLink::handle_segment_on_loop(const shm::Message& message) {
+  const shm::Segment segment = shm::decode_segment(message);
+  peer_arena_.add(segment.id, stream_.take_memory(), segment.bytes);
   doorbell().ring_all();
 }
 
@@ -221,6 +230,7 @@ void ShmLink::on_connecting_tick_on_loop(Clock::time_point now) {
 
 void ShmLink::on_tick_on_loop(Clock::time_point now) {
   doorbell().beat();
+  peer_arena_.drop_retired();
   silence_ += counted_time(last_tick_, now, options());
   const std::uint64_t beats = peer_doorbell_.beats();
   if (beats != std::exchange(seen_beats_, beats)) silence_ = Clock::duration::zero();

@@ -7,11 +7,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/channel.h"
+#include "atoll/transport/shm/peer_arena.h"
 #include "atoll/transport/shm/stream.h"
 
 namespace atl::transport {
@@ -32,6 +34,11 @@ class ShmLink final : public LinkBase {
   std::string describe() const override { return "shm"; }
 
   void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
+  bool has_arena() const noexcept { return options().arena != nullptr; }
+
+  /// Passes a segment of this process's arena to the peer, once. Any thread. Throws Error(kUnavailable).
+  void pass_segment(std::uint32_t segment);
+
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
 
@@ -45,6 +52,7 @@ class ShmLink final : public LinkBase {
   void handle_on_loop(const shm::Message& message);
   void handle_hello_on_loop(const shm::Message& message);
   void handle_open_on_loop(const shm::Message& message);
+  void handle_segment_on_loop(const shm::Message& message);
   void flush_later_on_loop();
 
   ShmChannel& find_or_make(const ChannelId& id);
@@ -60,11 +68,14 @@ class ShmLink final : public LinkBase {
   Clock::duration silence_{0};
   Clock::time_point last_tick_{};
 
+  PeerArena peer_arena_;
+
   mutable std::mutex mutex_;  // guards what follows; the receiving half of the stream is the loop thread's
   shm::Stream stream_;
   bool attached_ = false;
   bool said_bye_ = false;
   RemoteDoorbell peer_doorbell_;
+  std::set<std::uint32_t> passed_segments_;
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
   std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
   std::size_t unclaimed_ = 0;       // channels that only the peer has opened

@@ -29,27 +29,55 @@ RingWriter::RingWriter(std::size_t window_bytes)
   new (ring_.control()) RingControl;
 }
 
-bool RingWriter::has_room(std::size_t bytes) {
-  if (head_ + bytes - known_tail_ <= ring_.data_bytes()) return true;
+void RingWriter::look_at_tail() {
   const std::uint64_t tail = control().tail.load(std::memory_order_acquire);
   if (tail < known_tail_ || tail > head_) inconsistent("released position", tail, head_);
   known_tail_ = tail;
-  return head_ + bytes - tail <= ring_.data_bytes();
+}
+
+bool RingWriter::has_room(std::size_t bytes) {
+  if (head_ + bytes - known_tail_ > ring_.data_bytes()) look_at_tail();
+  return head_ + bytes - known_tail_ <= ring_.data_bytes();
+}
+
+void RingWriter::publish(const FrameHeader& header, std::size_t bytes) noexcept {
+  std::memcpy(ring_.at(head_), &header, sizeof(FrameHeader));
+  head_ += bytes;
+  control().head.store(head_, std::memory_order_release);
 }
 
 bool RingWriter::try_write(const FrameHeader& header, std::span<const std::byte> payload) {
   const std::size_t bytes = footprint(payload.size());
-  if (!has_room(bytes)) return control().reader_closed.load(std::memory_order_relaxed) != 0;
-  std::byte* const at = ring_.at(head_);
-  std::memcpy(at, &header, sizeof(FrameHeader));
-  copy_(at + sizeof(FrameHeader), payload.data(), payload.size());
-  head_ += bytes;
-  control().head.store(head_, std::memory_order_release);
+  if (!has_room(bytes)) return !is_read();
+  copy_(ring_.at(head_) + sizeof(FrameHeader), payload.data(), payload.size());
+  publish(header, bytes);
   return true;
 }
 
-RingReader::RingReader(const Fd& memory, std::size_t window_bytes)
-    : ring_(MappedRing::map(memory, sizeof(RingControl), window_bytes, MappedRing::Access::kReadOnlyData)) {}
+bool RingWriter::try_lend(const FrameHeader& header, const ArenaPlace& place) {
+  if (!has_room(lent_footprint())) return !is_read();
+  std::memcpy(ring_.at(head_) + sizeof(FrameHeader), &place, sizeof place);
+  FrameHeader lent = header;
+  lent.lent = 1;
+  publish(lent, lent_footprint());
+  lent_end_ = head_;
+  return true;
+}
+
+bool RingWriter::has_returned() {
+  if (known_tail_ < lent_end_ && is_read()) look_at_tail();
+  return known_tail_ >= lent_end_ || !is_read();
+}
+
+void RingWriter::revoke() noexcept {
+  control().revoked.store(lent_end_, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_release);  // before anything that the caller writes to the lent memory
+  lent_end_ = 0;
+}
+
+RingReader::RingReader(const Fd& memory, std::size_t window_bytes, const PeerArena* lender)
+    : ring_(MappedRing::map(memory, sizeof(RingControl), window_bytes, MappedRing::Access::kReadOnlyData)),
+      lender_(lender) {}
 
 const Frame* RingReader::look() {
   if (known_head_ == tail_) {
@@ -61,16 +89,36 @@ const Frame* RingReader::look() {
   }
   read_frame(ring_.at(tail_), frame_);
   const std::size_t payload_bytes = frame_.payload.size();
-  if (payload_bytes > max_payload_of(ring_.data_bytes()) || footprint(payload_bytes) > known_head_ - tail_) {
+  frame_bytes_ = frame_.header.lent != 0 ? lent_footprint() : footprint(payload_bytes);
+  if (payload_bytes > max_payload_of(ring_.data_bytes()) || frame_bytes_ > known_head_ - tail_) {
     inconsistent("frame length", payload_bytes, tail_);
   }
+  if (frame_.header.lent != 0 && !find_lent(frame_)) return nullptr;
   has_frame_ = true;
   return &frame_;
 }
 
+// Returns false while the segment that holds the payload is still on its way. One that has been retired is missing too,
+// but not before the writer has revoked the frame.
+bool RingReader::find_lent(Frame& frame) {
+  if (lender_ == nullptr) throw Error(ErrorKind::kProtocol, "shared-memory ring: the peer lends without an arena");
+  ArenaPlace place;
+  std::memcpy(&place, frame.payload.data(), sizeof place);
+  lent_ = lender_->read(place, frame.payload.size());
+  frame.payload = {lent_.get(), frame.payload.size()};
+  return lent_ != nullptr || !is_intact();
+}
+
+bool RingReader::is_intact() const noexcept {
+  if (frame_.header.lent == 0) return true;
+  std::atomic_thread_fence(std::memory_order_acquire);  // after the caller's reads of the payload
+  return control().revoked.load(std::memory_order_relaxed) <= tail_;
+}
+
 void RingReader::pop() noexcept {
-  tail_ += footprint(frame_.payload.size());
+  tail_ += frame_bytes_;
   has_frame_ = false;
+  lent_.reset();
   control().tail.store(tail_, std::memory_order_release);
 }
 

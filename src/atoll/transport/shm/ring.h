@@ -9,6 +9,7 @@
 #include "atoll/core/fd.h"
 #include "atoll/transport/frame.h"
 #include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shm/peer_arena.h"
 #include "atoll/transport/shm/ring_copy.h"
 #include "atoll/transport/window.h"
 
@@ -21,8 +22,9 @@ namespace atl::transport {
 
 /// The indices in the ring's control area, each on a cache line of its own.
 struct RingControl {
-  alignas(128) std::atomic<std::uint64_t> head{0};  ///< the writer's: frames before it are complete
-  alignas(128) std::atomic<std::uint64_t> tail{0};  ///< the reader's: frames before it are released
+  alignas(128) std::atomic<std::uint64_t> head{0};     ///< the writer's: frames before it are complete
+  alignas(128) std::atomic<std::uint64_t> revoked{0};  ///< the writer's: payloads lent before it may have changed
+  alignas(128) std::atomic<std::uint64_t> tail{0};     ///< the reader's: frames before it are released
   std::atomic<std::uint32_t> reader_closed{0};      ///< the reader's: it reads no further frames
 };
 
@@ -36,15 +38,28 @@ class RingWriter {
   /// end, frames that do not fit are dropped. The payload must be at most max_payload_of(window).
   bool try_write(const FrameHeader& header, std::span<const std::byte> payload);
 
+  /// The same for a frame whose payload the reader finds at `place` in this process's arena, and in the same order.
+  bool try_lend(const FrameHeader& header, const ArenaPlace& place);
+
+  /// Returns whether the reader has released every lent frame.
+  bool has_returned();
+
+  /// Marks all lent frames as no longer intact; their payloads may change from here on.
+  void revoke() noexcept;
+
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }
 
  private:
   RingControl& control() const noexcept { return *reinterpret_cast<RingControl*>(ring_.control()); }
   bool has_room(std::size_t bytes);
+  void look_at_tail();
+  void publish(const FrameHeader& header, std::size_t bytes) noexcept;
+  bool is_read() const noexcept { return control().reader_closed.load(std::memory_order_relaxed) == 0; }
 
   MappedRing ring_;
   std::uint64_t head_ = 0;
+  std::uint64_t lent_end_ = 0;  // position after the last lent frame
   RingCopy copy_;
   std::uint64_t known_tail_ = 0;  // the tail as last seen: spares a cache miss per frame
 };
@@ -52,11 +67,15 @@ class RingWriter {
 /// The reading end, on memory made by the peer. One thread at a time.
 class RingReader {
  public:
-  /// Throws Error(kProtocol) when `memory` is not what a RingWriter with that window makes, Error(kUnavailable).
-  RingReader(const Fd& memory, std::size_t window_bytes);
+  /// `lender` is the writer's arena; nullptr: lent frames are an error. Throws Error(kProtocol) when `memory` is not what
+  /// a RingWriter with that window makes, Error(kUnavailable).
+  RingReader(const Fd& memory, std::size_t window_bytes, const PeerArena* lender = nullptr);
 
   /// Returns the oldest frame, valid until pop(), or nullptr.
   const Frame* front() { return has_frame_ ? &frame_ : look(); }
+
+  /// Returns whether the frame's payload was what the writer sent until now.
+  bool is_intact() const noexcept;
 
   /// Releases the frame that front() returned.
   void pop() noexcept;
@@ -67,11 +86,15 @@ class RingReader {
  private:
   RingControl& control() const noexcept { return *reinterpret_cast<RingControl*>(ring_.control()); }
   const Frame* look();
+  bool find_lent(Frame& frame);
 
   MappedRing ring_;
+  const PeerArena* lender_;
+  PeerArena::Mapping lent_;  // keeps the frame's payload mapped
   std::uint64_t tail_ = 0;
   std::uint64_t known_head_ = 0;
   bool has_frame_ = false;
+  std::size_t frame_bytes_ = 0;  // of the frame in the window
   Frame frame_;
 };
 

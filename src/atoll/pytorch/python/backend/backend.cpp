@@ -9,6 +9,7 @@
 #include "atoll/pytorch/python/backend/checks.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
+#include "atoll/pytorch/python/process/arena.h"
 
 namespace atl::pytorch {
 namespace {
@@ -54,6 +55,7 @@ OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
   group.check_data = check_data();
   group.check_values = check_values();
   group.slow_after = slow_after();
+  group.fold_threads = fold_threads();
   group.events = trace_events();
   group.trace_folder = trace_folder();
   group.timeout = options.timeout;
@@ -85,6 +87,17 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
   const std::lock_guard lock(open_groups().mutex);
   open_groups().backends.insert(this);
 }
+
+bool BackendAtoll::supportsTensorAlloc(c10::DeviceIndex device) {
+  return device < 0 && place_.device == "cpu" && group()->can_lend();
+}
+
+at::Tensor BackendAtoll::allocateTensor(long size, at::TensorOptions options) {  // NOLINT: torch's type
+  if (!options.device().is_cpu()) return at::empty({size}, options);
+  return empty_in_arena({size}, c10::typeMetaToScalarType(options.dtype()));
+}
+
+std::shared_ptr<c10::Allocator> BackendAtoll::getMemAllocator() { return arena_allocator(); }
 
 BackendAtoll::~BackendAtoll() { BackendAtoll::release_resources(); }
 

@@ -98,6 +98,12 @@ class BackendAtoll final : public c10d::Backend {
   void startCoalescing() override { regions_.begin(); }
   WorkPtr endCoalescing() override { return regions_.end(); }
 
+  /// True for CPU tensors if another rank of the group runs on this host and may read them where they lie.
+  bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  /// Returns an uninitialised tensor of one dimension in this process's arena (process/arena.h).
+  at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;  // NOLINT: torch's type
+  std::shared_ptr<c10::Allocator> getMemAllocator() override;
+
   void setSequenceNumberForGroup() override {}
   std::uint64_t getSequenceNumberForGroup() override { return group()->sequence(); }
   /// False if some ranks are on CPUs and some on accelerators: PyTorch would split the group on the latter only.

@@ -7,6 +7,7 @@
 
 #include "atoll/collectives/describe.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/process/registered_memory.h"
 #include "atoll/pytorch/staging/dtype.h"
 #include "atoll/pytorch/staging/plain_text.h"
 
@@ -67,8 +68,9 @@ std::shared_ptr<StagingQueue> GroupStaging::queue(c10::Device device) {
   const std::lock_guard lock(mutex_);
   auto& known = queues_[device];
   if (!known) {
-    known = std::make_shared<StagingQueue>(device, translated([] { return staging_bytes(); }), clock_,
-                                           library_queue_->issuer(), library_queue_->turns());
+    const auto budget = translated([] { return staging_bytes(); });
+    known = std::make_shared<StagingQueue>(device, budget, open_->group()->can_lend() ? staging_memory : pinned_memory,
+                                           clock_, library_queue_->issuer(), library_queue_->turns());
   }
   return known;
 }

@@ -10,8 +10,10 @@
 #include "atoll/pytorch/python/bindings/plan_module.h"
 #include "atoll/pytorch/python/bindings/redis_module.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/python/process/direct_device.h"
 #include "atoll/pytorch/python/process/direct_trial.h"
+#include "atoll/pytorch/python/process/registered_memory.h"
 #include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {
@@ -32,6 +34,7 @@ py::dict time_split(const BackendAtoll& backend) {
   result["operations"] = split.operations;
   result["bytes_inside"] = split.bytes_inside;
   result["bytes_bridge"] = split.bytes_bridge;
+  result["bytes_lent"] = split.bytes_lent;
   return result;
 }
 
@@ -92,6 +95,35 @@ void bind_places(py::module_& module) {
         });
       },
       py::arg("maker"), "Sets how communicators of vendors' libraries are made; called once, before the first group.");
+}
+
+void bind_arena(py::module_& module) {
+  module.def(
+      "empty",
+      [](const std::vector<std::int64_t>& sizes, at::ScalarType dtype) {
+        return translated([&] { return empty_in_arena(sizes, dtype); });
+      },
+      py::arg("sizes"), py::arg("dtype"), py::call_guard<py::gil_scoped_release>(),
+      "Returns an uninitialised CPU tensor in this process's arena.");
+  module.def(
+      "arena_bytes",
+      [] {
+        const auto arena = translated([] { return process_arena(); });
+        return arena ? std::pair(arena->allocated_bytes(), arena->mapped_bytes()) : std::pair<std::size_t, std::size_t>();
+      },
+      "Returns the bytes of this process's arena that are in use, and those taken from the system.");
+  module.def(
+      "set_host_registrar",
+      [](const std::string& device, std::uintptr_t add, std::uintptr_t remove) {
+        // NOLINTBEGIN(performance-no-int-to-ptr): functions travel through Python as numbers
+        set_host_registrar(c10::Device(device).type(),
+                           {reinterpret_cast<int (*)(void*, std::size_t, unsigned)>(add),
+                            reinterpret_cast<int (*)(void*)>(remove)});
+        // NOLINTEND(performance-no-int-to-ptr)
+      },
+      py::arg("device"), py::arg("add"), py::arg("remove"),
+      "Sets the addresses of the C functions that register host memory with the runtime of a type of device, and that "
+      "undo it.");
 }
 
 void bind_network_memory(py::module_& module) {
@@ -219,6 +251,7 @@ PYBIND11_MODULE(_C, module) {
   }
   py::module_::import("torch");  // registers the base classes
   atl::pytorch::bind_places(module);
+  atl::pytorch::bind_arena(module);
   atl::pytorch::bind_network_memory(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);

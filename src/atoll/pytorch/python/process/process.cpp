@@ -15,6 +15,7 @@
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/logging/spdlog_sink.h"
+#include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/python/seconds.h"
 #include "atoll/pytorch/python/store/store.h"
 
@@ -77,6 +78,7 @@ std::shared_ptr<Process> open_process(const c10::intrusive_ptr<c10d::Store>& sto
   options.name = "rank " + std::to_string(global_rank);
   options.attempt = attempt();
   if (const std::string host = host_of(root); !host.empty()) options.route_hint = host;
+  options.arena = process_arena();
   agree_on_job(root, options, deadline);
   auto process = std::make_shared<Process>();
   process->context = std::make_shared<collectives::Context>(std::move(options));
@@ -189,6 +191,16 @@ std::uint64_t staging_bytes() {
     reject("ATOLL_STAGING", value, "a whole number from 1 to 65536: mebibytes of pinned memory for each group");
   }
   return mebibytes << 20;
+}
+
+std::size_t fold_threads() {
+  const std::string value = value_of_variable("ATOLL_FOLD_THREADS");
+  if (value.empty()) return 0;
+  std::size_t count = 0;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), count);
+  if (error != std::errc{} || end != value.data() + value.size() || count < 1 || count > 64)
+    reject("ATOLL_FOLD_THREADS", value, "a whole number from 1 to 64");
+  return count;
 }
 
 bool flat_reduce() {

@@ -55,6 +55,7 @@ collectives::ValueCheck check_values();                                       //
 std::chrono::milliseconds slow_after();                                       ///< ATOLL_SLOW_AFTER, else 20 s
 std::string trace_folder();                                                   ///< ATOLL_TRACE_DIR, else ""
 std::size_t trace_events();                                                   ///< ATOLL_TRACE_EVENTS
+std::size_t fold_threads();                                                   ///< ATOLL_FOLD_THREADS, else 0
 std::uint64_t staging_bytes();                                                ///< ATOLL_STAGING, else 24 MiB
 
 }  // namespace atl::pytorch

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors in memory that ranks on the same host read where it lies."""
+
+import os
+
+import torch
+
+from atoll._version_check import require_matching_torch
+
+require_matching_torch()
+
+from atoll import _C  # noqa: E402 - only after the check
+
+
+def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Returns an uninitialised CPU tensor in this process's arena: collectives of the atoll backend let the other ranks
+    of this host read it, and views of it, where it lies, instead of copying it for them. Use it for large tensors that
+    are sent often. Arguments are those of torch.empty; `dtype` defaults to torch's default.
+
+    The memory is returned when no tensor uses it. A process that is forked shares it with its parent, as after
+    share_memory_(). When the arena's budget (ATOLL_ARENA) is used up, ordinary memory is used, with a warning."""
+    given = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+    return _C.empty(list(given), dtype or torch.get_default_dtype())  # type: ignore[arg-type]
+
+
+def give_to_ddp() -> None:
+    """Lets DistributedDataParallel ask the default group's backend for the memory of its buckets, which it does only if
+    told so. A value that the user has set stays."""
+    os.environ.setdefault("DDP_DISABLE_COMM_MEM", "0")

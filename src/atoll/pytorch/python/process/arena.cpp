@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/process/arena.h"
+
+#include <ATen/EmptyTensor.h>
+#include <c10/core/CPUAllocator.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <charconv>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "atoll/core/error.h"
+#include "atoll/core/fd.h"
+
+namespace atl::pytorch {
+namespace {
+
+std::size_t arena_budget() {
+  const char* const value = std::getenv("ATOLL_ARENA");
+  if (value == nullptr || std::string_view(value).empty()) {
+    return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  }
+  const std::string_view text = value;
+  std::uint64_t mebibytes = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mebibytes);
+  if (error != std::errc{} || end != text.data() + text.size() || mebibytes > (std::uint64_t{1} << 30)) {
+    throw Error(ErrorKind::kInvalidArgument, "ATOLL_ARENA=\"" + std::string(text) +
+                                                 "\": expected a whole number of mebibytes, or 0 for no arena");
+  }
+  return mebibytes << 20;
+}
+
+void free_in_arena(void* data) {
+  if (const auto arena = process_arena()) arena->free(data);
+}
+
+class ArenaAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    if (bytes == 0) return {nullptr, c10::Device(c10::kCPU)};
+    std::string problem = "its budget is used up (ATOLL_ARENA)";
+    try {
+      const auto arena = process_arena();
+      void* const data = arena ? arena->allocate(bytes) : nullptr;
+      if (data != nullptr) return {data, data, &free_in_arena, c10::Device(c10::kCPU)};
+    } catch (const Error& error) {
+      problem = error.what();
+    }
+    TORCH_WARN_ONCE("atoll: the arena has no memory for ", bytes, " bytes: ", problem,
+                    "; ordinary memory is used instead, which ranks on the same host must copy more often");
+    return c10::GetCPUAllocator()->allocate(bytes);
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+};
+
+}  // namespace
+
+std::shared_ptr<transport::Arena> process_arena() {
+  struct Known {
+    std::uint32_t made_in;  // fork_depth()
+    std::shared_ptr<transport::Arena> arena;
+  };
+  // Without a lock, which another thread might hold when this process forks.
+  static std::atomic<const Known*> current{nullptr};
+  const Known* known = current.load(std::memory_order_acquire);
+  while (known == nullptr || known->made_in != fork_depth()) {
+    const std::size_t budget = arena_budget();
+    auto made = std::make_unique<const Known>(
+        Known{fork_depth(), budget == 0 ? nullptr : std::make_shared<transport::Arena>(budget)});
+    if (current.compare_exchange_strong(known, made.get(), std::memory_order_acq_rel)) known = made.release();
+  }
+  return known->arena;
+}
+
+const std::shared_ptr<c10::Allocator>& arena_allocator() {
+  static const auto& allocator = *new std::shared_ptr<c10::Allocator>(std::make_shared<ArenaAllocator>());
+  return allocator;
+}
+
+at::Tensor empty_in_arena(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::detail::empty_generic(sizes, arena_allocator().get(), c10::DispatchKeySet(c10::DispatchKey::CPU), dtype,
+                                   std::nullopt);
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/pytorch/python/process/registered_memory.h"
+
+#include <c10/core/DeviceGuard.h>
+
+#include <map>
+#include <mutex>
+#include <optional>
+
+#include "atoll/core/error.h"
+#include "atoll/pytorch/aten/streams.h"
+#include "atoll/pytorch/python/process/arena.h"
+
+namespace atl::pytorch {
+namespace {
+
+constexpr unsigned kForAllContexts = 1;  // cudaHostRegisterPortable, hipHostRegisterPortable
+
+struct Registrars {
+  std::mutex mutex;
+  std::map<c10::DeviceType, HostRegistrar> known;
+};
+
+Registrars& registrars() {
+  static auto* const all = new Registrars;
+  return *all;
+}
+
+std::optional<HostRegistrar> registrar_of(c10::DeviceType device) {
+  const std::lock_guard lock(registrars().mutex);
+  const auto found = registrars().known.find(device);
+  return found == registrars().known.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Returns an undefined tensor where the arena or the runtime has no room.
+at::Tensor registered_in_arena(std::uint64_t bytes, c10::Device device, const HostRegistrar& registrar) {
+  const auto arena = process_arena();
+  void* const memory = arena ? arena->allocate(bytes) : nullptr;
+  if (memory == nullptr) return {};
+  const c10::DeviceGuard guard(device);
+  if (registrar.add(memory, bytes, kForAllContexts) != 0) {
+    arena->free(memory);
+    return {};
+  }
+  const auto give_back = [arena, registrar](void* data) {
+    registrar.remove(data);
+    arena->free(data);
+  };
+  return at::from_blob(memory, {static_cast<std::int64_t>(bytes)}, give_back, at::TensorOptions().dtype(at::kByte));
+}
+
+}  // namespace
+
+void set_host_registrar(c10::DeviceType device, HostRegistrar registrar) {
+  const std::lock_guard lock(registrars().mutex);
+  registrars().known[device] = registrar;
+}
+
+at::Tensor staging_memory(std::uint64_t bytes, c10::Device device) {
+  if (bytes == 0) return pinned_memory(bytes, device);
+  if (device.is_cpu()) return empty_in_arena({static_cast<std::int64_t>(bytes)}, at::kByte);
+  if (const auto registrar = registrar_of(device.type())) {
+    try {
+      const at::Tensor memory = registered_in_arena(bytes, device, *registrar);
+      if (memory.defined()) return memory;
+    } catch (const Error&) {  // the system has no descriptor or mapping left: pinned memory needs neither
+    }
+  }
+  return pinned_memory(bytes, device);
+}
+
+}  // namespace atl::pytorch

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/arena.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <string>
+#include <utility>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/memfd.h"
+
+namespace atl::transport {
+namespace {
+
+constexpr std::size_t kMinSegment = std::size_t{16} << 20;
+constexpr std::size_t kSegmentUnit = std::size_t{2} << 20;  // of huge pages
+constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
+constexpr std::size_t kCacheLine = 64;
+
+std::size_t page_bytes() {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
+
+constexpr std::size_t whole(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+std::size_t footprint_of(std::size_t bytes) {
+  return whole(std::max(bytes, kCacheLine), bytes < page_bytes() ? kCacheLine : page_bytes());
+}
+
+}  // namespace
+
+/// One memfd, mapped for writing here: a page for the header, then memory that is cut into allocations.
+class Arena::Segment {
+ public:
+  Segment(std::uint32_t id, std::size_t bytes)
+      : id_(id), memory_(make_sealed_memfd("atoll-arena", bytes)), bytes_(bytes) {
+    void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
+    if (mapped == MAP_FAILED) {
+      throw Error(ErrorKind::kUnavailable,
+                  with_errno("cannot map " + std::to_string(bytes) + " bytes of an arena", errno));
+    }
+    base_ = static_cast<std::byte*>(mapped);
+    ::madvise(mapped, bytes, MADV_HUGEPAGE);                   // where the system allows it
+    ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // peers cannot write, since Linux 5.1
+    new (base_) ArenaSegmentHeader;
+    free_[page_bytes()] = bytes - page_bytes();
+  }
+  ~Segment() {
+    reinterpret_cast<ArenaSegmentHeader*>(base_)->is_retired.store(1, std::memory_order_release);
+    ::munmap(base_, bytes_);
+  }
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  std::uint32_t id() const noexcept { return id_; }
+  const std::byte* base() const noexcept { return base_; }
+  std::size_t bytes() const noexcept { return bytes_; }
+  const Fd& memory() const noexcept { return memory_; }
+  bool is_unused() const noexcept { return used_.empty(); }
+  std::size_t used_bytes() const noexcept { return used_bytes_; }
+
+  /// Returns the smallest free range that holds `bytes`, or nullptr.
+  std::byte* allocate(std::size_t bytes) {
+    auto best = free_.end();
+    for (auto range = free_.begin(); range != free_.end(); ++range) {
+      if (fits(*range, bytes) && (best == free_.end() || range->second < best->second)) best = range;
+    }
+    if (best == free_.end()) return nullptr;
+    const auto [begin, length] = *best;
+    const std::size_t at = aligned(begin, bytes);
+    used_[at] = bytes;
+    used_bytes_ += bytes;
+    free_.erase(best);
+    if (at > begin) free_[begin] = at - begin;
+    if (at + bytes < begin + length) free_[at + bytes] = begin + length - at - bytes;
+    return base_ + at;
+  }
+
+  void free(std::size_t offset) noexcept {
+    const auto found = used_.find(offset);
+    if (found == used_.end()) return;
+    std::size_t bytes = found->second;
+    used_bytes_ -= bytes;
+    used_.erase(found);
+    auto next = free_.lower_bound(offset);
+    if (next != free_.end() && next->first == offset + bytes) {
+      bytes += next->second;
+      next = free_.erase(next);
+    }
+    if (next != free_.begin()) {
+      const auto before = std::prev(next);
+      if (before->first + before->second == offset) {
+        before->second += bytes;
+        return;
+      }
+    }
+    free_.emplace_hint(next, offset, bytes);
+  }
+
+  /// Returns whether the bytes lie within one allocation.
+  bool holds(std::size_t offset, std::size_t bytes) const {
+    auto after = used_.upper_bound(offset);
+    if (after == used_.begin()) return false;
+    const auto& [begin, length] = *--after;
+    return offset - begin <= length && bytes <= length - (offset - begin);
+  }
+
+ private:
+  using Ranges = std::map<std::size_t, std::size_t>;  // bytes by offset
+
+  static std::size_t aligned(std::size_t offset, std::size_t bytes) {
+    return whole(offset, bytes < page_bytes() ? kCacheLine : page_bytes());
+  }
+  static bool fits(const Ranges::value_type& range, std::size_t bytes) {
+    const std::size_t skipped = aligned(range.first, bytes) - range.first;
+    return skipped <= range.second && bytes <= range.second - skipped;
+  }
+
+  const std::uint32_t id_;
+  const Fd memory_;
+  const std::size_t bytes_;
+  std::byte* base_ = nullptr;
+  Ranges free_;
+  Ranges used_;
+  std::size_t used_bytes_ = 0;
+};
+
+Arena::Arena(std::size_t budget_bytes) : budget_bytes_(budget_bytes) {}
+
+Arena::~Arena() {
+  // A forked child maps the same memory: neither that nor the header is its own.
+  if (process_ == fork_depth()) return;
+  for (auto& [base, segment] : segments_) static_cast<void>(segment.release());
+}
+
+Arena::Segment* Arena::add_segment(std::size_t bytes) {
+  const std::size_t whole_bytes = whole(std::max(bytes + page_bytes(), kMinSegment), kSegmentUnit);
+  if (whole_bytes > budget_bytes_) return nullptr;
+  if (mapped_bytes_ + whole_bytes > budget_bytes_) retire_unused(0);
+  if (mapped_bytes_ + whole_bytes > budget_bytes_) return nullptr;
+  auto segment = std::make_unique<Segment>(next_id_, whole_bytes);
+  Segment* const added = segment.get();
+  by_id_[next_id_++] = added;
+  segments_.emplace(added->base(), std::move(segment));
+  mapped_bytes_ += whole_bytes;
+  return added;
+}
+
+void* Arena::allocate(std::size_t bytes) {
+  if (process_ != fork_depth() || bytes > budget_bytes_) return nullptr;
+  const std::size_t wanted = footprint_of(bytes);
+  const std::lock_guard lock(mutex_);
+  for (const auto& [base, segment] : segments_) {
+    if (void* const found = segment->allocate(wanted)) return found;
+  }
+  Segment* const added = add_segment(wanted);
+  return added == nullptr ? nullptr : added->allocate(wanted);
+}
+
+void Arena::free(void* data) noexcept {
+  if (data == nullptr || process_ != fork_depth()) return;
+  const std::lock_guard lock(mutex_);
+  const auto found = segment_with(data);
+  if (found == segments_.end()) return;
+  found->second->free(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first));
+  if (found->second->is_unused()) retire_unused(kKeptBytes);
+}
+
+void Arena::trim() noexcept {
+  if (process_ != fork_depth()) return;
+  const std::lock_guard lock(mutex_);
+  retire_unused(0);
+}
+
+void Arena::retire_unused(std::size_t kept_bytes) noexcept {
+  std::size_t unused = 0;
+  for (const auto& [base, segment] : segments_) unused += segment->is_unused() ? segment->bytes() : 0;
+  for (auto at = segments_.begin(); at != segments_.end() && unused > kept_bytes;) {
+    const std::unique_ptr<Segment>& segment = at->second;
+    if (!segment->is_unused()) {
+      ++at;
+      continue;
+    }
+    unused -= segment->bytes();
+    mapped_bytes_ -= segment->bytes();
+    by_id_.erase(segment->id());
+    at = segments_.erase(at);
+  }
+}
+
+Arena::Segments::const_iterator Arena::segment_with(const void* data) const {
+  const auto* const address = static_cast<const std::byte*>(data);
+  auto after = segments_.upper_bound(address);
+  if (after == segments_.begin()) return segments_.end();
+  --after;
+  return address < after->first + after->second->bytes() ? after : segments_.end();
+}
+
+std::optional<ArenaPlace> Arena::find(const void* data, std::size_t bytes) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = segment_with(data);
+  if (found == segments_.end()) return std::nullopt;
+  const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(data) - found->first);
+  if (!found->second->holds(offset, bytes)) return std::nullopt;
+  return ArenaPlace{found->second->id(), offset};
+}
+
+Arena::SegmentMemory Arena::memory_of(std::uint32_t segment) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = by_id_.find(segment);
+  if (found == by_id_.end())
+    throw Error(ErrorKind::kInvalidArgument, "an arena has no segment " + std::to_string(segment));
+  return {duplicate(found->second->memory()), found->second->bytes()};
+}
+
+std::size_t Arena::mapped_bytes() const {
+  const std::shared_lock lock(mutex_);
+  return mapped_bytes_;
+}
+
+std::size_t Arena::allocated_bytes() const {
+  const std::shared_lock lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& [base, segment] : segments_) bytes += segment->used_bytes();
+  return bytes;
+}
+
+}  // namespace atl::transport

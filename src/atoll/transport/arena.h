@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+
+#include "atoll/core/fd.h"
+
+namespace atl::transport {
+
+/// The place of some bytes in a process's arena, by which a peer finds them in its own mapping.
+struct ArenaPlace {
+  std::uint32_t segment = 0;
+  std::uint64_t offset = 0;  ///< bytes from the segment's start
+};
+
+/// Memory of this process that peers on the same host can read where it lies, so that their copies are the only ones. It
+/// consists of segments, each a memfd that links pass to their peers: peers can map it for reading only, and it ends with
+/// the last process that maps it. All functions are thread-safe. In a forked child the memory stays shared with the
+/// parent, allocate() fails, and free() does nothing.
+class Arena {
+ public:
+  /// At most `budget_bytes` are taken from the system at once.
+  explicit Arena(std::size_t budget_bytes);
+
+  /// Unmaps everything; memory that is still allocated must not be used any more.
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+  /// Returns memory aligned to a cache line, and to a page if it is a page or more; nullptr when the budget is used up.
+  /// Its content is arbitrary. Throws Error(kUnavailable) when the system has no memory, descriptor or mapping left.
+  void* allocate(std::size_t bytes);
+
+  /// Frees what allocate() returned (nullptr: nothing). Segments without any allocation are kept for the next one, up to
+  /// a limit, and then returned to the system.
+  void free(void* data) noexcept;
+
+  /// Returns all segments without an allocation to the system.
+  void trim() noexcept;
+
+  /// Returns the place of memory that lies within one allocation of this arena, else nothing.
+  std::optional<ArenaPlace> find(const void* data, std::size_t bytes) const;
+
+  /// Returns a new descriptor of the segment's memory and its size. Throws Error(kInvalidArgument) if there is none.
+  struct SegmentMemory {
+    Fd memory;
+    std::uint64_t bytes = 0;
+  };
+  SegmentMemory memory_of(std::uint32_t segment) const;
+
+  std::size_t budget_bytes() const noexcept { return budget_bytes_; }
+  std::size_t mapped_bytes() const;     ///< taken from the system
+  std::size_t allocated_bytes() const;  ///< of that, in use
+
+ private:
+  class Segment;
+  using Segments = std::map<const std::byte*, std::unique_ptr<Segment>>;  // by the address of their memory
+
+  Segment* add_segment(std::size_t bytes);
+  void retire_unused(std::size_t kept_bytes) noexcept;
+  Segments::const_iterator segment_with(const void* data) const;
+
+  const std::size_t budget_bytes_;
+  const std::uint32_t process_ = fork_depth();
+  mutable std::shared_mutex mutex_;  // guards what follows
+  Segments segments_;
+  std::map<std::uint32_t, const Segment*> by_id_;
+  std::uint32_t next_id_ = 1;
+  std::size_t mapped_bytes_ = 0;
+};
+
+/// The first page of a segment's memory. Peers map it too; its owner writes it.
+struct ArenaSegmentHeader {
+  std::atomic<std::uint32_t> is_retired{0};  ///< not used any more: a peer unmaps it, so that the memory is returned
+};
+
+}  // namespace atl::transport

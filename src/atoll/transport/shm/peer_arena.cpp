@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/shm/peer_arena.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <string>
+
+#include "atoll/core/error.h"
+#include "atoll/transport/memfd.h"
+
+namespace atl::transport {
+namespace {
+
+constexpr std::size_t kMaxSegments = 16384;
+
+struct Unmap {
+  std::size_t bytes;
+  std::uint32_t process = fork_depth();  // the mapping does not exist in forked children
+  void operator()(const std::byte* base) const noexcept {
+    if (process == fork_depth()) ::munmap(const_cast<std::byte*>(base), bytes);
+  }
+};
+
+}  // namespace
+
+void PeerArena::add(std::uint32_t segment, const Fd& memory, std::uint64_t bytes) {
+  check_sealed_memfd(memory, bytes);
+  if (bytes < sizeof(ArenaSegmentHeader)) throw Error(ErrorKind::kProtocol, "an arena's segment without a header");
+  const std::lock_guard lock(mutex_);
+  if (segments_.size() >= kMaxSegments || segments_.contains(segment)) {
+    throw Error(ErrorKind::kProtocol, "segment " + std::to_string(segment) + " of the peer's arena came twice, or is " +
+                                          "one of more than " + std::to_string(kMaxSegments));
+  }
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, memory.get(), 0);
+  if (mapped == MAP_FAILED) {
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("cannot map " + std::to_string(bytes) + " bytes of a peer's arena", errno));
+  }
+  ::madvise(mapped, bytes, MADV_DONTFORK);
+  ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  segments_[segment] = {Mapping(static_cast<const std::byte*>(mapped), Unmap{bytes}), bytes};
+}
+
+PeerArena::Mapping PeerArena::read(const ArenaPlace& place, std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = segments_.find(place.segment);
+  if (found == segments_.end()) return nullptr;
+  const Segment& segment = found->second;
+  if (bytes > segment.bytes || place.offset > segment.bytes - bytes) {
+    throw Error(ErrorKind::kProtocol, std::to_string(bytes) + " bytes at " + std::to_string(place.offset) +
+                                          " are outside the peer's arena");
+  }
+  return {segment.base, segment.base.get() + place.offset};
+}
+
+void PeerArena::drop_retired() noexcept {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(segments_, [](const auto& entry) {
+    const auto* const header = reinterpret_cast<const ArenaSegmentHeader*>(entry.second.base.get());
+    return header->is_retired.load(std::memory_order_acquire) != 0;
+  });
+}
+
+}  // namespace atl::transport

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "atoll/core/fd.h"
+#include "atoll/transport/arena.h"
+
+namespace atl::transport {
+
+/// A peer's arena as far as the peer has passed it, mapped for reading. Thread-safe.
+class PeerArena {
+ public:
+  /// Keeps the bytes that read() returned mapped.
+  using Mapping = std::shared_ptr<const std::byte>;
+
+  /// Maps a segment. Throws Error(kProtocol) if it is not sealed memory of that size, is known already, or is one too
+  /// many; Error(kUnavailable).
+  void add(std::uint32_t segment, const Fd& memory, std::uint64_t bytes);
+
+  /// Returns the mapped bytes at `place`, or nullptr if the segment has not arrived yet, or has been retired. Throws
+  /// Error(kProtocol) for a range outside the segment.
+  Mapping read(const ArenaPlace& place, std::uint64_t bytes) const;
+
+  /// Unmaps the segments that the peer does not use any more, once nobody reads them.
+  void drop_retired() noexcept;
+
+ private:
+  struct Segment {
+    Mapping base;
+    std::uint64_t bytes = 0;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::uint32_t, Segment> segments_;
+};
+
+}  // namespace atl::transport

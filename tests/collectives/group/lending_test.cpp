@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collectives on memory that peers read where it lies, when something goes wrong.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <latch>
+
+#include "tests/collectives/group/calls.h"
+#include "tests/support/error_of.h"
+#include "tests/support/ranks.h"
+
+namespace atl::test {
+namespace {
+
+using namespace collectives;  // NOLINT
+using namespace std::chrono_literals;
+
+constexpr std::size_t kCount = 700'001;
+
+/// Numbers in the arena of a rank.
+class Lent {
+ public:
+  Lent(Ranks& ranks, int rank, float value)
+      : arena_(ranks.context(rank)->endpoint().options().arena),
+        data_(static_cast<float*>(arena_->allocate(kCount * sizeof(float)))) {
+    fill(value);
+  }
+  ~Lent() { arena_->free(data_); }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
+
+  void fill(float value) { std::fill(data_, data_ + kCount, value); }
+  bool holds(float value) const {
+    return std::all_of(data_, data_ + kCount, [&](float v) { return v == value; });
+  }
+  Call all_reduce(std::optional<std::chrono::milliseconds> timeout = {}) {
+    Call call;
+    call.input = call.output = {{reinterpret_cast<std::byte*>(data_), kCount * sizeof(float)}};
+    call.timeout = timeout;
+    return call;
+  }
+
+ private:
+  std::shared_ptr<transport::Arena> arena_;
+  float* data_;
+};
+
+RankOptions with_arenas(const char* letters) {
+  RankOptions options;
+  options.islands = layout(letters);
+  options.arena_bytes = std::size_t{64} << 20;
+  return options;
+}
+
+// Proves C-11.
+TEST(LendingGroup, MemoryIsFreeAfterARefusal) {
+  for (const auto* letters : {"AA", "AAA", "ABAB"}) {
+    SCOPED_TRACE(letters);
+    Ranks ranks(with_arenas(letters));
+    ranks.run_ok([&](Group& group) {
+      Lent data(ranks, group.rank(), 1.0f);
+      const auto size = static_cast<float>(group.size());
+      for (int round = 0; round < 20; ++round) {
+        if (group.rank() == round % group.size()) {
+          group.refuse("no such tensor");
+        } else {
+          EXPECT_EQ(error_of([&] { group.run(data.all_reduce()); }).kind(), ErrorKind::kMismatch);
+        }
+        data.fill(static_cast<float>(round));  // while others may still read what was lent to the refused operation
+        group.run(data.all_reduce());
+        EXPECT_TRUE(data.holds(static_cast<float>(round) * size)) << "rank " << group.rank() << ", round " << round;
+      }
+    });
+  }
+}
+
+TEST(LendingGroup, ARankThatComesTooLateGetsAnErrorAndNoValues) {
+  Ranks ranks(with_arenas("AA"));
+  ranks.run_ok([](Group& group) { group.barrier(); });
+  std::latch given_up(1);
+  ranks.run_ok([&](Group& group) {
+    Lent data(ranks, group.rank(), 1.0f);
+    if (group.rank() == 0) {
+      EXPECT_EQ(error_of([&] { group.run(data.all_reduce(200ms)); }).kind(), ErrorKind::kTimeout);
+      data.fill(1000.0f);
+      given_up.count_down();
+    } else {
+      given_up.wait();
+      EXPECT_THAT([&] { group.run(data.all_reduce()); }, ::testing::Throws<Error>());
+    }
+  });
+}
+
+// Proves C-5.
+TEST(LendingGroup, ADeadLenderIsAnError) {
+  Ranks ranks(with_arenas("AAA"));
+  ranks.run_ok([](Group& group) { group.barrier(); });
+  std::latch begun(3);
+  ranks.run_ok([&](Group& group) {
+    Lent data(ranks, group.rank(), 1.0f);
+    begun.arrive_and_wait();
+    if (group.rank() == 2) return ranks.kill(2);
+    const Error error = error_of([&] { group.run(data.all_reduce()); });
+    EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
+  });
+}
+
+TEST(LendingGroup, ChecksumsOfLentDataAreRight) {
+  RankOptions options = with_arenas("AAB");
+  options.check_data = true;
+  Ranks ranks(options);
+  ranks.run_ok([&](Group& group) {
+    Lent data(ranks, group.rank(), 2.0f);
+    group.run(data.all_reduce());
+    group.run(data.all_reduce());
+    EXPECT_TRUE(data.holds(18.0f));
+    EXPECT_GT(group.time_split().bytes_lent, 0U);
+  });
+}
+
+}  // namespace
+}  // namespace atl::test

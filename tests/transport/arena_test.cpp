@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "atoll/transport/arena.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "atoll/transport/memfd.h"
+#include "tests/support/error_of.h"
+
+namespace atl::transport {
+namespace {
+
+constexpr std::size_t kMiB = std::size_t{1} << 20;
+
+struct Allocation {
+  std::byte* data = nullptr;
+  std::size_t bytes = 0;
+  std::byte mark{};
+};
+
+bool keeps_its_mark(const Allocation& made) {
+  return std::all_of(made.data, made.data + made.bytes, [&](std::byte b) { return b == made.mark; });
+}
+
+TEST(Arena, AllocationsNeverOverlap) {
+  Arena arena(256 * kMiB);
+  std::mt19937 random(7);
+  std::vector<Allocation> live;
+  for (int step = 0; step < 2000; ++step) {
+    if (!live.empty() && random() % 2 == 0) {
+      const std::size_t chosen = random() % live.size();
+      ASSERT_TRUE(keeps_its_mark(live[chosen])) << "seed 7, step " << step;
+      arena.free(live[chosen].data);
+      live.erase(live.begin() + static_cast<std::ptrdiff_t>(chosen));
+      continue;
+    }
+    const std::size_t bytes = random() % 3 == 0 ? random() % (2 * kMiB) : random() % 5000;
+    Allocation made{static_cast<std::byte*>(arena.allocate(bytes)), bytes, static_cast<std::byte>(step)};
+    ASSERT_NE(made.data, nullptr);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made.data) % (bytes >= 4096 ? 4096 : 64), 0U);
+    std::memset(made.data, std::to_integer<int>(made.mark), bytes);
+    live.push_back(made);
+  }
+  for (const Allocation& made : live) {
+    EXPECT_TRUE(keeps_its_mark(made));
+    arena.free(made.data);
+  }
+  EXPECT_EQ(arena.allocated_bytes(), 0U);
+}
+
+TEST(Arena, KeepsToItsBudgetAndReusesWhatWasFreed) {
+  Arena arena(40 * kMiB);
+  void* const first = arena.allocate(20 * kMiB);
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(arena.allocate(30 * kMiB), nullptr);
+  EXPECT_EQ(arena.allocate(41 * kMiB), nullptr);
+  arena.free(first);
+  void* const second = arena.allocate(30 * kMiB);  // the first segment is too small, and given up for it
+  EXPECT_NE(second, nullptr);
+  EXPECT_LE(arena.mapped_bytes(), arena.budget_bytes());
+  arena.free(second);
+}
+
+TEST(Arena, ReturnsMemoryThatNothingUses) {
+  Arena arena(1024 * kMiB);
+  std::vector<void*> all;
+  for (int i = 0; i < 20; ++i) all.push_back(arena.allocate(20 * kMiB));
+  EXPECT_GE(arena.mapped_bytes(), 400 * kMiB);
+  for (void* const data : all) arena.free(data);
+  EXPECT_LE(arena.mapped_bytes(), 256 * kMiB);
+  arena.trim();
+  EXPECT_EQ(arena.mapped_bytes(), 0U);
+}
+
+TEST(Arena, FindsWhatLiesWithinOneAllocation) {
+  Arena arena(64 * kMiB);
+  auto* const data = static_cast<std::byte*>(arena.allocate(1000));
+  auto* const next = static_cast<std::byte*>(arena.allocate(1000));
+  const auto whole = arena.find(data, 1000);
+  ASSERT_TRUE(whole);
+  const auto part = arena.find(data + 4, 8);
+  ASSERT_TRUE(part);
+  EXPECT_EQ(part->segment, whole->segment);
+  EXPECT_EQ(part->offset, whole->offset + 4);
+  EXPECT_FALSE(arena.find(data, 5000));
+  EXPECT_FALSE(arena.find(&arena, 1));
+  arena.free(data);
+  EXPECT_FALSE(arena.find(data, 8));
+  EXPECT_TRUE(arena.find(next, 1000));
+  arena.free(next);
+}
+
+// Proves T-11.
+TEST(Arena, APeerReadsASegmentAndCannotWriteIt) {
+  Arena arena(64 * kMiB);
+  auto* const data = static_cast<std::byte*>(arena.allocate(100));
+  std::memset(data, 7, 100);
+  const ArenaPlace place = arena.find(data, 100).value();
+  const auto [memory, bytes] = arena.memory_of(place.segment);
+  check_sealed_memfd(memory, bytes);
+  EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0), MAP_FAILED);
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, memory.get(), 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  EXPECT_EQ(std::memcmp(static_cast<std::byte*>(mapped) + place.offset, data, 100), 0);
+  const auto* const header = static_cast<const ArenaSegmentHeader*>(mapped);
+  EXPECT_EQ(header->is_retired, 0U);
+  arena.free(data);
+  arena.trim();
+  EXPECT_EQ(header->is_retired, 1U);
+  ::munmap(mapped, bytes);
+  EXPECT_EQ(test::error_of([&] { arena.memory_of(place.segment); }).kind(), ErrorKind::kInvalidArgument);
+}
+
+TEST(Arena, AForkedChildSharesTheMemoryAndLeavesTheArenaAlone) {
+  Arena arena(64 * kMiB);
+  auto* const data = static_cast<std::byte*>(arena.allocate(100));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    data[0] = std::byte{42};
+    arena.free(data);
+    ::_exit(arena.allocate(10) == nullptr ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(data[0], std::byte{42});
+  EXPECT_GE(arena.allocated_bytes(), 100U);
+  arena.free(data);
+}
+
+}  // namespace
+}  // namespace atl::transport

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// Frames that are lent instead of copied: over a ring whose ends the test plays, and over links of two endpoints.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "atoll/transport/memfd.h"
+#include "atoll/transport/shm/ring.h"
+#include "tests/support/error_of.h"
+#include "tests/support/peers.h"
+
+namespace atl::transport {
+namespace {
+
+using test::wait_until;
+
+constexpr std::size_t kBudget = std::size_t{64} << 20;
+constexpr std::size_t kBytes = 5000;
+
+FrameHeader header_of(std::size_t bytes, std::uint64_t sequence = 0) {
+  FrameHeader header;
+  header.payload_bytes = static_cast<std::uint32_t>(bytes);
+  header.sequence = sequence;
+  return header;
+}
+
+/// Both ends of a ring, the writer's arena and some memory in it.
+struct LendingRing {
+  LendingRing() {
+    std::memset(data, 3, kBytes);
+    pass();
+  }
+  void pass() {
+    const auto [segment, bytes] = arena.memory_of(place.segment);
+    lender.add(place.segment, segment, bytes);
+  }
+
+  Arena arena{kBudget};
+  std::byte* data = static_cast<std::byte*>(arena.allocate(kBytes));
+  ArenaPlace place = arena.find(data, kBytes).value();
+  RingWriter writer{kMinWindowBytes};
+  PeerArena lender;
+  RingReader reader{writer.take_memory(), kMinWindowBytes, &lender};
+};
+
+TEST(Lending, TheReaderReadsTheWritersMemory) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 9), ring.place));
+  EXPECT_FALSE(ring.writer.has_returned());
+  const Frame* const frame = ring.reader.front();
+  ASSERT_NE(frame, nullptr);
+  EXPECT_EQ(frame->header.sequence, 9U);
+  ASSERT_EQ(frame->payload.size(), kBytes);
+  ring.data[kBytes - 1] = std::byte{77};  // seen by the reader: nothing was copied
+  EXPECT_EQ(frame->payload[kBytes - 1], std::byte{77});
+  EXPECT_TRUE(ring.reader.is_intact());
+  ring.reader.pop();
+  EXPECT_TRUE(ring.writer.has_returned());
+}
+
+TEST(Lending, KeepsTheOrderAmongCopiedFrames) {
+  LendingRing ring;
+  std::vector<std::byte> copied(100, std::byte{5});
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    if (i % 3 == 0) {
+      ASSERT_TRUE(ring.writer.try_write(header_of(copied.size(), i), copied));
+    } else {
+      ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, i), ring.place));
+    }
+    const Frame* const frame = ring.reader.front();
+    ASSERT_NE(frame, nullptr);
+    ASSERT_EQ(frame->header.sequence, i);
+    ASSERT_EQ(frame->payload[0], i % 3 == 0 ? std::byte{5} : std::byte{3});
+    ring.reader.pop();
+  }
+}
+
+TEST(Lending, AFullWindowRefuses) {
+  LendingRing ring;
+  std::size_t lent = 0;
+  while (ring.writer.try_lend(header_of(kBytes), ring.place)) ++lent;
+  EXPECT_EQ(lent, kMinWindowBytes / 128);  // however large the payload is
+  ASSERT_NE(ring.reader.front(), nullptr);
+  ring.reader.pop();
+  EXPECT_TRUE(ring.writer.try_lend(header_of(kBytes), ring.place));
+}
+
+// Proves T-11.
+TEST(Lending, WhatWasRevokedIsNotIntact) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes), ring.place));
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 1), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_TRUE(ring.reader.is_intact());
+  ring.writer.revoke();
+  EXPECT_TRUE(ring.writer.has_returned());
+  EXPECT_FALSE(ring.reader.is_intact());
+  ring.reader.pop();
+  ASSERT_NE(ring.reader.front(), nullptr);  // lent before, and not looked at until now
+  EXPECT_FALSE(ring.reader.is_intact());
+  ring.reader.pop();
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 2), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_EQ(ring.reader.front()->header.sequence, 2U);
+  EXPECT_TRUE(ring.reader.is_intact());
+}
+
+TEST(Lending, AFrameWaitsForItsSegment) {
+  LendingRing ring;
+  void* const other = ring.arena.allocate(std::size_t{20} << 20);
+  ring.place = ring.arena.find(other, kBytes).value();
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes), ring.place));
+  EXPECT_EQ(ring.reader.front(), nullptr);
+  ring.pass();
+  EXPECT_NE(ring.reader.front(), nullptr);
+  ring.arena.free(other);
+}
+
+// A refused operation's frame must not keep later ones from being seen.
+TEST(Lending, ARevokedFrameNeedsNoSegment) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes), {ring.place.segment + 1, 0}));
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 1), ring.place));
+  EXPECT_EQ(ring.reader.front(), nullptr);
+  ring.writer.revoke();
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_FALSE(ring.reader.is_intact());
+  ring.reader.pop();
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_EQ(ring.reader.front()->header.sequence, 1U);
+}
+
+// Proves T-10.
+TEST(Lending, WhatCannotBeReadIsAProtocolError) {
+  const auto kind_for = [](const ArenaPlace& place, std::size_t bytes) {
+    LendingRing ring;
+    EXPECT_TRUE(ring.writer.try_lend(header_of(bytes), {ring.place.segment, place.offset}));
+    return test::error_of([&] { ring.reader.front(); }).kind();
+  };
+  EXPECT_EQ(kind_for({0, std::uint64_t{1} << 40}, kBytes), ErrorKind::kProtocol);
+  EXPECT_EQ(kind_for({0, ~std::uint64_t{0}}, kBytes), ErrorKind::kProtocol);
+  EXPECT_EQ(kind_for({0, (std::uint64_t{16} << 20) - kBytes + 1}, kBytes), ErrorKind::kProtocol);
+  EXPECT_EQ(kind_for({0, 4096}, kMinWindowBytes), ErrorKind::kProtocol);  // larger than a frame may be
+
+  RingWriter writer(kMinWindowBytes);
+  RingReader without_arena(writer.take_memory(), kMinWindowBytes);
+  ASSERT_TRUE(writer.try_lend(header_of(kBytes), {1, 4096}));
+  EXPECT_EQ(test::error_of([&] { without_arena.front(); }).kind(), ErrorKind::kProtocol);
+}
+
+TEST(Lending, ASegmentIsCheckedBeforeItIsMapped) {
+  LendingRing ring;
+  EXPECT_EQ(test::error_of([&] { ring.pass(); }).kind(), ErrorKind::kProtocol);  // twice
+  const Fd small = make_sealed_memfd("small", 4096);
+  EXPECT_EQ(test::error_of([&] { ring.lender.add(100, small, 8192); }).kind(), ErrorKind::kProtocol);
+  EXPECT_EQ(test::error_of([&] { ring.lender.add(100, small, 0); }).kind(), ErrorKind::kProtocol);
+}
+
+std::size_t mappings_of_arenas() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("atoll-arena") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+EndpointOptions with_arena(int index) {
+  EndpointOptions options = test::peer_options(TransportChoice::kShm, index);
+  options.arena = std::make_shared<Arena>(kBudget);
+  options.heartbeat = std::chrono::milliseconds(1000);
+  return options;
+}
+
+class LendingLinks : public testing::TestWithParam<test::PeerMode> {};
+
+// Proves T-11.
+TEST_P(LendingLinks, PassEachSegmentOnceAndForgetRetiredOnes) {
+  constexpr std::uint64_t kRounds = 50;
+  const auto lend = [](test::Peer& peer) {
+    Arena& arena = *peer.endpoint.options().arena;
+    auto* const data = static_cast<std::byte*>(arena.allocate(kBytes));
+    const ArenaPlace place = arena.find(data, kBytes).value();
+    Channel& channel = peer.channel();
+    ASSERT_TRUE(channel.can_lend());
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      std::memset(data, static_cast<int>(round), kBytes);
+      test::wait_on_bell(peer.endpoint, Bell::kCollective, "room", [&] {
+        return channel.try_lend(header_of(kBytes, round), {data, kBytes}, place);
+      });
+      test::wait_on_bell(peer.endpoint, Bell::kCollective, "the frame's return", [&] { return channel.has_returned(); });
+    }
+    arena.free(data);
+    arena.trim();
+    peer.meeting.meet();
+    peer.meeting.meet();
+  };
+  const auto read = [](test::Peer& peer) {
+    Channel& channel = peer.channel();
+    for (std::uint64_t round = 0; round < kRounds; ++round) {
+      const Frame& frame = test::receive(peer, channel);
+      EXPECT_EQ(frame.header.sequence, round);
+      EXPECT_EQ(frame.payload.size(), kBytes);
+      for (const std::byte byte : frame.payload) ASSERT_EQ(byte, static_cast<std::byte>(round));
+      EXPECT_TRUE(channel.is_intact());
+      channel.pop();
+    }
+    peer.meeting.meet();
+    wait_until("the retired segment to be unmapped", [] { return mappings_of_arenas() == 0; });
+    peer.meeting.meet();
+  };
+  test::run_peers(GetParam(), {with_arena(0), with_arena(1)}, lend, read);
+}
+
+INSTANTIATE_TEST_SUITE_P(Peers, LendingLinks,
+                         testing::Values(test::PeerMode::kThreads, test::PeerMode::kProcesses), [](const auto& mode) {
+                           return mode.param == test::PeerMode::kThreads ? "Threads" : "Processes";
+                         });
+
+}  // namespace
+}  // namespace atl::transport
