@@ -97,25 +97,64 @@ TEST(Arena, FindsWhatLiesWithinOneAllocation) {
   arena.free(next);
 }
 
-// Proves T-11.
-TEST(Arena, APeerReadsASegmentAndCannotWriteIt) {
+/// A segment as a peer maps it.
+class PeerView {
+ public:
+  PeerView(const Arena& arena, std::uint32_t segment) {
+    const auto [memory, bytes] = arena.memory_of(segment);
+    check_sealed_memfd(memory, bytes);
+    bytes_ = bytes;
+    base_ = static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0));
+  }
+  ~PeerView() { ::munmap(base_, bytes_); }
+  PeerView(const PeerView&) = delete;
+  PeerView& operator=(const PeerView&) = delete;
+
+  std::byte* at(std::uint64_t offset) const { return base_ + offset; }
+  bool is_retired() const { return reinterpret_cast<const ArenaSegmentHeader*>(base_)->is_retired != 0; }
+
+ private:
+  std::byte* base_;
+  std::size_t bytes_;
+};
+
+TEST(Arena, APeerFindsASegmentsMemoryAndItsEnd) {
   Arena arena(64 * kMiB);
   auto* const data = static_cast<std::byte*>(arena.allocate(100));
   std::memset(data, 7, 100);
   const ArenaPlace place = arena.find(data, 100).value();
-  const auto [memory, bytes] = arena.memory_of(place.segment);
-  check_sealed_memfd(memory, bytes);
-  EXPECT_EQ(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0), MAP_FAILED);
-  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, memory.get(), 0);
-  ASSERT_NE(mapped, MAP_FAILED);
-  EXPECT_EQ(std::memcmp(static_cast<std::byte*>(mapped) + place.offset, data, 100), 0);
-  const auto* const header = static_cast<const ArenaSegmentHeader*>(mapped);
-  EXPECT_EQ(header->is_retired, 0U);
+  const PeerView view(arena, place.segment);
+  EXPECT_EQ(std::memcmp(view.at(place.offset), data, 100), 0);
+  EXPECT_FALSE(view.is_retired());
   arena.free(data);
   arena.trim();
-  EXPECT_EQ(header->is_retired, 1U);
-  ::munmap(mapped, bytes);
+  EXPECT_TRUE(view.is_retired());
   EXPECT_EQ(test::error_of([&] { arena.memory_of(place.segment); }).kind(), ErrorKind::kInvalidArgument);
+}
+
+// Proves T-11.
+TEST(Arena, WhatIsDetachedIsNoLongerThePeers) {
+  constexpr std::size_t kBytes = 5 * 4096 + 100;
+  Arena arena(64 * kMiB);
+  auto* const data = static_cast<std::byte*>(arena.allocate(kBytes));
+  auto* const other = static_cast<std::byte*>(arena.allocate(100));
+  std::memset(data, 7, kBytes);
+  const ArenaPlace place = arena.find(data, kBytes).value();
+  const PeerView view(arena, place.segment);
+  arena.detach(data + 4096, 2 * 4096, /*keep_content=*/true);
+  for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(data[i], std::byte{7}) << i;
+  std::memset(view.at(place.offset), 9, kBytes);
+  for (std::size_t i = 0; i < kBytes; ++i)
+    ASSERT_EQ(data[i], i / 4096 == 1 || i / 4096 == 2 ? std::byte{7} : std::byte{9}) << i;
+  EXPECT_FALSE(arena.find(data, 8));
+  EXPECT_FALSE(arena.find(other, 8));
+  auto* const next = static_cast<std::byte*>(arena.allocate(100));
+  EXPECT_NE(arena.find(next, 100).value().segment, place.segment);
+  EXPECT_FALSE(view.is_retired());
+  arena.free(data);
+  arena.free(other);
+  EXPECT_TRUE(view.is_retired());  // and not kept for later allocations
+  arena.free(next);
 }
 
 TEST(Arena, AForkedChildSharesTheMemoryAndLeavesTheArenaAlone) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/arena.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
@@ -22,18 +22,18 @@ constexpr std::size_t kSegmentUnit = std::size_t{2} << 20;  // of huge pages
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
 constexpr std::size_t kCacheLine = 64;
 
-std::size_t page_bytes() {
-  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 constexpr std::size_t whole(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
 std::size_t footprint_of(std::size_t bytes) {
-  return whole(std::max(bytes, kCacheLine), bytes < page_bytes() ? kCacheLine : page_bytes());
+  return whole(std::max(bytes, kCacheLine), bytes < Arena::page_bytes() ? kCacheLine : Arena::page_bytes());
 }
 
 }  // namespace
+
+std::size_t Arena::page_bytes() noexcept {
+  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 /// One memfd, mapped for writing here: a page for the header, then memory that is cut into allocations.
 class Arena::Segment {
@@ -46,8 +46,7 @@ class Arena::Segment {
                   with_errno("cannot map " + std::to_string(bytes) + " bytes of an arena", errno));
     }
     base_ = static_cast<std::byte*>(mapped);
-    ::madvise(mapped, bytes, MADV_HUGEPAGE);                   // where the system allows it
-    ::fcntl(memory_.get(), F_ADD_SEALS, F_SEAL_FUTURE_WRITE);  // peers cannot write, since Linux 5.1
+    ::madvise(mapped, bytes, MADV_HUGEPAGE);  // where the system allows it
     new (base_) ArenaSegmentHeader;
     free_[page_bytes()] = bytes - page_bytes();
   }
@@ -63,10 +62,12 @@ class Arena::Segment {
   std::size_t bytes() const noexcept { return bytes_; }
   const Fd& memory() const noexcept { return memory_; }
   bool is_unused() const noexcept { return used_.empty(); }
+  bool is_detached() const noexcept { return is_detached_; }
   std::size_t used_bytes() const noexcept { return used_bytes_; }
 
   /// Returns the smallest free range that holds `bytes`, or nullptr.
   std::byte* allocate(std::size_t bytes) {
+    if (is_detached_) return nullptr;
     auto best = free_.end();
     for (auto range = free_.begin(); range != free_.end(); ++range) {
       if (fits(*range, bytes) && (best == free_.end() || range->second < best->second)) best = range;
@@ -88,6 +89,7 @@ class Arena::Segment {
     std::size_t bytes = found->second;
     used_bytes_ -= bytes;
     used_.erase(found);
+    if (is_detached_) return;  // never used again
     auto next = free_.lower_bound(offset);
     if (next != free_.end() && next->first == offset + bytes) {
       bytes += next->second;
@@ -103,8 +105,14 @@ class Arena::Segment {
     free_.emplace_hint(next, offset, bytes);
   }
 
-  /// Returns whether the bytes lie within one allocation.
+  void detach(std::size_t offset, std::size_t bytes, bool keep_content) {
+    is_detached_ = true;
+    if (keep_content) replace_pages(whole(offset, page_bytes()), (offset + bytes) / page_bytes() * page_bytes());
+  }
+
+  /// Returns whether the bytes lie within one allocation that peers may use.
   bool holds(std::size_t offset, std::size_t bytes) const {
+    if (is_detached_) return false;
     auto after = used_.upper_bound(offset);
     if (after == used_.begin()) return false;
     const auto& [begin, length] = *--after;
@@ -122,6 +130,20 @@ class Arena::Segment {
     return skipped <= range.second && bytes <= range.second - skipped;
   }
 
+  // The address always holds either the old page or its copy: other threads may be reading.
+  void replace_pages(std::size_t begin, std::size_t end) const {
+    if (begin >= end) return;
+    void* const copy = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED) {
+      throw Error(ErrorKind::kUnavailable, with_errno("no memory for a copy of what a stopped peer may write", errno));
+    }
+    std::memcpy(copy, base_ + begin, end - begin);
+    if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + begin) == MAP_FAILED) {
+      ::munmap(copy, end - begin);
+      throw Error(ErrorKind::kUnavailable, with_errno("cannot replace what a stopped peer may write", errno));
+    }
+  }
+
   const std::uint32_t id_;
   const Fd memory_;
   const std::size_t bytes_;
@@ -129,6 +151,7 @@ class Arena::Segment {
   Ranges free_;
   Ranges used_;
   std::size_t used_bytes_ = 0;
+  bool is_detached_ = false;
 };
 
 Arena::Arena(std::size_t budget_bytes) : budget_bytes_(budget_bytes) {}
@@ -172,6 +195,13 @@ void Arena::free(void* data) noexcept {
   if (found->second->is_unused()) retire_unused(kKeptBytes);
 }
 
+void Arena::detach(void* data, std::size_t bytes, bool keep_content) {
+  const std::lock_guard lock(mutex_);
+  const auto found = segment_with(data);
+  if (found == segments_.end()) return;
+  found->second->detach(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first), bytes, keep_content);
+}
+
 void Arena::trim() noexcept {
   if (process_ != fork_depth()) return;
   const std::lock_guard lock(mutex_);
@@ -181,9 +211,9 @@ void Arena::trim() noexcept {
 void Arena::retire_unused(std::size_t kept_bytes) noexcept {
   std::size_t unused = 0;
   for (const auto& [base, segment] : segments_) unused += segment->is_unused() ? segment->bytes() : 0;
-  for (auto at = segments_.begin(); at != segments_.end() && unused > kept_bytes;) {
+  for (auto at = segments_.begin(); at != segments_.end();) {
     const std::unique_ptr<Segment>& segment = at->second;
-    if (!segment->is_unused()) {
+    if (!segment->is_unused() || (unused <= kept_bytes && !segment->is_detached())) {
       ++at;
       continue;
     }

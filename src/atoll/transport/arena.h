@@ -20,9 +20,8 @@ struct ArenaPlace {
   std::uint64_t offset = 0;  ///< bytes from the segment's start
 };
 
-/// Memory of this process that peers on the same host can read where it lies, so that their copies are the only ones. It
-/// consists of segments, each a memfd that links pass to their peers: peers can map it for reading only, and it ends with
-/// the last process that maps it. All functions are thread-safe. In a forked child the memory stays shared with the
+/// Memory of this process that peers on the same host use where it lies, so that their copies are the only ones. It
+/// consists of segments, each a memfd that links pass to their peers; it ends with the last process that maps it. All functions are thread-safe. In a forked child the memory stays shared with the
 /// parent, allocate() fails, and free() does nothing.
 class Arena {
  public:
@@ -42,6 +41,12 @@ class Arena {
   /// a limit, and then returned to the system.
   void free(void* data) noexcept;
 
+  /// Parts a range within one allocation from the peers: what they write there from now on is not seen, and neither the
+  /// range nor the rest of its segment is found again. `keep_content`: the range's whole pages are replaced by copies, at
+  /// the same address; otherwise its content is not used again, and remains the peers' too. For a range that a stopped
+  /// peer may still write.
+  void detach(void* data, std::size_t bytes, bool keep_content);
+
   /// Returns all segments without an allocation to the system.
   void trim() noexcept;
 
@@ -54,6 +59,9 @@ class Arena {
     std::uint64_t bytes = 0;
   };
   SegmentMemory memory_of(std::uint32_t segment) const;
+
+  /// Peers may be given whole pages to write; detach() replaces whole pages.
+  static std::size_t page_bytes() noexcept;
 
   std::size_t budget_bytes() const noexcept { return budget_bytes_; }
   std::size_t mapped_bytes() const;     ///< taken from the system

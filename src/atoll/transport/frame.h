@@ -8,6 +8,14 @@
 
 namespace atl::transport {
 
+/// Where a frame's payload is.
+enum class Payload : std::uint8_t {
+  kHere = 0,       ///< after the header
+  kLent = 1,       ///< in the sender's arena, for reading
+  kForResult = 2,  ///< there, and the receiver may replace it by the result (Channel::begin_write)
+  kThere = 3,      ///< in the receiver's memory already, which it lent for the result
+};
+
 /// Precedes every payload on a channel, in host byte order (little-endian on every supported machine).
 /// The transport reads `payload_bytes` and nothing else; the layer above fills the rest, and the receiver compares it
 /// with what it expects, so that ranks that disagree detect it at the first frame.
@@ -24,7 +32,8 @@ struct alignas(64) FrameHeader {
   std::uint64_t offset = 0;    ///< position of this payload inside the message, bytes
   std::uint64_t tag = 0;       ///< point-to-point tag or message id; of a collective the checksum of the last result
   std::uint64_t checksum = 0;  ///< of the payload; 0: none
-  std::uint64_t lent = 0;      ///< the transport's: 1 if the window holds the payload's ArenaPlace instead of its bytes
+  Payload where = Payload::kHere;
+  std::uint8_t zero[7] = {};
 };
 static_assert(sizeof(FrameHeader) == 64 && std::is_trivially_copyable_v<FrameHeader>);
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <latch>
 
+#include "atoll/collectives/peer_ports.h"
 #include "tests/collectives/group/calls.h"
 #include "tests/support/error_of.h"
+#include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
 namespace atl::test {
@@ -89,6 +91,39 @@ TEST(LendingGroup, ARankThatComesTooLateGetsAnErrorAndNoValues) {
       given_up.wait();
       EXPECT_THAT([&] { group.run(data.all_reduce()); }, ::testing::Throws<Error>());
     }
+  });
+}
+
+// Rank 1 is played by the test, which stops where a rank writes a result into rank 0's memory.
+// Proves C-11.
+TEST(LendingGroup, APeerThatIsStoppedWhileItWritesChangesNothing) {
+  Ranks ranks(with_arenas("AA"));
+  ranks.run_ok([](Group& group) { group.barrier(); });
+  std::latch used_again(1);
+  std::latch written(1);
+  ranks.run_ok([&](Group& group) {
+    if (group.rank() == 0) {
+      Lent data(ranks, 0, 1.0f);
+      EXPECT_EQ(error_of([&] { group.run(data.all_reduce(500ms)); }).kind(), ErrorKind::kTimeout);
+      EXPECT_TRUE(data.holds(1.0f));
+      data.fill(7.0f);
+      used_again.count_down();
+      written.wait();
+      EXPECT_TRUE(data.holds(7.0f));
+      return;
+    }
+    transport::Endpoint& endpoint = ranks.context(1)->endpoint();
+    PeerPorts ports(endpoint, group.id(), {ranks.context(0)->endpoint().address(), endpoint.address()}, 1);
+    transport::Channel& channel = ports.open(0, Port::kUp);
+    const transport::Frame* frame = nullptr;
+    wait_on_bell(endpoint, transport::Bell::kCollective, "a contribution", [&] { return (frame = channel.front()); });
+    EXPECT_EQ(frame->header.where, transport::Payload::kForResult);
+    std::byte* const memory = channel.begin_write();
+    ASSERT_NE(memory, nullptr);
+    used_again.wait();
+    std::fill(memory, memory + frame->header.payload_bytes, std::byte{9});
+    channel.end_write();
+    written.count_down();
   });
 }
 

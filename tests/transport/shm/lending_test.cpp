@@ -4,6 +4,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include "atoll/transport/memfd.h"
@@ -19,8 +20,9 @@ using test::wait_until;
 constexpr std::size_t kBudget = std::size_t{64} << 20;
 constexpr std::size_t kBytes = 5000;
 
-FrameHeader header_of(std::size_t bytes, std::uint64_t sequence = 0) {
+FrameHeader header_of(std::size_t bytes, std::uint64_t sequence = 0, Payload where = Payload::kLent) {
   FrameHeader header;
+  header.where = where;
   header.payload_bytes = static_cast<std::uint32_t>(bytes);
   header.sequence = sequence;
   return header;
@@ -65,7 +67,7 @@ TEST(Lending, KeepsTheOrderAmongCopiedFrames) {
   std::vector<std::byte> copied(100, std::byte{5});
   for (std::uint64_t i = 0; i < 3000; ++i) {
     if (i % 3 == 0) {
-      ASSERT_TRUE(ring.writer.try_write(header_of(copied.size(), i), copied));
+      ASSERT_TRUE(ring.writer.try_write(header_of(copied.size(), i, Payload::kHere), copied));
     } else {
       ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, i), ring.place));
     }
@@ -107,6 +109,69 @@ TEST(Lending, WhatWasRevokedIsNotIntact) {
   EXPECT_TRUE(ring.reader.is_intact());
 }
 
+TEST(Lending, TheReaderWritesWhatIsLentForTheResult) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_EQ(ring.reader.begin_write(), nullptr);  // lent for reading
+  ring.reader.pop();
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 1, Payload::kForResult), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  std::byte* const memory = ring.reader.begin_write();
+  ASSERT_NE(memory, nullptr);
+  std::memset(memory, 99, kBytes);
+  ring.reader.end_write();
+  ring.reader.pop();
+  EXPECT_TRUE(ring.writer.has_returned());
+  EXPECT_EQ(ring.data[0], std::byte{99});
+  EXPECT_EQ(ring.data[kBytes - 1], std::byte{99});
+}
+
+// Proves T-11.
+TEST(Lending, WhatWasRevokedIsNotWritten) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 0, Payload::kForResult), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_TRUE(ring.writer.revoke());
+  EXPECT_EQ(ring.reader.begin_write(), nullptr);
+  EXPECT_TRUE(ring.writer.revoke());  // the attempt has left no trace
+}
+
+TEST(Lending, RevokingWaitsForAWriterThatGoesOn) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 0, Payload::kForResult), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  std::byte* const memory = ring.reader.begin_write();
+  std::thread writing([&] {
+    std::memset(memory, 99, kBytes);
+    ring.reader.end_write();
+  });
+  EXPECT_TRUE(ring.writer.revoke());
+  EXPECT_EQ(ring.data[kBytes - 1], std::byte{99});
+  writing.join();
+}
+
+TEST(Lending, RevokingReportsAWriterThatIsStopped) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 0, Payload::kForResult), ring.place));
+  ASSERT_NE(ring.reader.front(), nullptr);
+  ASSERT_NE(ring.reader.begin_write(), nullptr);
+  EXPECT_FALSE(ring.writer.revoke());
+}
+
+TEST(Lending, AResultThatIsThereNeedsNoMemory) {
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 4, Payload::kThere), {}));
+  EXPECT_TRUE(ring.writer.has_returned());
+  const Frame* const frame = ring.reader.front();
+  ASSERT_NE(frame, nullptr);
+  EXPECT_EQ(frame->header.payload_bytes, kBytes);
+  EXPECT_TRUE(frame->payload.empty());
+  EXPECT_TRUE(ring.reader.is_intact());
+  ring.reader.pop();
+  EXPECT_EQ(ring.reader.front(), nullptr);
+}
+
 TEST(Lending, AFrameWaitsForItsSegment) {
   LendingRing ring;
   void* const other = ring.arena.allocate(std::size_t{20} << 20);
@@ -143,6 +208,10 @@ TEST(Lending, WhatCannotBeReadIsAProtocolError) {
   EXPECT_EQ(kind_for({0, ~std::uint64_t{0}}, kBytes), ErrorKind::kProtocol);
   EXPECT_EQ(kind_for({0, (std::uint64_t{16} << 20) - kBytes + 1}, kBytes), ErrorKind::kProtocol);
   EXPECT_EQ(kind_for({0, 4096}, kMinWindowBytes), ErrorKind::kProtocol);  // larger than a frame may be
+
+  LendingRing ring;
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 0, static_cast<Payload>(4)), ring.place));
+  EXPECT_EQ(test::error_of([&] { ring.reader.front(); }).kind(), ErrorKind::kProtocol);
 
   RingWriter writer(kMinWindowBytes);
   RingReader without_arena(writer.take_memory(), kMinWindowBytes);

@@ -189,7 +189,8 @@ Mark TreeBuilder::fold_up(const Chunk& chunk) {
     writer_.send(writer_.lane(LaneRole::kFold, up_.path[up_.end]), Flow::kUp, to, partial, message(chunk));
   } else if (up_.top == up_.path.size()) {
     const int to = up_.tree.rank_at(up_.leads.back());
-    writer_.send(writer_.lane(LaneRole::kContribute, to), Flow::kUp, to, partial, message(chunk));
+    const Mark sent = writer_.send(writer_.lane(LaneRole::kContribute, to), Flow::kUp, to, partial, message(chunk));
+    if (shape_.operation == Operation::kAllReduce) writer_.for_result(sent);
   }
   return up_.top == 0 ? ready : Mark{};
 }

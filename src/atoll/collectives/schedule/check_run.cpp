@@ -28,10 +28,12 @@ CheckRun::CheckRun(const Topology& topology, const std::vector<Shape>& shapes, c
     state.first_lane = lanes;
     lanes += static_cast<std::uint32_t>(schedules[rank].lanes.size());
     const Operation operation = shapes[rank].operation;
-    for (const bool in_place : {false, true}) {
+    for (std::size_t world = 0; world < kWorlds; ++world) {
+      const bool in_place = world != kOutOfPlace;
       if (in_place ? !may_be_in_place(operation) : is_always_in_place(operation)) continue;
-      state.worlds[in_place].emplace(topology, shapes[rank], static_cast<int>(rank), in_place,
-                                     schedules[rank].scratch_bytes, limits, expressions_);
+      if (world == kInPlaceForResults && operation != Operation::kAllReduce) continue;
+      state.worlds[world].emplace(topology, shapes[rank], static_cast<int>(rank), in_place,
+                                  schedules[rank].scratch_bytes, limits, expressions_);
     }
   }
   for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
@@ -131,6 +133,10 @@ void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
     sent.position = step.position;
     sent.cost = frame_cost(sent.bytes);
     if (step.lends) sent.lent = step.range;
+    sent.for_result = step.for_result;
+    const auto written = state.written_position.find(step.peer);
+    sent.is_there = step.flow == Flow::kDown && written != state.written_position.end() &&
+                    written->second == step.position;
     sent.known = own.known;
     Channel& to = channel(rank, step.peer, step.flow);
     to.used += sent.cost;
@@ -166,11 +172,13 @@ void CheckRun::move_values(int rank, std::size_t world, std::uint32_t lane, cons
   switch (step.kind) {
     case StepKind::kSend: sent->runs[world] = memory.read(step.range, global, number, known, fault); break;
     case StepKind::kReceive:
+      if (world == kInPlaceForResults && channel(step.peer, rank, step.flow).frames.front().is_there) break;
       memory.write(step.range, payload(step.peer, rank, world, lane, step), global, number, known, fault);
       break;
     case StepKind::kReduce: {
       const Runs folded = gather_and_fold(rank, world, lane, step);
       if (fault_.empty()) memory.write(step.range, folded, global, number, known, fault);
+      if (fault_.empty() && world == kInPlaceForResults && step.final) write_results(rank, lane, step, folded);
       break;
     }
     case StepKind::kCopy:
@@ -190,6 +198,19 @@ Runs CheckRun::payload(int peer, int rank, std::size_t world, std::uint32_t lane
   Memory& lender = *ranks_[static_cast<std::size_t>(peer)].worlds[world];
   const std::uint32_t global = ranks_[static_cast<std::size_t>(rank)].first_lane + lane;
   return lender.read(frame.lent, global, own.done + 1, own.known, fault_);
+}
+
+// Writes the result into the contributions that were lent for it.
+void CheckRun::write_results(int rank, std::uint32_t lane, const Step& step, const Runs& folded) {
+  RankState& state = ranks_[static_cast<std::size_t>(rank)];
+  const LaneState& own = state.lanes[lane];
+  for (const int peer : senders(rank, step)) {
+    const Frame& frame = channel(peer, rank, step.flow).frames.front();
+    if (!frame.for_result) continue;
+    Memory& lender = *ranks_[static_cast<std::size_t>(peer)].worlds[kInPlaceForResults];
+    lender.write(frame.lent, folded, state.first_lane + lane, own.done + 1, own.known, fault_);
+    state.written_position[peer] = step.position;
+  }
 }
 
 Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step) {

@@ -12,7 +12,8 @@
 
 namespace atl::collectives::detail {
 
-/// Runs all ranks' schedules on symbolic values, in place and out of place side by side, over channels of
+/// Runs all ranks' schedules on symbolic values, out of place, in place, and in place with results that owners write into
+/// what was lent for them, side by side, over channels of
 /// `limits.window` bytes. One order of execution is enough: every channel has one sending and one receiving lane, and
 /// every wait is for a condition that stays true, so any order reaches the same end or the same deadlock. The credit
 /// that a receiver returns does not count as an order between steps. Frames that may be lent are: the step that takes one
@@ -26,12 +27,15 @@ class CheckRun {
   std::string run();
 
  private:
-  static constexpr std::size_t kWorlds = 2;  // out of place, in place
+  static constexpr std::size_t kOutOfPlace = 0, kInPlace = 1, kInPlaceForResults = 2;
+  static constexpr std::size_t kWorlds = 3;
   struct Frame {
     std::uint64_t bytes = 0, count = 0, position = 0;
     std::uint64_t cost = 0;
     Runs runs[kWorlds];
-    Range lent;  // the sender's memory; no bytes: the frame holds a copy
+    Range lent;               // the sender's memory; no bytes: the frame holds a copy
+    bool for_result = false;  // and may be replaced by the result there
+    bool is_there = false;    // a result that was written there
     Knowledge known;
   };
   struct Channel {
@@ -46,7 +50,8 @@ class CheckRun {
   struct RankState {
     std::vector<LaneState> lanes;
     std::optional<Memory> worlds[kWorlds];
-    std::uint32_t first_lane = 0;  // in Knowledge
+    std::uint32_t first_lane = 0;                   // in Knowledge
+    std::map<int, std::uint64_t> written_position;  // by peer: of the last result that was written into its memory
   };
 
   void wake(int rank);
@@ -56,6 +61,7 @@ class CheckRun {
   void learn(int rank, std::uint32_t lane, const Step& step);
   void move_values(int rank, std::size_t world, std::uint32_t lane, const Step& step, Frame* sent);
   Runs payload(int peer, int rank, std::size_t world, std::uint32_t lane, const Step& step);
+  void write_results(int rank, std::uint32_t lane, const Step& step, const Runs& folded);
   Runs gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step);
   void pop_frames(int rank, const Step& step);
   std::vector<int> senders(int rank, const Step& step) const;

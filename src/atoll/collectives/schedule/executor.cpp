@@ -35,6 +35,7 @@ Executor::Executor(PeerPorts& ports, const Topology& topology, const Failure& fa
       check_data_(check_data),
       channels_(static_cast<std::size_t>(ports.size()) * 2, nullptr),
       results_wait_(static_cast<std::size_t>(ports.size())),
+      written_(static_cast<std::size_t>(ports.size())),
       left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(ports.size()))),
       sent_bytes_(std::make_unique<std::atomic<std::uint64_t>[]>(static_cast<std::size_t>(ports.size()))) {}
 
@@ -83,7 +84,7 @@ void Executor::run_lanes(Run& run) {
       }
     }
   } catch (...) {
-    revoke(run);
+    end_loans(run);
     throw;
   }
 }
@@ -94,6 +95,7 @@ void Executor::prepare(Run& run) {
   lanes_.resize(std::max(lanes_.size(), schedule.lanes.size()));
   open_lanes_.clear();
   results_wait_.assign(results_wait_.size(), false);  // left over from an operation that failed
+  written_.assign(written_.size(), 0);
   std::uint32_t most_sources = 0;
   for (std::uint32_t i = 0; i < schedule.lanes.size(); ++i) {
     lanes_[i] = {0, schedule.lanes[i].count};
@@ -169,7 +171,7 @@ bool Executor::try_send(Run& run, const Step& step, LaneState& lane) {
     header.checksum = lane.checksum;
     header.tag = last_result_;
   }
-  const bool sent = try_pass(step, header, {data, step.range.bytes});
+  const bool sent = try_pass(run, step, header, {data, step.range.bytes});
   if (step.flow == Flow::kDown) results_wait_[peer] = !sent;
   if (sent) {
     auto& bytes = sent_bytes_[peer];
@@ -244,7 +246,7 @@ bool Executor::try_receive(Run& run, const Step& step) {
   if (!frame) return false;
   transport::Channel& from = channel(step.peer, step.flow);
   std::byte* const to = run.at(step.range, scratch_.data());
-  copy_result(step, to, frame->payload.data());
+  if (frame->header.where != transport::Payload::kThere) copy_result(step, to, frame->payload.data());
   if (!from.is_intact()) return false;
   if (check_data_) check_payload(step, step.peer, frame->header.checksum, checksum_of({to, step.range.bytes}));
   from.pop();
@@ -256,21 +258,6 @@ void Executor::copy_result(const Step& step, std::byte* to, const std::byte* fro
   threads_.share(step.range.bytes, [&](std::size_t begin, std::size_t end) {
     step.past_caches ? copy_bytes_streaming(to + begin, from + begin, end - begin)
                      : copy_bytes(to + begin, from + begin, end - begin);
-  });
-}
-
-void Executor::fold_sources(const Run& run, const Step& step) {
-  Fold how = run.fold;
-  how.premultiply = step.raw && run.call.reduce_op == ReduceOp::kPremulSum;
-  how.divisor = step.final && run.call.reduce_op == ReduceOp::kAvg ? topology_.size : 0;
-  const std::span<const std::byte* const> sources(sources_.data(), step.source_count);
-  std::byte* const to = run.at(step.range, scratch_.data());
-  fold(how, sources, to, 0);  // throws here if the reduction is invalid, and not on another thread
-  threads_.share(step.range.bytes, [&](std::size_t begin, std::size_t end) {
-    static thread_local std::vector<const std::byte*> part;
-    part.assign(sources.begin(), sources.end());
-    for (const std::byte*& source : part) source += begin;
-    fold(how, part, to + begin, (end - begin) / run.element_bytes);
   });
 }
 
@@ -292,7 +279,7 @@ bool Executor::try_reduce(Run& run, const Step& step) {
     if (const auto found = checksum_of(frame.payload); from.is_intact())
       check_payload(step, sources[i].peer, frame.header.checksum, found);
   }
-  if (step.range.bytes > 0) fold_sources(run, step);
+  if (step.range.bytes > 0 && !fold_sources(run, step)) return false;
   const auto is_from_peer = [](const Source& source) { return source.peer >= 0; };
   for (const Source& source : std::views::filter(sources, is_from_peer)) {
     if (!channel(source.peer, step.flow).is_intact()) return false;

@@ -74,10 +74,12 @@ class Executor {
 
   bool try_step(Run& run, const Step& step, LaneState& lane);
   bool try_send(Run& run, const Step& step, LaneState& lane);
-  bool try_pass(const Step& step, const transport::FrameHeader& header, std::span<const std::byte> payload);
+  bool try_pass(const Run& run, const Step& step, transport::FrameHeader header, std::span<const std::byte> payload);
   bool try_receive(Run& run, const Step& step);
   bool try_reduce(Run& run, const Step& step);
-  void fold_sources(const Run& run, const Step& step);
+  bool fold_sources(const Run& run, const Step& step);
+  bool claim_results(const Run& run, const Step& step);
+  void release_results(const Step& step, std::span<const Source> sources) noexcept;
   void copy_result(const Step& step, std::byte* to, const std::byte* from);
   const transport::Frame* expect(Run& run, int peer, const Step& step);
   const transport::Frame* next_frame(int peer, Flow flow, const Run& run);
@@ -98,7 +100,8 @@ class Executor {
   const transport::ArenaPlace* lendable(const Range& range) const;
   bool has_returned(int peer, Flow flow) const;
   bool have_returned(const Run& run) const;
-  void revoke(const Run& run) noexcept;
+  bool is_for_result(const Run& run, const Step& step) const;
+  void end_loans(const Run& run) noexcept;
   std::chrono::milliseconds patience(const Run& run) const;
   [[noreturn]] void time_out(Run& run);
 
@@ -126,6 +129,8 @@ class Executor {
   std::vector<bool> results_wait_;  // by peer: a result is waiting for credit
   std::vector<std::optional<transport::ArenaPlace>> lendable_[2];  // input and output: segments in the arena
   bool has_lent_ = false;                                          // in the current operation
+  std::vector<std::byte*> results_;                                // in peers' memory, of the current step
+  std::vector<std::uint64_t> written_;  // by peer: 1 + position of the last result written there; 0: none
   std::vector<LaneState> lanes_;
   std::vector<std::uint32_t> open_lanes_;
   std::vector<const std::byte*> sources_;

@@ -47,7 +47,7 @@ std::string describe_step(const Schedule& schedule, const Step& step) {
                                          describe_range(step.from) + " to " + describe_range(step.range);
       break;
   }
-  if (step.lends) text += " by lending";
+  if (step.lends) text += step.for_result ? " by lending it for the result" : " by lending";
   if (step.past_caches) text += " past the caches";
   if (step.after_lane >= 0) {
     text += " after " + std::to_string(step.after_steps) + " steps of lane " + std::to_string(step.after_lane);

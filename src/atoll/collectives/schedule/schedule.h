@@ -45,6 +45,9 @@ struct Step {
   bool final = false;        ///< kReduce: the result is the owner's (AVG divides here)
   bool past_caches = false;  ///< kReceive, kCopy: nothing in this operation reads the result again
   bool lends = false;        ///< kSend: `range` keeps its content until the peer has used it, so it need not be copied
+  /// kSend that lends: in an in-place call the step that folds this contribution, if it is final, may write the result
+  /// there; the frame of the result then carries no bytes.
+  bool for_result = false;
   int peer = -1;
   Range range;
   Range from;                      ///< kCopy

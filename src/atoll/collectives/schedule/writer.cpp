@@ -83,6 +83,11 @@ ScheduleWriter::Mark ScheduleWriter::reduce(int lane, const std::vector<Source>&
   return end_of(lane);
 }
 
+void ScheduleWriter::for_result(Mark mark) {
+  Step& step = drafts_[static_cast<std::size_t>(mark.lane)].steps[mark.steps - 1];
+  step.for_result = step.lends;
+}
+
 void ScheduleWriter::past_caches(Mark mark) {
   drafts_[static_cast<std::size_t>(mark.lane)].steps[mark.steps - 1].past_caches = true;
 }

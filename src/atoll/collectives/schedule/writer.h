@@ -53,6 +53,9 @@ class ScheduleWriter {
   Mark reduce(int lane, const std::vector<Source>& sources, const Range& result, bool raw, bool final, Message message,
               Mark after = {});
 
+  /// Lets the step before `mark`, a send that lends, take the result in place.
+  void for_result(Mark mark);
+
   /// Lets the step before `mark`, a receive or copy whose result no other step reads, write past the caches.
   void past_caches(Mark mark);
 

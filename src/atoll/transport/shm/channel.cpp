@@ -21,8 +21,10 @@ bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
 
 bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
   if (!may_send(header, payload)) return false;
-  if (passed_segment_ != place.segment) link_.pass_segment(place.segment);
-  passed_segment_ = place.segment;
+  if (header.where != Payload::kThere && passed_segment_ != place.segment) {
+    link_.pass_segment(place.segment);
+    passed_segment_ = place.segment;
+  }
   if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
   ring_peer();
   return true;
@@ -32,9 +34,7 @@ bool ShmChannel::has_returned() {
   return writer_ == nullptr || guarded([&] { return writer_->has_returned(); });
 }
 
-void ShmChannel::revoke() noexcept {
-  if (writer_ != nullptr) writer_->revoke();
-}
+bool ShmChannel::revoke() noexcept { return writer_ == nullptr || writer_->revoke(); }
 
 const Frame* ShmChannel::front() {
   return front_of([this]() -> const Frame* {
@@ -44,6 +44,10 @@ const Frame* ShmChannel::front() {
 }
 
 bool ShmChannel::is_intact() const noexcept { return reader_.load(std::memory_order_relaxed)->is_intact(); }
+
+std::byte* ShmChannel::begin_write() noexcept { return reader_.load(std::memory_order_relaxed)->begin_write(); }
+
+void ShmChannel::end_write() noexcept { reader_.load(std::memory_order_relaxed)->end_write(); }
 
 void ShmChannel::pop() {
   reader_.load(std::memory_order_relaxed)->pop();

@@ -21,9 +21,11 @@ class ShmChannel final : public ChannelBase {
   bool can_lend() const noexcept override;
   bool try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) override;
   bool has_returned() override;
-  void revoke() noexcept override;
+  bool revoke() noexcept override;
   const Frame* front() override;
   bool is_intact() const noexcept override;
+  std::byte* begin_write() noexcept override;
+  void end_write() noexcept override;
   void pop() override;
 
   /// Makes the ring to the peer and returns its memory. Called before the link is up, or before the channel's first

@@ -17,8 +17,8 @@ constexpr std::size_t kMaxSegments = 16384;
 struct Unmap {
   std::size_t bytes;
   std::uint32_t process = fork_depth();  // the mapping does not exist in forked children
-  void operator()(const std::byte* base) const noexcept {
-    if (process == fork_depth()) ::munmap(const_cast<std::byte*>(base), bytes);
+  void operator()(std::byte* base) const noexcept {
+    if (process == fork_depth()) ::munmap(base, bytes);
   }
 };
 
@@ -32,17 +32,17 @@ void PeerArena::add(std::uint32_t segment, const Fd& memory, std::uint64_t bytes
     throw Error(ErrorKind::kProtocol, "segment " + std::to_string(segment) + " of the peer's arena came twice, or is " +
                                           "one of more than " + std::to_string(kMaxSegments));
   }
-  void* const mapped = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, memory.get(), 0);
+  void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) {
     throw Error(ErrorKind::kUnavailable,
                 with_errno("cannot map " + std::to_string(bytes) + " bytes of a peer's arena", errno));
   }
   ::madvise(mapped, bytes, MADV_DONTFORK);
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
-  segments_[segment] = {Mapping(static_cast<const std::byte*>(mapped), Unmap{bytes}), bytes};
+  segments_[segment] = {Mapping(static_cast<std::byte*>(mapped), Unmap{bytes}), bytes};
 }
 
-PeerArena::Mapping PeerArena::read(const ArenaPlace& place, std::uint64_t bytes) const {
+PeerArena::Mapping PeerArena::find(const ArenaPlace& place, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
   const auto found = segments_.find(place.segment);
   if (found == segments_.end()) return nullptr;

@@ -12,11 +12,11 @@
 
 namespace atl::transport {
 
-/// A peer's arena as far as the peer has passed it, mapped for reading. Thread-safe.
+/// A peer's arena as far as the peer has passed it. Thread-safe.
 class PeerArena {
  public:
-  /// Keeps the bytes that read() returned mapped.
-  using Mapping = std::shared_ptr<const std::byte>;
+  /// Keeps the bytes that find() returned mapped.
+  using Mapping = std::shared_ptr<std::byte>;
 
   /// Maps a segment. Throws Error(kProtocol) if it is not sealed memory of that size, is known already, or is one too
   /// many; Error(kUnavailable).
@@ -24,7 +24,7 @@ class PeerArena {
 
   /// Returns the mapped bytes at `place`, or nullptr if the segment has not arrived yet, or has been retired. Throws
   /// Error(kProtocol) for a range outside the segment.
-  Mapping read(const ArenaPlace& place, std::uint64_t bytes) const;
+  Mapping find(const ArenaPlace& place, std::uint64_t bytes) const;
 
   /// Unmaps the segments that the peer does not use any more, once nobody reads them.
   void drop_retired() noexcept;

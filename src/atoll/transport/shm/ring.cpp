@@ -4,11 +4,16 @@
 #include <cstring>
 #include <new>
 #include <string>
+#include <thread>
 
+#include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 
 namespace atl::transport {
 namespace {
+
+// Far longer than writing a payload takes, on a busy machine too.
+constexpr std::chrono::milliseconds kPatienceWithWriter{200};
 
 std::size_t checked_window(std::size_t bytes) {
   if (is_valid_window(bytes)) return bytes;
@@ -57,10 +62,8 @@ bool RingWriter::try_write(const FrameHeader& header, std::span<const std::byte>
 bool RingWriter::try_lend(const FrameHeader& header, const ArenaPlace& place) {
   if (!has_room(lent_footprint())) return !is_read();
   std::memcpy(ring_.at(head_) + sizeof(FrameHeader), &place, sizeof place);
-  FrameHeader lent = header;
-  lent.lent = 1;
-  publish(lent, lent_footprint());
-  lent_end_ = head_;
+  publish(header, lent_footprint());
+  if (header.where != Payload::kThere) lent_end_ = head_;
   return true;
 }
 
@@ -69,10 +72,16 @@ bool RingWriter::has_returned() {
   return known_tail_ >= lent_end_ || !is_read();
 }
 
-void RingWriter::revoke() noexcept {
-  control().revoked.store(lent_end_, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_release);  // before anything that the caller writes to the lent memory
+// The order of all accesses to `revoked` and `is_writing` decides: either the reader sees that the frame is revoked, or
+// this side sees that the reader writes. The fence comes before anything that the caller writes to the lent memory.
+bool RingWriter::revoke() noexcept {
+  control().revoked.store(lent_end_, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
   lent_end_ = 0;
+  const auto is_writing = [&] { return control().is_writing.load(std::memory_order_seq_cst) != 0; };
+  for (const auto limit = Deadline::after(kPatienceWithWriter); is_writing() && !limit.expired();)
+    std::this_thread::yield();
+  return !is_writing();
 }
 
 RingReader::RingReader(const Fd& memory, std::size_t window_bytes, const PeerArena* lender)
@@ -89,11 +98,14 @@ const Frame* RingReader::look() {
   }
   read_frame(ring_.at(tail_), frame_);
   const std::size_t payload_bytes = frame_.payload.size();
-  frame_bytes_ = frame_.header.lent != 0 ? lent_footprint() : footprint(payload_bytes);
+  const Payload where = frame_.header.where;
+  if (where > Payload::kThere) inconsistent("place of a payload", static_cast<std::uint64_t>(where), tail_);
+  frame_bytes_ = where == Payload::kHere ? footprint(payload_bytes) : lent_footprint();
   if (payload_bytes > max_payload_of(ring_.data_bytes()) || frame_bytes_ > known_head_ - tail_) {
     inconsistent("frame length", payload_bytes, tail_);
   }
-  if (frame_.header.lent != 0 && !find_lent(frame_)) return nullptr;
+  if (where == Payload::kThere) frame_.payload = {};
+  if (is_lent() && !find_lent(frame_)) return nullptr;
   has_frame_ = true;
   return &frame_;
 }
@@ -104,15 +116,25 @@ bool RingReader::find_lent(Frame& frame) {
   if (lender_ == nullptr) throw Error(ErrorKind::kProtocol, "shared-memory ring: the peer lends without an arena");
   ArenaPlace place;
   std::memcpy(&place, frame.payload.data(), sizeof place);
-  lent_ = lender_->read(place, frame.payload.size());
+  lent_ = lender_->find(place, frame.payload.size());
   frame.payload = {lent_.get(), frame.payload.size()};
   return lent_ != nullptr || !is_intact();
 }
 
 bool RingReader::is_intact() const noexcept {
-  if (frame_.header.lent == 0) return true;
+  if (!is_lent()) return true;
   std::atomic_thread_fence(std::memory_order_acquire);  // after the caller's reads of the payload
   return control().revoked.load(std::memory_order_relaxed) <= tail_;
+}
+
+std::byte* RingReader::begin_write() noexcept {
+  control().is_writing.store(1, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  const bool may_write = frame_.header.where == Payload::kForResult && lent_ != nullptr &&
+                         control().revoked.load(std::memory_order_seq_cst) <= tail_;
+  if (may_write) return lent_.get();
+  end_write();
+  return nullptr;
 }
 
 void RingReader::pop() noexcept {

@@ -26,6 +26,7 @@ struct RingControl {
   alignas(128) std::atomic<std::uint64_t> revoked{0};  ///< the writer's: payloads lent before it may have changed
   alignas(128) std::atomic<std::uint64_t> tail{0};     ///< the reader's: frames before it are released
   std::atomic<std::uint32_t> reader_closed{0};      ///< the reader's: it reads no further frames
+  std::atomic<std::uint32_t> is_writing{0};         ///< the reader's: into the payload of the frame at tail
 };
 
 /// The writing end; it owns the memory. One thread at a time.
@@ -38,14 +39,16 @@ class RingWriter {
   /// end, frames that do not fit are dropped. The payload must be at most max_payload_of(window).
   bool try_write(const FrameHeader& header, std::span<const std::byte> payload);
 
-  /// The same for a frame whose payload the reader finds at `place` in this process's arena, and in the same order.
+  /// The same for a frame whose payload the reader finds at `place` in this process's arena, and in the same order; or,
+  /// with Payload::kThere, in its own memory.
   bool try_lend(const FrameHeader& header, const ArenaPlace& place);
 
   /// Returns whether the reader has released every lent frame.
   bool has_returned();
 
-  /// Marks all lent frames as no longer intact; their payloads may change from here on.
-  void revoke() noexcept;
+  /// Marks all lent frames as no longer intact; their payloads may change from here on. Returns false if the reader is
+  /// stopped while it writes one.
+  bool revoke() noexcept;
 
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }
@@ -77,6 +80,10 @@ class RingReader {
   /// Returns whether the frame's payload was what the writer sent until now.
   bool is_intact() const noexcept;
 
+  /// Channel::begin_write and end_write.
+  std::byte* begin_write() noexcept;
+  void end_write() noexcept { control().is_writing.store(0, std::memory_order_release); }
+
   /// Releases the frame that front() returned.
   void pop() noexcept;
 
@@ -87,6 +94,9 @@ class RingReader {
   RingControl& control() const noexcept { return *reinterpret_cast<RingControl*>(ring_.control()); }
   const Frame* look();
   bool find_lent(Frame& frame);
+  bool is_lent() const noexcept {
+    return frame_.header.where == Payload::kLent || frame_.header.where == Payload::kForResult;
+  }
 
   MappedRing ring_;
   const PeerArena* lender_;
