@@ -96,9 +96,9 @@ class TorchRanks:
                 raise RuntimeError(f"rank {rank}: {answers[-1]['error']}")
         return answers
 
-    def contender(self, backend: str, device: str = "cpu") -> "TorchContender":
+    def contender(self, backend: str, device: str = "cpu", arena: bool = False) -> "TorchContender":
         """`device`: "cpu", or "own" for each rank's own."""
-        return TorchContender(self, backend, device)
+        return TorchContender(self, backend, device, arena)
 
     def close(self) -> None:
         for process in self._processes:
@@ -126,9 +126,10 @@ class TorchContender:
     ranks: TorchRanks
     backend: str
     device: str = "cpu"
+    arena: bool = False  # whether the buffers are atoll.empty's
 
     def block(self, problem: Problem, calls: int, each: bool) -> Result:
-        on_device = {**vars(problem), "device": self.device}
+        on_device = {**vars(problem), "device": self.device, "arena": self.arena}
         blocks = self.ranks.ask("block", backend=self.backend, problem=on_device, calls=calls, each=each)
         return Result(
             seconds=max(block["seconds"] for block in blocks),

@@ -23,8 +23,9 @@ def measure(settings: Settings) -> dict[str, Any]:
     dram = peers.cxx_program("dram_bandwidth")
     mpis = [peers.open_mpi_4(), peers.open_mpi_5()]
     sizes = [4, 4096, 1 << 20] if settings.quick else SIZES
-    parts = [_all_reduce(settings, ranks, sizes, mpis, dram) for ranks in (2, 4)]
     large = [1 << 16] if settings.quick else [size for size in SIZES if size >= 1 << 20]
+    parts = [_all_reduce(settings, ranks, sizes, mpis, dram) for ranks in (2, 4)]
+    parts += [_all_reduce(settings, ranks, large, mpis, dram, arena=True) for ranks in (2, 4)]
     parts += [_one_operation(settings, operation, large) for operation in ("all_gather", "reduce_scatter")]
     return {"open_mpi": {mpi.name: mpi.version for mpi in mpis}, "parts": parts}
 
@@ -34,7 +35,7 @@ def _rounds(settings: Settings, size: int) -> int:
 
 
 def _all_reduce(
-    settings: Settings, ranks: int, sizes: list[int], mpis: list[peers.OpenMpi], dram: Path
+    settings: Settings, ranks: int, sizes: list[int], mpis: list[peers.OpenMpi], dram: Path, arena: bool = False
 ) -> dict[str, Any]:
     rows = []
     with ExitStack() as stack:
@@ -42,7 +43,10 @@ def _all_reduce(
         variants = {mpi.name: _start_variants(stack, mpi, ranks) for mpi in mpis}
         for size in sizes:
             problem = Problem("all_reduce", size)
-            contenders: dict[str, Contender] = {name: torch_ranks.contender(name) for name in settings.backends}
+            contenders: dict[str, Contender] = {
+                name: torch_ranks.contender(name, arena=arena and name == settings.backends[0])
+                for name in settings.backends
+            }
             chosen = {name: fastest(candidates, problem) for name, candidates in variants.items()}
             contenders |= {name: variants[name][choice] for name, choice in chosen.items()}
             bandwidths: list[dict[str, Any]] = []
@@ -56,10 +60,11 @@ def _all_reduce(
             if large:
                 row |= _bound(bandwidths, ranks, size, row["us"][settings.backends[0]]["median"])
             rows.append(row)
-            say(f"all_reduce, {ranks} ranks, {format_size(size)}: {_times(row)}")
+            memory = " in the arena" if arena else ""
+            say(f"all_reduce{memory}, {ranks} ranks, {format_size(size)}: {_times(row)}")
         links = torch_ranks.ask("links", backend=settings.backends[0])
     kinds = sorted({kind for answer in links for kind in answer["kinds"].values()})
-    return {"operation": "all_reduce", "ranks": ranks, "links": kinds, "rows": rows}
+    return {"operation": "all_reduce", "ranks": ranks, "arena": arena, "links": kinds, "rows": rows}
 
 
 def _start_variants(stack: ExitStack, mpi: peers.OpenMpi, ranks: int) -> dict[str, Contender]:
@@ -111,7 +116,8 @@ def report(document: dict[str, Any]) -> str:
         "Every element is checked.\n"
     )
     for part in document["parts"]:
-        text += f"\n## {part['operation']}, {part['ranks']} ranks\n\n{_part_table(part)}"
+        memory = ", memory of atoll.empty" if part.get("arena") else ""
+        text += f"\n## {part['operation']}, {part['ranks']} ranks{memory}\n\n{_part_table(part)}"
     return text
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+import atoll
 from atoll._newer_torch import all_gather_single, reduce_scatter_single
 from atoll.bench import values
 
@@ -33,6 +34,7 @@ class Problem:
     dtype: str = "float32"
     reduction: str = "sum"
     device: str = "cpu"  # of this rank's buffers; may differ between ranks
+    arena: bool = False  # whether the buffers are atoll.empty's
 
 
 class Operation:
@@ -50,13 +52,19 @@ class Operation:
         self.number = values.NUMBER_TYPES[problem.dtype]
         self.op = problem.reduction if self.reduces else "sum"
         self.device = problem.device
+        self.arena = problem.arena
         parts = self.ranks if self.split else 1
         self.count = max(1, problem.bytes // self.number.dtype.itemsize // parts)
         self.bytes = self.count * parts * self.number.dtype.itemsize
         self.allocate(self.count * parts)
 
     def allocate(self, elements: int) -> None:
-        self.buffer = torch.empty(elements, dtype=self.number.dtype, device=self.device)
+        self.buffer = self.empty(elements)
+
+    def empty(self, elements: int) -> torch.Tensor:
+        if self.arena:
+            return atoll.empty(elements, dtype=self.number.dtype)
+        return torch.empty(elements, dtype=self.number.dtype, device=self.device)
 
     @property
     def most_calls(self) -> int:
@@ -159,7 +167,7 @@ class ReduceScatter(Parts):
 
     def allocate(self, elements: int) -> None:
         super().allocate(elements)
-        self.result = torch.empty(self.count, dtype=self.number.dtype, device=self.device)
+        self.result = self.empty(self.count)
 
     def fill(self) -> None:
         super().fill()
@@ -177,7 +185,7 @@ class ReduceScatter(Parts):
 class AllToAll(Parts):
     def allocate(self, elements: int) -> None:
         super().allocate(elements)
-        self.result = torch.empty_like(self.buffer)
+        self.result = self.empty(elements)
 
     def fill(self) -> None:
         super().fill()
@@ -224,7 +232,7 @@ class Send(Operation):
 
     def allocate(self, elements: int) -> None:
         super().allocate(elements)
-        self.received = torch.empty_like(self.buffer)
+        self.received = self.empty(elements)
         self.peer = {0: self.ranks - 1, self.ranks - 1: 0}.get(self.rank)
 
     def fill(self) -> None:

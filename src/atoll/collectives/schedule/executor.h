@@ -74,7 +74,7 @@ class Executor {
 
   bool try_step(Run& run, const Step& step, LaneState& lane);
   bool try_send(Run& run, const Step& step, LaneState& lane);
-  bool try_pass(const Run& run, const Step& step, transport::FrameHeader header, std::span<const std::byte> payload);
+  bool try_pass(const Run& run, const Step& step, transport::FrameHeader& header, std::span<const std::byte> payload);
   bool try_receive(Run& run, const Step& step);
   bool try_reduce(Run& run, const Step& step);
   bool fold_sources(const Run& run, const Step& step);

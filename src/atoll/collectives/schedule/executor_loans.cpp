@@ -39,7 +39,7 @@ bool Executor::is_for_result(const Run& run, const Step& step) const {
 
 // Sends the step's frame, by lending where the memory, the step and the link allow it. A result that is in the peer's
 // memory already needs no bytes.
-bool Executor::try_pass(const Run& run, const Step& step, transport::FrameHeader header,
+bool Executor::try_pass(const Run& run, const Step& step, transport::FrameHeader& header,
                         std::span<const std::byte> payload) {
   transport::Channel& to = channel(step.peer, step.flow);
   if (step.flow == Flow::kDown && written_[static_cast<std::size_t>(step.peer)] == step.position + 1) {

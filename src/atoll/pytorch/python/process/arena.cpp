@@ -13,6 +13,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
+#include "atoll/pytorch/python/errors.h"
 
 namespace atl::pytorch {
 namespace {
@@ -46,6 +47,7 @@ class ArenaAllocator final : public c10::Allocator {
       void* const data = arena ? arena->allocate(bytes) : nullptr;
       if (data != nullptr) return {data, data, &free_in_arena, c10::Device(c10::kCPU)};
     } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUnavailable) throw_as_torch(error);
       problem = error.what();
     }
     TORCH_WARN_ONCE("atoll: the arena has no memory for ", bytes, " bytes: ", problem,
