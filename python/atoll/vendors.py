@@ -65,19 +65,29 @@ class Vendor:
 _NCCL = frozenset({"sum", "avg", "product", "min", "max"})
 _rows = [
     Vendor(
-        "nvidia", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is None,
+        "nvidia",
+        "cuda",
+        "nccl",
+        reductions=_NCCL,
+        present=lambda: torch.version.hip is None,
         host_registrar=_host_registrars.cuda,
     ),
     Vendor(
-        "amd", "cuda", "nccl", reductions=_NCCL, present=lambda: torch.version.hip is not None,
+        "amd",
+        "cuda",
+        "nccl",
+        reductions=_NCCL,
+        present=lambda: torch.version.hip is not None,
         host_registrar=_host_registrars.rocm,
     ),
     Vendor("intel", "xpu", "xccl"),
     Vendor("huawei", "npu", "hccl", module="torch_npu", follows_torch=True),
     Vendor("cambricon", "mlu", "cncl", module="torch_mlu"),
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
-    Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL, host_registrar=_host_registrars.sim),
-]  # fmt: skip
+    Vendor(
+        "sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL, host_registrar=_host_registrars.sim
+    ),
+]
 # Used only if ATOLL_INNER names them: on the CPU Atoll itself reduces, and the older of NCCL's classes is the default.
 _on_demand = [
     Vendor("gloo", "cpu", "gloo"),

@@ -23,8 +23,7 @@ class CollectiveGroup {
   CollectiveGroup(bool one_island, bool check_data)
       : topology_(collectives::Topology::from_labels({"A", one_island ? "A" : "B"})),
         ports_(pair_.honest, ++pair_.groups, pair_.members(), 0),
-        executor_(ports_, topology_, failure_, refusals_, std::chrono::nanoseconds(0), threads_, quiet_,
-                  check_data) {
+        executor_(ports_, topology_, failure_, refusals_, std::chrono::nanoseconds(0), threads_, quiet_, check_data) {
     for (const auto flow : kFlows) {
       auto& mine = ports_.open(1, static_cast<collectives::Port>(flow));
       ChannelPair::send_first(theirs(flow), {});

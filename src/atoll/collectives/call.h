@@ -19,8 +19,8 @@ struct Segment {
   std::uint64_t bytes = 0;
 };
 
-/// Follows the bytes of one call whose tensors are copied from a device and back. Called on the executing thread; what a
-/// function throws ends the group.
+/// Follows the bytes of one call whose tensors are copied from a device and back. Called on the executing thread; what
+/// a function throws ends the group.
 class CallProgress {
  public:
   virtual ~CallProgress() = default;
@@ -28,8 +28,8 @@ class CallProgress {
   /// Returns whether the call may start; polled until it returns true.
   virtual bool is_loaded() = 0;
 
-  /// Returns whether the call starts with the first bytes of its input and uses the functions below; for gather, scatter
-  /// and all_to_all only.
+  /// Returns whether the call starts with the first bytes of its input and uses the functions below; for gather,
+  /// scatter and all_to_all only.
   virtual bool comes_in_parts() const { return false; }
 
   /// Returns whether the first `end` bytes of an input are in memory. Called before those bytes are sent, but not for

@@ -21,8 +21,9 @@ struct ArenaPlace {
 };
 
 /// Memory of this process that peers on the same host use where it lies, so that their copies are the only ones. It
-/// consists of segments, each a memfd that links pass to their peers; it ends with the last process that maps it. All functions are thread-safe. In a forked child the memory stays shared with the
-/// parent, allocate() fails, and free() does nothing.
+/// consists of segments, each a memfd that links pass to their peers; it ends with the last process that maps it. All
+/// functions are thread-safe. In a forked child the memory stays shared with the parent, allocate() fails, and free()
+/// does nothing.
 class Arena {
  public:
   /// At most `budget_bytes` are taken from the system at once.
@@ -37,14 +38,14 @@ class Arena {
   /// Its content is arbitrary. Throws Error(kUnavailable) when the system has no memory, descriptor or mapping left.
   void* allocate(std::size_t bytes);
 
-  /// Frees what allocate() returned (nullptr: nothing). Segments without any allocation are kept for the next one, up to
-  /// a limit, and then returned to the system.
+  /// Frees what allocate() returned (nullptr: nothing). Segments without any allocation are kept for the next one, up
+  /// to a limit, and then returned to the system.
   void free(void* data) noexcept;
 
   /// Parts a range within one allocation from the peers: what they write there from now on is not seen, and neither the
-  /// range nor the rest of its segment is found again. `keep_content`: the range's whole pages are replaced by copies, at
-  /// the same address; otherwise its content is not used again, and remains the peers' too. For a range that a stopped
-  /// peer may still write.
+  /// range nor the rest of its segment is found again. `keep_content`: the range's whole pages are replaced by copies,
+  /// at the same address; otherwise its content is not used again, and remains the peers' too. For a range that a
+  /// stopped peer may still write.
   void detach(void* data, std::size_t bytes, bool keep_content);
 
   /// Returns all segments without an allocation to the system.

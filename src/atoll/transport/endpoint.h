@@ -40,7 +40,7 @@ struct EndpointOptions {
   TransportChoice transport = TransportChoice::kAuto;   ///< ATOLL_TRANSPORT; see choose_kind in endpoint/impl.h
   std::size_t shm_window_bytes = std::size_t{1} << 20;  ///< per channel and direction; a power of two, at least 64 KiB
   std::size_t tcp_window_bytes = std::size_t{4} << 20;  ///< of ucx links, too
-  std::shared_ptr<Arena> arena;  ///< of this process, for Channel::try_lend; null: none
+  std::shared_ptr<Arena> arena;                         ///< of this process, for Channel::try_lend; null: none
   std::chrono::milliseconds heartbeat{30000};           ///< ATOLL_HEARTBEAT: silence longer than this is a lost peer
   std::chrono::milliseconds connect_timeout{30000};     ///< from the first use of a link to "up"
 };

@@ -13,8 +13,8 @@
 //   peer.
 // T-9: A killed process leaves no file, no shared memory and no socket behind.
 // T-10: Any bytes that a peer sends or writes are understood, or are a protocol error.
-// T-11: A peer recognises what the owner of an arena has revoked before it uses it, and writes only what is lent for that
-//   and not revoked: a peer that was stopped while it wrote cannot change memory that is used again.
+// T-11: A peer recognises what the owner of an arena has revoked before it uses it, and writes only what is lent for
+//   that and not revoked: a peer that was stopped while it wrote cannot change memory that is used again.
 #pragma once
 
 #include <array>
@@ -70,8 +70,8 @@ class Channel {
   virtual bool can_lend() const noexcept { return false; }
 
   /// As try_send, for a payload at `place` of the arena, which the peer uses there: it must not change until
-  /// has_returned() or revoke(). `header.where` is kLent, or kForResult if the peer may write there; with kThere only the
-  /// header is sent. Only if can_lend(). The first frame from a segment of the arena allocates.
+  /// has_returned() or revoke(). `header.where` is kLent, or kForResult if the peer may write there; with kThere only
+  /// the header is sent. Only if can_lend(). The first frame from a segment of the arena allocates.
   virtual bool try_lend(const FrameHeader& /*header*/, std::span<const std::byte> /*payload*/,
                         const ArenaPlace& /*place*/) {
     throw Error(ErrorKind::kInternal, "a frame was lent over a link that cannot lend");
@@ -81,8 +81,8 @@ class Channel {
   virtual bool has_returned() { return true; }
 
   /// Ends all loans at once: the memory may change from here on, and a peer that is still reading finds the frame no
-  /// longer intact. Waits a moment for a peer that is writing; returns false if it is stopped there, so that it may still
-  /// write when it continues: see Arena::detach.
+  /// longer intact. Waits a moment for a peer that is writing; returns false if it is stopped there, so that it may
+  /// still write when it continues: see Arena::detach.
   virtual bool revoke() noexcept { return true; }
 
   /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop(). A lent frame that the peer

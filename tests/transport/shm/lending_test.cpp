@@ -257,7 +257,8 @@ TEST_P(LendingLinks, PassEachSegmentOnceAndForgetRetiredOnes) {
       test::wait_on_bell(peer.endpoint, Bell::kCollective, "room", [&] {
         return channel.try_lend(header_of(kBytes, round), {data, kBytes}, place);
       });
-      test::wait_on_bell(peer.endpoint, Bell::kCollective, "the frame's return", [&] { return channel.has_returned(); });
+      test::wait_on_bell(peer.endpoint, Bell::kCollective, "the frame's return",
+                         [&] { return channel.has_returned(); });
     }
     arena.free(data);
     arena.trim();
@@ -281,8 +282,8 @@ TEST_P(LendingLinks, PassEachSegmentOnceAndForgetRetiredOnes) {
   test::run_peers(GetParam(), {with_arena(0), with_arena(1)}, lend, read);
 }
 
-INSTANTIATE_TEST_SUITE_P(Peers, LendingLinks,
-                         testing::Values(test::PeerMode::kThreads, test::PeerMode::kProcesses), [](const auto& mode) {
+INSTANTIATE_TEST_SUITE_P(Peers, LendingLinks, testing::Values(test::PeerMode::kThreads, test::PeerMode::kProcesses),
+                         [](const auto& mode) {
                            return mode.param == test::PeerMode::kThreads ? "Threads" : "Processes";
                          });
 

@@ -12,8 +12,8 @@
 
 namespace atl::collectives {
 
-/// Threads among which the folds and copies of an operation are divided, so that more cores than one move its bytes. How
-/// many there are does not change results: each byte is computed by itself.
+/// Threads among which the folds and copies of an operation are divided, so that more cores than one move its bytes.
+/// How many there are does not change results: each byte is computed by itself.
 class FoldThreads {
  public:
   /// `count` threads take part, the calling one included; the others start with the first work that is worth it.
@@ -27,8 +27,8 @@ class FoldThreads {
   std::size_t count() const noexcept { return count_; }
 
   /// Calls `body(begin, end)` for ranges that make up [0, bytes), each a multiple of a cache line except the last, and
-  /// returns when all calls have. On the calling thread alone if `bytes` are few or another thread is in share(). `body`
-  /// must not throw.
+  /// returns when all calls have. On the calling thread alone if `bytes` are few or another thread is in share().
+  /// `body` must not throw.
   template <typename Body>
   void share(std::size_t bytes, const Body& body) {
     const auto call = [](const void* context, std::size_t begin, std::size_t end) {
@@ -58,8 +58,8 @@ class FoldThreads {
   alignas(64) std::atomic<std::size_t> parts_left_{0};
 };
 
-/// Returns how many threads fold by default: those cores of the machine that each of `ranks_on_this_host` has beside the
-/// one for its network thread, 4 at most.
+/// Returns how many threads fold by default: those cores of the machine that each of `ranks_on_this_host` has beside
+/// the one for its network thread, 4 at most.
 std::size_t usual_fold_threads(std::size_t ranks_on_this_host) noexcept;
 
 }  // namespace atl::collectives

@@ -135,8 +135,8 @@ void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
     if (step.lends) sent.lent = step.range;
     sent.for_result = step.for_result;
     const auto written = state.written_position.find(step.peer);
-    sent.is_there = step.flow == Flow::kDown && written != state.written_position.end() &&
-                    written->second == step.position;
+    sent.is_there =
+        step.flow == Flow::kDown && written != state.written_position.end() && written->second == step.position;
     sent.known = own.known;
     Channel& to = channel(rank, step.peer, step.flow);
     to.used += sent.cost;

@@ -12,12 +12,11 @@
 
 namespace atl::collectives::detail {
 
-/// Runs all ranks' schedules on symbolic values, out of place, in place, and in place with results that owners write into
-/// what was lent for them, side by side, over channels of
-/// `limits.window` bytes. One order of execution is enough: every channel has one sending and one receiving lane, and
-/// every wait is for a condition that stays true, so any order reaches the same end or the same deadlock. The credit
-/// that a receiver returns does not count as an order between steps. Frames that may be lent are: the step that takes one
-/// reads the sender's memory.
+/// Runs all ranks' schedules on symbolic values, out of place, in place, and in place with results that owners write
+/// into what was lent for them, side by side, over channels of `limits.window` bytes. One order of execution is enough:
+/// every channel has one sending and one receiving lane, and every wait is for a condition that stays true, so any
+/// order reaches the same end or the same deadlock. The credit that a receiver returns does not count as an order
+/// between steps. Frames that may be lent are: the step that takes one reads the sender's memory.
 class CheckRun {
  public:
   CheckRun(const Topology& topology, const std::vector<Shape>& shapes, const std::vector<Schedule>& schedules,

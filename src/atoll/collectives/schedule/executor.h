@@ -126,7 +126,7 @@ class Executor {
   std::uint64_t last_result_ = 0;  // checksum of the last operation's result that all ranks share; 0: none
   std::string last_name_;
   std::vector<transport::Channel*> channels_;
-  std::vector<bool> results_wait_;  // by peer: a result is waiting for credit
+  std::vector<bool> results_wait_;                                 // by peer: a result is waiting for credit
   std::vector<std::optional<transport::ArenaPlace>> lendable_[2];  // input and output: segments in the arena
   bool has_lent_ = false;                                          // in the current operation
   std::vector<std::byte*> results_;                                // in peers' memory, of the current step

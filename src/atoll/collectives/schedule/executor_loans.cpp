@@ -111,8 +111,7 @@ bool Executor::fold_sources(const Run& run, const Step& step) {
 }
 
 bool Executor::has_returned(int peer, Flow flow) const {
-  transport::Channel* const known =
-      channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
+  transport::Channel* const known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
   return known == nullptr || known->has_returned();
 }
 
@@ -128,8 +127,7 @@ void Executor::end_loans(const Run& run) noexcept {
   bool may_be_written = false;
   for (const int peer : run.schedule.peers) {
     for (const Flow flow : {Flow::kUp, Flow::kDown}) {
-      transport::Channel* const known =
-          channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
+      transport::Channel* const known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
       if (known != nullptr && !known->revoke()) may_be_written = true;
     }
   }
@@ -141,8 +139,8 @@ void Executor::end_loans(const Run& run) noexcept {
     try {
       ports_.endpoint().options().arena->detach(output.data, output.bytes, keep_content);
     } catch (const Error& error) {
-      log(LogLevel::kError, run.where(ports_.rank()) + " has failed, and a stopped peer may still write its result: " +
-                                error.what());
+      log(LogLevel::kError,
+          run.where(ports_.rank()) + " has failed, and a stopped peer may still write its result: " + error.what());
     }
   }
 }

@@ -106,7 +106,7 @@ struct ScheduleLimits {
   std::uint64_t max_payload = std::uint64_t{256} << 10;  ///< largest payload of one frame; equal on all ranks
   std::uint64_t window = std::uint64_t{1} << 20;         ///< smallest channel window, for the deadlock check
   std::uint64_t small_bytes = 4096;                      ///< up to this size the low-latency schedules are used
-  std::uint64_t min_lent = std::uint64_t{32} << 10;      ///< frames of fewer bytes are copied even if they could be lent
+  std::uint64_t min_lent = std::uint64_t{32} << 10;  ///< frames of fewer bytes are copied even if they could be lent
 };
 
 /// Builds rank `rank`'s steps. Pure: equal arguments give equal schedules. Throws Error(kInvalidArgument) if the shape
@@ -117,9 +117,9 @@ Schedule build_schedule(const Topology& topology, const Shape& shape, int rank, 
 /// bounded channels. Returns an empty string, or a description of the first fault: an element that lacks a contribution
 /// or holds one twice, contributions folded in an order other than that of docs/algorithms.md, a frame that meets the
 /// wrong step, a read of memory that another, unordered step writes, a broken lane rule, or a deadlock with each rank's
-/// blocked steps, or lent memory that changes before the peer has used it. `shapes[r]` is rank r's shape (all equal except for all_to_all). Checks in-place and out-of-place
-/// calls together. Memory grows with the square of the number of lanes of all ranks: meant for small worlds and short
-/// schedules.
+/// blocked steps, or lent memory that changes before the peer has used it. `shapes[r]` is rank r's shape (all equal
+/// except for all_to_all). Checks in-place and out-of-place calls together. Memory grows with the square of the number
+/// of lanes of all ranks: meant for small worlds and short schedules.
 std::string check_schedules(const Topology& topology, const std::vector<Shape>& shapes,
                             const std::vector<Schedule>& schedules, const ScheduleLimits& limits = {});
 

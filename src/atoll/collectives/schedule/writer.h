@@ -39,8 +39,8 @@ class ScheduleWriter {
   using Mark = LaneMark;
   using Message = MessagePart;
 
-  /// `keys` must exceed every key. `one_lane`: every step goes into a single lane, for schedules of a few steps. Sends of
-  /// input and output lend from `min_lent` bytes on.
+  /// `keys` must exceed every key. `one_lane`: every step goes into a single lane, for schedules of a few steps. Sends
+  /// of input and output lend from `min_lent` bytes on.
   ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane, std::uint64_t min_lent);
 
   int lane(LaneRole role, int key = 0);

@@ -56,8 +56,8 @@ class StagingQueue : public std::enable_shared_from_this<StagingQueue> {
   using Allocate = std::function<at::Tensor(std::uint64_t bytes, c10::Device device)>;
 
   /// Keeps at most `budget_bytes` of host memory (two slots at least) from `allocate`; a larger chunk allocates its own
-  /// until it is stored. `clock` times the copies. `turns` are those of the island's library. Everything that is issued here is
-  /// pushed to `issuer`, which other queues and messages may share.
+  /// until it is stored. `clock` times the copies. `turns` are those of the island's library. Everything that is issued
+  /// here is pushed to `issuer`, which other queues and messages may share.
   StagingQueue(c10::Device device, std::uint64_t budget_bytes, Allocate allocate, std::shared_ptr<StagingClock> clock,
                std::shared_ptr<Issuer> issuer, LibraryTurns turns);
 

@@ -48,8 +48,8 @@ PeerArena::Mapping PeerArena::find(const ArenaPlace& place, std::uint64_t bytes)
   if (found == segments_.end()) return nullptr;
   const Segment& segment = found->second;
   if (bytes > segment.bytes || place.offset > segment.bytes - bytes) {
-    throw Error(ErrorKind::kProtocol, std::to_string(bytes) + " bytes at " + std::to_string(place.offset) +
-                                          " are outside the peer's arena");
+    throw Error(ErrorKind::kProtocol,
+                std::to_string(bytes) + " bytes at " + std::to_string(place.offset) + " are outside the peer's arena");
   }
   return {segment.base, segment.base.get() + place.offset};
 }

@@ -25,8 +25,8 @@ struct RingControl {
   alignas(128) std::atomic<std::uint64_t> head{0};     ///< the writer's: frames before it are complete
   alignas(128) std::atomic<std::uint64_t> revoked{0};  ///< the writer's: payloads lent before it may have changed
   alignas(128) std::atomic<std::uint64_t> tail{0};     ///< the reader's: frames before it are released
-  std::atomic<std::uint32_t> reader_closed{0};      ///< the reader's: it reads no further frames
-  std::atomic<std::uint32_t> is_writing{0};         ///< the reader's: into the payload of the frame at tail
+  std::atomic<std::uint32_t> reader_closed{0};         ///< the reader's: it reads no further frames
+  std::atomic<std::uint32_t> is_writing{0};            ///< the reader's: into the payload of the frame at tail
 };
 
 /// The writing end; it owns the memory. One thread at a time.
@@ -70,8 +70,8 @@ class RingWriter {
 /// The reading end, on memory made by the peer. One thread at a time.
 class RingReader {
  public:
-  /// `lender` is the writer's arena; nullptr: lent frames are an error. Throws Error(kProtocol) when `memory` is not what
-  /// a RingWriter with that window makes, Error(kUnavailable).
+  /// `lender` is the writer's arena; nullptr: lent frames are an error. Throws Error(kProtocol) when `memory` is not
+  /// what a RingWriter with that window makes, Error(kUnavailable).
   RingReader(const Fd& memory, std::size_t window_bytes, const PeerArena* lender = nullptr);
 
   /// Returns the oldest frame, valid until pop(), or nullptr.

@@ -109,16 +109,16 @@ void bind_arena(py::module_& module) {
       "arena_bytes",
       [] {
         const auto arena = translated([] { return process_arena(); });
-        return arena ? std::pair(arena->allocated_bytes(), arena->mapped_bytes()) : std::pair<std::size_t, std::size_t>();
+        return arena ? std::pair(arena->allocated_bytes(), arena->mapped_bytes())
+                     : std::pair<std::size_t, std::size_t>();
       },
       "Returns the bytes of this process's arena that are in use, and those taken from the system.");
   module.def(
       "set_host_registrar",
       [](const std::string& device, std::uintptr_t add, std::uintptr_t remove) {
         // NOLINTBEGIN(performance-no-int-to-ptr): functions travel through Python as numbers
-        set_host_registrar(c10::Device(device).type(),
-                           {reinterpret_cast<int (*)(void*, std::size_t, unsigned)>(add),
-                            reinterpret_cast<int (*)(void*)>(remove)});
+        set_host_registrar(c10::Device(device).type(), {reinterpret_cast<int (*)(void*, std::size_t, unsigned)>(add),
+                                                        reinterpret_cast<int (*)(void*)>(remove)});
         // NOLINTEND(performance-no-int-to-ptr)
       },
       py::arg("device"), py::arg("add"), py::arg("remove"),

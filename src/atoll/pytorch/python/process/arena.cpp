@@ -27,8 +27,8 @@ std::size_t arena_budget() {
   std::uint64_t mebibytes = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mebibytes);
   if (error != std::errc{} || end != text.data() + text.size() || mebibytes > (std::uint64_t{1} << 30)) {
-    throw Error(ErrorKind::kInvalidArgument, "ATOLL_ARENA=\"" + std::string(text) +
-                                                 "\": expected a whole number of mebibytes, or 0 for no arena");
+    throw Error(ErrorKind::kInvalidArgument,
+                "ATOLL_ARENA=\"" + std::string(text) + "\": expected a whole number of mebibytes, or 0 for no arena");
   }
   return mebibytes << 20;
 }
