@@ -16,6 +16,7 @@ import ready
 import shares
 from fewer_bytes import bytes_of_half, losses_of_exact
 from found import Document, Found, one
+from host import IN_ARENA
 from pipelines_sets import FAST, SLOW
 from split_aims import divided, software, with_bytes
 
@@ -73,10 +74,10 @@ def ratios(operation: str, ranks: int, peers: tuple[str, ...], first: int = 0, l
     return measure
 
 
-def bound(ranks: int) -> Any:
+def bound(operation: str, ranks: int) -> Any:
     def measure(document: Document) -> list[Found]:
         found = []
-        for row in _rows(document, "all_reduce", ranks):
+        for row in _rows(document, operation, ranks):
             if "bound_fraction" not in row:
                 continue
             times = row["us"]["atoll"]
@@ -249,7 +250,10 @@ AIMS = [
     Aim("host", "2 ranks, 1 to 25 MiB, against Open MPI", 1, "x", ratios("all_reduce", 2, MPI, MIB, 25 * MIB)),
     Aim("host", "2 ranks, 64 to 256 MiB, against Gloo", 3, "x", ratios("all_reduce", 2, ("gloo",), 64 * MIB)),
     Aim("host", "2 ranks, 64 to 256 MiB, against Open MPI", 1.5, "x", ratios("all_reduce", 2, MPI, 64 * MIB)),
-    Aim("host", "2 ranks, 64 to 256 MiB, of the memory bound", 0.7, "%", bound(2)),
+    Aim("host", "2 ranks, 64 to 256 MiB, of the memory bound", 0.7, "%", bound("all_reduce", 2)),
+    Aim("host", "2 ranks, atoll.empty, 64 to 256 MiB, against Open MPI", 2, "x", ratios(IN_ARENA, 2, MPI, 64 * MIB)),
+    Aim("host", "2 ranks, atoll.empty, 64 to 256 MiB, of the memory bound", 0.8, "%", bound(IN_ARENA, 2)),
+    Aim("host", "2 ranks, atoll.empty, 1 to 25 MiB, against Open MPI", 1, "x", ratios(IN_ARENA, 2, MPI, MIB, 25 * MIB)),
     Aim("host", "2 ranks, all_gather, against Gloo", 3, "x", ratios("all_gather", 2, ("gloo",))),
     Aim("host", "2 ranks, reduce_scatter, against Gloo", 3, "x", ratios("reduce_scatter", 2, ("gloo",))),
     Aim("host", "4 ranks on 2 cores, against Gloo", 2, "x", ratios("all_reduce", 4, ("gloo",))),
