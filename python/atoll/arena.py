@@ -23,6 +23,12 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None) -> tor
     return _C.empty(list(given), dtype or torch.get_default_dtype())  # type: ignore[arg-type]
 
 
+def memory() -> dict[str, int]:
+    """Returns the bytes of this process's arena that tensors use, `allocated`, and those taken from the system, `mapped`."""
+    allocated, mapped = _C.arena_bytes()
+    return {"allocated": allocated, "mapped": mapped}
+
+
 def give_to_ddp() -> None:
     """Lets DistributedDataParallel ask the default group's backend for the memory of its buckets, which it does only if
     told so. A value that the user has set stays."""

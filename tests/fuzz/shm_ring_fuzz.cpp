@@ -5,7 +5,24 @@
 #include <cstring>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/memfd.h"
 #include "atoll/transport/shm/ring.h"
+
+namespace {
+
+constexpr std::size_t kSegmentBytes = std::size_t{64} << 10;
+
+// The peer has passed one segment of its arena, number 1.
+const atl::transport::PeerArena& lender() {
+  static const auto& arena = *[] {
+    auto* const made = new atl::transport::PeerArena;
+    made->add(1, atl::transport::make_sealed_memfd("fuzz", kSegmentBytes), kSegmentBytes);
+    return made;
+  }();
+  return arena;
+}
+
+}  // namespace
 
 // Bytes that a peer may write into the ring that this side reads: 8 bytes of head, then the data from its start.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -13,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size < 8) return 0;
   RingWriter writer(kMinWindowBytes);
   const atl::Fd memory = writer.take_memory();
-  RingReader reader(memory, kMinWindowBytes);
+  RingReader reader(memory, kMinWindowBytes, &lender());
   const MappedRing view = MappedRing::map(memory, sizeof(RingControl), kMinWindowBytes, MappedRing::Access::kReadWrite);
   std::uint64_t head = 0;
   std::memcpy(&head, data, 8);
@@ -23,7 +40,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     std::size_t frames = 0;
     while (const Frame* const frame = reader.front()) {
-      for (const std::byte byte : frame->payload) sum += static_cast<unsigned>(byte);
+      if (reader.is_intact()) {
+        for (const std::byte byte : frame->payload) sum += static_cast<unsigned>(byte);
+      }
+      if (std::byte* const result = reader.begin_write()) {
+        std::fill(result, result + frame->payload.size(), std::byte{1});
+        reader.end_write();
+      }
       reader.pop();
       if (++frames > kMinWindowBytes / sizeof(FrameHeader)) std::abort();
     }

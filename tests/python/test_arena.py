@@ -15,7 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import atoll
-from atoll import _C
+from atoll import arena
 from support import Ranks, later, run_script
 
 LARGE = 300_007  # elements: several chunks, the last of them incomplete
@@ -159,9 +159,9 @@ def check_returned(rank: int, groups: int) -> None:
         del tensor
         dist.destroy_process_group(group)
     gc.collect()
-    in_use, taken = _C.arena_bytes()
-    assert in_use < 1 << 20
-    assert taken <= 300 << 20
+    used = arena.memory()
+    assert used["allocated"] < 1 << 20
+    assert used["mapped"] <= 300 << 20
 
 
 @pytest.mark.parametrize("groups", [20, later(1000)])

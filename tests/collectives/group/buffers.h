@@ -12,7 +12,7 @@
 
 namespace atl::test {
 
-/// Whose segments lie in the ranks' arenas.
+/// The ranks or segments whose memory is in the ranks' arenas.
 enum class InArena { kNone, kAll, kOddRanks, kOddSegments };
 
 /// Segments over buffers that live as long as this object.
