@@ -59,7 +59,7 @@ def _measure(settings: Settings, case: Case, devices: tuple[str, ...]) -> dict[s
         places = [_on(device, case, place) for device, place in zip(devices, places, strict=True)]
         ranks = stack.enter_context(TorchRanks(places, ["atoll", "relay"], store))
         contenders: dict[str, Contender] = {name: ranks.contender(name, "own") for name in ("atoll", "relay")}
-        contenders["bridge"] = ranks.contender("atoll", "cpu")
+        contenders["bridge"] = ranks.contender("atoll", "cpu", arena=not case.rate)
         seconds = 0.02 if settings.quick else 0.5
         row = compare(contenders, Problem("all_reduce", size), settings.rounds(9), block_seconds=seconds, turns=True)
         row["oversubscribed"] = oversubscribed(ranks)

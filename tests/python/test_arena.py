@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atoll
 from atoll import arena
-from support import Ranks, later, run_script
+from support import Ranks, device, later, run_script
 
 LARGE = 300_007  # elements: several chunks, the last of them incomplete
 
@@ -147,6 +147,27 @@ def check_fsdp(rank: int) -> None:
 
 def test_fsdp2_has_its_buffers_there(ranks: Ranks) -> None:
     ranks.run(check_fsdp)
+
+
+def check_staging(rank: int, is_lent: bool) -> None:
+    values = numbers(rank, 3_000_001, torch.float32)
+    tensor = values.to(device())
+    before = lent()
+    for _ in range(3):
+        tensor.copy_(values)
+        dist.all_reduce(tensor)
+        expected = numbers(0, 3_000_001, torch.float32) + numbers(1, 3_000_001, torch.float32)
+        assert torch.equal(tensor.cpu(), expected)
+    assert (lent() > before) == is_lent
+
+
+@pytest.mark.parametrize("budget", ["", "0"])
+def test_the_way_to_devices_leads_through_the_arena(budget: str) -> None:
+    started = Ranks(2, ["A", "B"], {"ATOLL_ARENA": budget}, ["sim", "sim"])
+    try:
+        started.run(check_staging, not budget)
+    finally:
+        started.stop()
 
 
 def check_returned(rank: int, groups: int) -> None:
