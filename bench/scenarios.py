@@ -5,6 +5,7 @@ import balancenet
 import breakeven
 import bridge
 import ddp
+import ddp_host
 import devices
 import fewer_bytes
 import host
@@ -38,6 +39,7 @@ SCENARIOS: dict[str, Scenario] = {
     "rails": rails,
     "links": links,
     "ddp": ddp,
+    "ddp_host": ddp_host,
     "devices": devices,
     "library": library,
     "idle": idle,

@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import atoll
 from atoll import arena
-from support import Ranks, device, later, run_script
+from support import Ranks, device, later, run_script, threads_of_atoll
 
 LARGE = 300_007  # elements: several chunks, the last of them incomplete
 
@@ -76,6 +76,38 @@ def check_collectives(rank: int, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, later(torch.bfloat16), later(torch.int64)])
 def test_collectives_on_arena_memory(ranks: Ranks, dtype: torch.dtype) -> None:
     ranks.run(check_collectives, dtype)
+
+
+def sum_of(rank: int, dtype: torch.dtype) -> bytes:
+    generator = torch.Generator().manual_seed(rank)
+    values = torch.randn(LARGE, generator=generator).to(dtype)
+    dist.all_reduce(values)
+    return values.view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, later(torch.bfloat16)])
+def test_any_number_of_threads_folds_to_the_same_bits(dtype: torch.dtype) -> None:
+    found = []
+    for threads in ("1", "3"):
+        started = Ranks(2, environment={"ATOLL_FOLD_THREADS": threads})
+        try:
+            found += started.run(sum_of, dtype)
+            names = started.run(names_of_threads)
+        finally:
+            started.stop()
+        assert all(("atoll-fold" in name) == (threads == "3") for name in names)
+    assert len(set(found)) == 1
+
+
+def names_of_threads(rank: int) -> list[str]:
+    return threads_of_atoll()
+
+
+def test_an_invalid_number_of_threads_is_an_error() -> None:
+    source = "import torch.distributed as dist, atoll; dist.init_process_group('atoll')"
+    (done,) = run_script(source, 1, {"ATOLL_FOLD_THREADS": "0"})
+    assert done.returncode != 0
+    assert 'ATOLL_FOLD_THREADS="0": expected a whole number from 1 to 64' in done.stderr
 
 
 def check_mixed_memory(rank: int) -> None:
