@@ -28,7 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         if (message->body.size() > atl::transport::kMaxControlBytes) std::abort();
         if (message->type == MessageType::kHello) static_cast<void>(decode_hello(*message));
         if (message->type == MessageType::kOpen) static_cast<void>(decode_open(*message));
-        if (message->type == MessageType::kSegment) static_cast<void>(decode_segment(*message));
+        if (message->type == MessageType::kSlab) static_cast<void>(decode_slab(*message));
       }
     }
   } catch (const atl::Error& error) {

@@ -10,13 +10,13 @@
 
 namespace {
 
-constexpr std::size_t kSegmentBytes = std::size_t{64} << 10;
+constexpr std::size_t kSlabBytes = std::size_t{64} << 10;
 
-// The peer has passed one segment of its arena, number 1.
+// The peer has passed one slab of its arena, number 1.
 const atl::transport::PeerArena& lender() {
   static const auto& arena = *[] {
     auto* const made = new atl::transport::PeerArena;
-    made->add(1, atl::transport::make_sealed_memfd("fuzz", kSegmentBytes), kSegmentBytes);
+    made->add(1, atl::transport::make_sealed_memfd("fuzz", kSlabBytes), kSlabBytes);
     return made;
   }();
   return arena;

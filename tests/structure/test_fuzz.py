@@ -107,7 +107,7 @@ REACHED = {
     "transport/shm/wire.h: MessageParser": "shm_messages",
     "transport/shm/wire.h: decode_hello": "shm_messages",
     "transport/shm/wire.h: decode_open": "shm_messages",
-    "transport/shm/wire.h: decode_segment": "shm_messages",
+    "transport/shm/wire.h: decode_slab": "shm_messages",
     "transport/tcp/control_reader.h: ControlReader": "control_reader",
     "transport/tcp/parser.h: Parser": "tcp_frames",
     "transport/tcp/parser.h: consume": "tcp_frames",

@@ -62,7 +62,7 @@ TEST(Arena, KeepsToItsBudgetAndReusesWhatWasFreed) {
   EXPECT_EQ(arena.allocate(30 * kMiB), nullptr);
   EXPECT_EQ(arena.allocate(41 * kMiB), nullptr);
   arena.free(first);
-  void* const second = arena.allocate(30 * kMiB);  // the first segment is too small, and given up for it
+  void* const second = arena.allocate(30 * kMiB);  // the first slab is too small, and given up for it
   EXPECT_NE(second, nullptr);
   EXPECT_LE(arena.mapped_bytes(), arena.budget_bytes());
   arena.free(second);
@@ -87,7 +87,7 @@ TEST(Arena, FindsWhatLiesWithinOneAllocation) {
   ASSERT_TRUE(whole);
   const auto part = arena.find(data + 4, 8);
   ASSERT_TRUE(part);
-  EXPECT_EQ(part->segment, whole->segment);
+  EXPECT_EQ(part->slab, whole->slab);
   EXPECT_EQ(part->offset, whole->offset + 4);
   EXPECT_FALSE(arena.find(data, 5000));
   EXPECT_FALSE(arena.find(&arena, 1));
@@ -97,11 +97,11 @@ TEST(Arena, FindsWhatLiesWithinOneAllocation) {
   arena.free(next);
 }
 
-/// A segment as a peer maps it.
+/// A slab as a peer maps it.
 class PeerView {
  public:
-  PeerView(const Arena& arena, std::uint32_t segment) {
-    const auto [memory, bytes] = arena.memory_of(segment);
+  PeerView(const Arena& arena, std::uint32_t slab) {
+    const auto [memory, bytes] = arena.memory_of(slab);
     check_sealed_memfd(memory, bytes);
     bytes_ = bytes;
     base_ = static_cast<std::byte*>(::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0));
@@ -111,25 +111,25 @@ class PeerView {
   PeerView& operator=(const PeerView&) = delete;
 
   std::byte* at(std::uint64_t offset) const { return base_ + offset; }
-  bool is_retired() const { return reinterpret_cast<const ArenaSegmentHeader*>(base_)->is_retired != 0; }
+  bool is_retired() const { return reinterpret_cast<const ArenaSlabHeader*>(base_)->is_retired != 0; }
 
  private:
   std::byte* base_;
   std::size_t bytes_;
 };
 
-TEST(Arena, APeerFindsASegmentsMemoryAndItsEnd) {
+TEST(Arena, APeerFindsASlabsMemoryAndItsEnd) {
   Arena arena(64 * kMiB);
   auto* const data = static_cast<std::byte*>(arena.allocate(100));
   std::memset(data, 7, 100);
   const ArenaPlace place = arena.find(data, 100).value();
-  const PeerView view(arena, place.segment);
+  const PeerView view(arena, place.slab);
   EXPECT_EQ(std::memcmp(view.at(place.offset), data, 100), 0);
   EXPECT_FALSE(view.is_retired());
   arena.free(data);
   arena.trim();
   EXPECT_TRUE(view.is_retired());
-  EXPECT_EQ(test::error_of([&] { arena.memory_of(place.segment); }).kind(), ErrorKind::kInvalidArgument);
+  EXPECT_EQ(test::error_of([&] { arena.memory_of(place.slab); }).kind(), ErrorKind::kInvalidArgument);
 }
 
 // Proves T-11.
@@ -140,7 +140,7 @@ TEST(Arena, WhatIsDetachedIsNoLongerThePeers) {
   auto* const other = static_cast<std::byte*>(arena.allocate(100));
   std::memset(data, 7, kBytes);
   const ArenaPlace place = arena.find(data, kBytes).value();
-  const PeerView view(arena, place.segment);
+  const PeerView view(arena, place.slab);
   arena.detach(data + 4096, 2 * 4096, /*keep_content=*/true);
   for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(data[i], std::byte{7}) << i;
   std::memset(view.at(place.offset), 9, kBytes);
@@ -149,7 +149,7 @@ TEST(Arena, WhatIsDetachedIsNoLongerThePeers) {
   EXPECT_FALSE(arena.find(data, 8));
   EXPECT_FALSE(arena.find(other, 8));
   auto* const next = static_cast<std::byte*>(arena.allocate(100));
-  EXPECT_NE(arena.find(next, 100).value().segment, place.segment);
+  EXPECT_NE(arena.find(next, 100).value().slab, place.slab);
   EXPECT_FALSE(view.is_retired());
   arena.free(data);
   arena.free(other);

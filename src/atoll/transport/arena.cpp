@@ -17,8 +17,8 @@
 namespace atl::transport {
 namespace {
 
-constexpr std::size_t kMinSegment = std::size_t{16} << 20;
-constexpr std::size_t kSegmentUnit = std::size_t{2} << 20;  // of huge pages
+constexpr std::size_t kMinSlab = std::size_t{16} << 20;
+constexpr std::size_t kSlabUnit = std::size_t{2} << 20;  // of huge pages
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
 constexpr std::size_t kCacheLine = 64;
 
@@ -36,9 +36,9 @@ std::size_t Arena::page_bytes() noexcept {
 }
 
 /// One memfd, mapped for writing here: a page for the header, then memory that is cut into allocations.
-class Arena::Segment {
+class Arena::Slab {
  public:
-  Segment(std::uint32_t id, std::size_t bytes)
+  Slab(std::uint32_t id, std::size_t bytes)
       : id_(id), memory_(make_sealed_memfd("atoll-arena", bytes)), bytes_(bytes) {
     void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
     if (mapped == MAP_FAILED) {
@@ -47,15 +47,15 @@ class Arena::Segment {
     }
     base_ = static_cast<std::byte*>(mapped);
     ::madvise(mapped, bytes, MADV_HUGEPAGE);  // where the system allows it
-    new (base_) ArenaSegmentHeader;
+    new (base_) ArenaSlabHeader;
     free_[page_bytes()] = bytes - page_bytes();
   }
-  ~Segment() {
-    reinterpret_cast<ArenaSegmentHeader*>(base_)->is_retired.store(1, std::memory_order_release);
+  ~Slab() {
+    reinterpret_cast<ArenaSlabHeader*>(base_)->is_retired.store(1, std::memory_order_release);
     ::munmap(base_, bytes_);
   }
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
 
   std::uint32_t id() const noexcept { return id_; }
   const std::byte* base() const noexcept { return base_; }
@@ -159,18 +159,18 @@ Arena::Arena(std::size_t budget_bytes) : budget_bytes_(budget_bytes) {}
 Arena::~Arena() {
   // A forked child maps the same memory: neither that nor the header is its own.
   if (process_ == fork_depth()) return;
-  for (auto& [base, segment] : segments_) static_cast<void>(segment.release());
+  for (auto& [base, slab] : slabs_) static_cast<void>(slab.release());
 }
 
-Arena::Segment* Arena::add_segment(std::size_t bytes) {
-  const std::size_t whole_bytes = whole(std::max(bytes + page_bytes(), kMinSegment), kSegmentUnit);
+Arena::Slab* Arena::add_slab(std::size_t bytes) {
+  const std::size_t whole_bytes = whole(std::max(bytes + page_bytes(), kMinSlab), kSlabUnit);
   if (whole_bytes > budget_bytes_) return nullptr;
   if (mapped_bytes_ + whole_bytes > budget_bytes_) retire_unused(0);
   if (mapped_bytes_ + whole_bytes > budget_bytes_) return nullptr;
-  auto segment = std::make_unique<Segment>(next_id_, whole_bytes);
-  Segment* const added = segment.get();
+  auto slab = std::make_unique<Slab>(next_id_, whole_bytes);
+  Slab* const added = slab.get();
   by_id_[next_id_++] = added;
-  segments_.emplace(added->base(), std::move(segment));
+  slabs_.emplace(added->base(), std::move(slab));
   mapped_bytes_ += whole_bytes;
   return added;
 }
@@ -179,26 +179,26 @@ void* Arena::allocate(std::size_t bytes) {
   if (process_ != fork_depth() || bytes > budget_bytes_) return nullptr;
   const std::size_t wanted = footprint_of(bytes);
   const std::lock_guard lock(mutex_);
-  for (const auto& [base, segment] : segments_) {
-    if (void* const found = segment->allocate(wanted)) return found;
+  for (const auto& [base, slab] : slabs_) {
+    if (void* const found = slab->allocate(wanted)) return found;
   }
-  Segment* const added = add_segment(wanted);
+  Slab* const added = add_slab(wanted);
   return added == nullptr ? nullptr : added->allocate(wanted);
 }
 
 void Arena::free(void* data) noexcept {
   if (data == nullptr || process_ != fork_depth()) return;
   const std::lock_guard lock(mutex_);
-  const auto found = segment_with(data);
-  if (found == segments_.end()) return;
+  const auto found = slab_with(data);
+  if (found == slabs_.end()) return;
   found->second->free(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first));
   if (found->second->is_unused()) retire_unused(kKeptBytes);
 }
 
 void Arena::detach(void* data, std::size_t bytes, bool keep_content) {
   const std::lock_guard lock(mutex_);
-  const auto found = segment_with(data);
-  if (found == segments_.end()) return;
+  const auto found = slab_with(data);
+  if (found == slabs_.end()) return;
   found->second->detach(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first), bytes, keep_content);
 }
 
@@ -210,42 +210,42 @@ void Arena::trim() noexcept {
 
 void Arena::retire_unused(std::size_t kept_bytes) noexcept {
   std::size_t unused = 0;
-  for (const auto& [base, segment] : segments_) unused += segment->is_unused() ? segment->bytes() : 0;
-  for (auto at = segments_.begin(); at != segments_.end();) {
-    const std::unique_ptr<Segment>& segment = at->second;
-    if (!segment->is_unused() || (unused <= kept_bytes && !segment->is_detached())) {
+  for (const auto& [base, slab] : slabs_) unused += slab->is_unused() ? slab->bytes() : 0;
+  for (auto at = slabs_.begin(); at != slabs_.end();) {
+    const std::unique_ptr<Slab>& slab = at->second;
+    if (!slab->is_unused() || (unused <= kept_bytes && !slab->is_detached())) {
       ++at;
       continue;
     }
-    unused -= segment->bytes();
-    mapped_bytes_ -= segment->bytes();
-    by_id_.erase(segment->id());
-    at = segments_.erase(at);
+    unused -= slab->bytes();
+    mapped_bytes_ -= slab->bytes();
+    by_id_.erase(slab->id());
+    at = slabs_.erase(at);
   }
 }
 
-Arena::Segments::const_iterator Arena::segment_with(const void* data) const {
+Arena::Slabs::const_iterator Arena::slab_with(const void* data) const {
   const auto* const address = static_cast<const std::byte*>(data);
-  auto after = segments_.upper_bound(address);
-  if (after == segments_.begin()) return segments_.end();
+  auto after = slabs_.upper_bound(address);
+  if (after == slabs_.begin()) return slabs_.end();
   --after;
-  return address < after->first + after->second->bytes() ? after : segments_.end();
+  return address < after->first + after->second->bytes() ? after : slabs_.end();
 }
 
 std::optional<ArenaPlace> Arena::find(const void* data, std::size_t bytes) const {
   const std::shared_lock lock(mutex_);
-  const auto found = segment_with(data);
-  if (found == segments_.end()) return std::nullopt;
+  const auto found = slab_with(data);
+  if (found == slabs_.end()) return std::nullopt;
   const auto offset = static_cast<std::size_t>(static_cast<const std::byte*>(data) - found->first);
   if (!found->second->holds(offset, bytes)) return std::nullopt;
   return ArenaPlace{found->second->id(), offset};
 }
 
-Arena::SegmentMemory Arena::memory_of(std::uint32_t segment) const {
+Arena::SlabMemory Arena::memory_of(std::uint32_t slab) const {
   const std::shared_lock lock(mutex_);
-  const auto found = by_id_.find(segment);
+  const auto found = by_id_.find(slab);
   if (found == by_id_.end())
-    throw Error(ErrorKind::kInvalidArgument, "an arena has no segment " + std::to_string(segment));
+    throw Error(ErrorKind::kInvalidArgument, "an arena has no slab " + std::to_string(slab));
   return {duplicate(found->second->memory()), found->second->bytes()};
 }
 
@@ -257,7 +257,7 @@ std::size_t Arena::mapped_bytes() const {
 std::size_t Arena::allocated_bytes() const {
   const std::shared_lock lock(mutex_);
   std::size_t bytes = 0;
-  for (const auto& [base, segment] : segments_) bytes += segment->used_bytes();
+  for (const auto& [base, slab] : slabs_) bytes += slab->used_bytes();
   return bytes;
 }
 

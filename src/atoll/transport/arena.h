@@ -16,12 +16,12 @@ namespace atl::transport {
 
 /// The place of some bytes in a process's arena, by which a peer finds them in its own mapping.
 struct ArenaPlace {
-  std::uint32_t segment = 0;
-  std::uint64_t offset = 0;  ///< bytes from the segment's start
+  std::uint32_t slab = 0;
+  std::uint64_t offset = 0;  ///< bytes from the slab's start
 };
 
 /// Memory of this process that peers on the same host use where it lies, so that their copies are the only ones. It
-/// consists of segments, each a memfd that links pass to their peers; it ends with the last process that maps it. All
+/// consists of slabs, each a memfd that links pass to their peers; it ends with the last process that maps it. All
 /// functions are thread-safe. In a forked child the memory stays shared with the parent, allocate() fails, and free()
 /// does nothing.
 class Arena {
@@ -38,28 +38,28 @@ class Arena {
   /// Its content is arbitrary. Throws Error(kUnavailable) when the system has no memory, descriptor or mapping left.
   void* allocate(std::size_t bytes);
 
-  /// Frees what allocate() returned (nullptr: nothing). Segments without any allocation are kept for the next one, up
+  /// Frees what allocate() returned (nullptr: nothing). Slabs without any allocation are kept for the next one, up
   /// to a limit, and then returned to the system.
   void free(void* data) noexcept;
 
   /// Parts a range within one allocation from the peers: what they write there from now on is not seen, and neither the
-  /// range nor the rest of its segment is found again. `keep_content`: the range's whole pages are replaced by copies,
+  /// range nor the rest of its slab is found again. `keep_content`: the range's whole pages are replaced by copies,
   /// at the same address; otherwise its content is not used again, and remains the peers' too. For a range that a
   /// stopped peer may still write.
   void detach(void* data, std::size_t bytes, bool keep_content);
 
-  /// Returns all segments without an allocation to the system.
+  /// Returns all slabs without an allocation to the system.
   void trim() noexcept;
 
   /// Returns the place of memory that lies within one allocation of this arena, else nothing.
   std::optional<ArenaPlace> find(const void* data, std::size_t bytes) const;
 
-  /// Returns a new descriptor of the segment's memory and its size. Throws Error(kInvalidArgument) if there is none.
-  struct SegmentMemory {
+  /// Returns a new descriptor of the slab's memory and its size. Throws Error(kInvalidArgument) if there is none.
+  struct SlabMemory {
     Fd memory;
     std::uint64_t bytes = 0;
   };
-  SegmentMemory memory_of(std::uint32_t segment) const;
+  SlabMemory memory_of(std::uint32_t slab) const;
 
   /// Peers may be given whole pages to write; detach() replaces whole pages.
   static std::size_t page_bytes() noexcept;
@@ -69,24 +69,24 @@ class Arena {
   std::size_t allocated_bytes() const;  ///< of that, in use
 
  private:
-  class Segment;
-  using Segments = std::map<const std::byte*, std::unique_ptr<Segment>>;  // by the address of their memory
+  class Slab;
+  using Slabs = std::map<const std::byte*, std::unique_ptr<Slab>>;  // by the address of their memory
 
-  Segment* add_segment(std::size_t bytes);
+  Slab* add_slab(std::size_t bytes);
   void retire_unused(std::size_t kept_bytes) noexcept;
-  Segments::const_iterator segment_with(const void* data) const;
+  Slabs::const_iterator slab_with(const void* data) const;
 
   const std::size_t budget_bytes_;
   const std::uint32_t process_ = fork_depth();
   mutable std::shared_mutex mutex_;  // guards what follows
-  Segments segments_;
-  std::map<std::uint32_t, const Segment*> by_id_;
+  Slabs slabs_;
+  std::map<std::uint32_t, const Slab*> by_id_;
   std::uint32_t next_id_ = 1;
   std::size_t mapped_bytes_ = 0;
 };
 
-/// The first page of a segment's memory. Peers map it too; its owner writes it.
-struct ArenaSegmentHeader {
+/// The first page of a slab's memory. Peers map it too; its owner writes it.
+struct ArenaSlabHeader {
   std::atomic<std::uint32_t> is_retired{0};  ///< not used any more: a peer unmaps it, so that the memory is returned
 };
 

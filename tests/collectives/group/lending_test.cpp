@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <latch>
+#include <vector>
 
 #include "atoll/collectives/peer_ports.h"
 #include "tests/collectives/group/calls.h"
@@ -125,6 +126,30 @@ TEST(LendingGroup, APeerThatIsStoppedWhileItWritesChangesNothing) {
     channel.end_write();
     written.count_down();
   });
+}
+
+// Rank 1 is played by the test, which claims that bytes are in rank 0's memory although rank 0 has lent none.
+TEST(LendingGroup, AFrameWithoutItsPayloadIsAProtocolError) {
+  for (const Port port : {Port::kUp, Port::kDown}) {
+    Ranks ranks(with_arenas("AA"));
+    ranks.run_ok([](Group& group) { group.barrier(); });
+    ranks.run_ok([&](Group& group) {
+      if (group.rank() == 0) {
+        std::vector<float> data(kCount, 1.0f);
+        EXPECT_EQ(error_of([&] { group.run(all_reduce(data)); }).kind(), ErrorKind::kProtocol);
+        return;
+      }
+      transport::Endpoint& endpoint = ranks.context(1)->endpoint();
+      PeerPorts ports(endpoint, group.id(), {ranks.context(0)->endpoint().address(), endpoint.address()}, 1);
+      transport::Channel& up = ports.open(0, Port::kUp);
+      const transport::Frame* frame = nullptr;
+      wait_on_bell(endpoint, transport::Bell::kCollective, "a contribution", [&] { return (frame = up.front()); });
+      transport::FrameHeader header = frame->header;
+      header.where = transport::Payload::kThere;
+      if (port == Port::kUp) header.offset = 0;  // of the first chunk, which rank 0 owns
+      EXPECT_TRUE(ports.open(0, port).try_lend(header, std::vector<std::byte>(header.payload_bytes), {}));
+    });
+  }
 }
 
 // Proves C-5.

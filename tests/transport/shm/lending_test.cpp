@@ -35,8 +35,8 @@ struct LendingRing {
     pass();
   }
   void pass() {
-    const auto [segment, bytes] = arena.memory_of(place.segment);
-    lender.add(place.segment, segment, bytes);
+    const auto [slab, bytes] = arena.memory_of(place.slab);
+    lender.add(place.slab, slab, bytes);
   }
 
   Arena arena{kBudget};
@@ -172,7 +172,7 @@ TEST(Lending, AResultThatIsThereNeedsNoMemory) {
   EXPECT_EQ(ring.reader.front(), nullptr);
 }
 
-TEST(Lending, AFrameWaitsForItsSegment) {
+TEST(Lending, AFrameWaitsForItsSlab) {
   LendingRing ring;
   void* const other = ring.arena.allocate(std::size_t{20} << 20);
   ring.place = ring.arena.find(other, kBytes).value();
@@ -184,9 +184,9 @@ TEST(Lending, AFrameWaitsForItsSegment) {
 }
 
 // A refused operation's frame must not keep later ones from being seen.
-TEST(Lending, ARevokedFrameNeedsNoSegment) {
+TEST(Lending, ARevokedFrameNeedsNoSlab) {
   LendingRing ring;
-  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes), {ring.place.segment + 1, 0}));
+  ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes), {ring.place.slab + 1, 0}));
   ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 1), ring.place));
   EXPECT_EQ(ring.reader.front(), nullptr);
   ring.writer.revoke();
@@ -201,7 +201,7 @@ TEST(Lending, ARevokedFrameNeedsNoSegment) {
 TEST(Lending, WhatCannotBeReadIsAProtocolError) {
   const auto kind_for = [](const ArenaPlace& place, std::size_t bytes) {
     LendingRing ring;
-    EXPECT_TRUE(ring.writer.try_lend(header_of(bytes), {ring.place.segment, place.offset}));
+    EXPECT_TRUE(ring.writer.try_lend(header_of(bytes), {ring.place.slab, place.offset}));
     return test::error_of([&] { ring.reader.front(); }).kind();
   };
   EXPECT_EQ(kind_for({0, std::uint64_t{1} << 40}, kBytes), ErrorKind::kProtocol);
@@ -219,7 +219,7 @@ TEST(Lending, WhatCannotBeReadIsAProtocolError) {
   EXPECT_EQ(test::error_of([&] { without_arena.front(); }).kind(), ErrorKind::kProtocol);
 }
 
-TEST(Lending, ASegmentIsCheckedBeforeItIsMapped) {
+TEST(Lending, ASlabIsCheckedBeforeItIsMapped) {
   LendingRing ring;
   EXPECT_EQ(test::error_of([&] { ring.pass(); }).kind(), ErrorKind::kProtocol);  // twice
   const Fd small = make_sealed_memfd("small", 4096);
@@ -244,7 +244,7 @@ EndpointOptions with_arena(int index) {
 class LendingLinks : public testing::TestWithParam<test::PeerMode> {};
 
 // Proves T-11.
-TEST_P(LendingLinks, PassEachSegmentOnceAndForgetRetiredOnes) {
+TEST_P(LendingLinks, PassEachSlabOnceAndForgetRetiredOnes) {
   constexpr std::uint64_t kRounds = 50;
   const auto lend = [](test::Peer& peer) {
     Arena& arena = *peer.endpoint.options().arena;
@@ -276,7 +276,7 @@ TEST_P(LendingLinks, PassEachSegmentOnceAndForgetRetiredOnes) {
       channel.pop();
     }
     peer.meeting.meet();
-    wait_until("the retired segment to be unmapped", [] { return mappings_of_arenas() == 0; });
+    wait_until("the retired slab to be unmapped", [] { return mappings_of_arenas() == 0; });
     peer.meeting.meet();
   };
   test::run_peers(GetParam(), {with_arena(0), with_arena(1)}, lend, read);

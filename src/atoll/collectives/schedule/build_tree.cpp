@@ -186,7 +186,9 @@ Mark TreeBuilder::fold_up(const Chunk& chunk) {
   for (std::size_t level = up_.end; level-- > up_.top;) ready = fold_node(level, chunk, partial, ready);
   if (up_.top == up_.end && up_.end < up_.path.size()) {
     const int to = up_.tree.rank_at(up_.leads[up_.end - 1]);
-    writer_.send(writer_.lane(LaneRole::kFold, up_.path[up_.end]), Flow::kUp, to, partial, message(chunk));
+    const Mark sent =
+        writer_.send(writer_.lane(LaneRole::kFold, up_.path[up_.end]), Flow::kUp, to, partial, message(chunk));
+    if (shape_.operation == Operation::kAllReduce) writer_.for_result(sent);
   } else if (up_.top == up_.path.size()) {
     const int to = up_.tree.rank_at(up_.leads.back());
     const Mark sent = writer_.send(writer_.lane(LaneRole::kContribute, to), Flow::kUp, to, partial, message(chunk));

@@ -237,6 +237,10 @@ const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
                                           std::to_string(step.range.bytes) + " at " + std::to_string(step.position) +
                                           "; the ranks built different schedules, please report this");
   }
+  if (header.where == transport::Payload::kThere && !(step.kind == StepKind::kReceive && has_lent_for_result_)) {
+    throw Error(ErrorKind::kProtocol, describe(mine, step.count) + ": rank " + std::to_string(peer) +
+                                          " sent a frame without its payload, for which this rank has lent no memory");
+  }
   if (check_data_) check_last_result(peer, header.tag);
   return channel(peer, step.flow).is_intact() ? frame : nullptr;  // if not, the reason is on its way
 }

@@ -129,6 +129,7 @@ class Executor {
   std::vector<bool> results_wait_;                                 // by peer: a result is waiting for credit
   std::vector<std::optional<transport::ArenaPlace>> lendable_[2];  // input and output: segments in the arena
   bool has_lent_ = false;                                          // in the current operation
+  bool has_lent_for_result_ = false;                               // likewise
   std::vector<std::byte*> results_;                                // in peers' memory, of the current step
   std::vector<std::uint64_t> written_;  // by peer: 1 + position of the last result written there; 0: none
   std::vector<LaneState> lanes_;

@@ -11,7 +11,7 @@
 namespace atl::collectives {
 
 void Executor::find_lendable(const Run& run) {
-  has_lent_ = false;
+  has_lent_ = has_lent_for_result_ = false;
   for (auto& places : lendable_) places.clear();
   const auto& arena = ports_.endpoint().options().arena;
   if (!arena || !run.schedule.lends) return;
@@ -49,8 +49,9 @@ bool Executor::try_pass(const Run& run, const Step& step, transport::FrameHeader
   const transport::ArenaPlace* const place = step.lends && to.can_lend() ? lendable(step.range) : nullptr;
   if (place == nullptr) return to.try_send(header, payload);
   header.where = is_for_result(run, step) ? transport::Payload::kForResult : transport::Payload::kLent;
-  if (!to.try_lend(header, payload, {place->segment, place->offset + step.range.offset})) return false;
+  if (!to.try_lend(header, payload, {place->slab, place->offset + step.range.offset})) return false;
   has_lent_ = true;
+  has_lent_for_result_ = has_lent_for_result_ || header.where == transport::Payload::kForResult;
   split_.bytes_lent += payload.size();
   return true;
 }

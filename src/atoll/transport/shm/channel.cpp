@@ -21,9 +21,9 @@ bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
 
 bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
   if (!may_send(header, payload)) return false;
-  if (header.where != Payload::kThere && passed_segment_ != place.segment) {
-    link_.pass_segment(place.segment);
-    passed_segment_ = place.segment;
+  if (header.where != Payload::kThere && passed_slab_ != place.slab) {
+    link_.pass_slab(place.slab);
+    passed_slab_ = place.slab;
   }
   if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
   ring_peer();

@@ -45,7 +45,7 @@ class ShmChannel final : public ChannelBase {
   void ring_peer() noexcept;
 
   ShmLink& link_;
-  std::uint32_t passed_segment_ = 0;  // of the arena, to the peer, before the last lent frame; 0: none
+  std::uint32_t passed_slab_ = 0;  // of the arena, to the peer, before the last lent frame; 0: none
   std::unique_ptr<RingWriter> writer_;
   std::unique_ptr<RingReader> reader_owner_;
   std::atomic<RingReader*> reader_{nullptr};

@@ -86,11 +86,11 @@ void ShmLink::open(const ChannelId& id) {
   stream_.queue(shm::MessageType::kOpen, bytes_of(open), std::move(memory));
 }
 
-void ShmLink::pass_segment(std::uint32_t segment) {
+void ShmLink::pass_slab(std::uint32_t slab) {
   const std::lock_guard lock(mutex_);
-  if (said_bye_ || stream_.descriptor() < 0 || !passed_segments_.insert(segment).second) return;
-  Arena::SegmentMemory passed = options().arena->memory_of(segment);
-  stream_.queue(shm::MessageType::kSegment, bytes_of(shm::Segment{segment, passed.bytes}), std::move(passed.memory));
+  if (said_bye_ || stream_.descriptor() < 0 || !passed_slabs_.insert(slab).second) return;
+  Arena::SlabMemory passed = options().arena->memory_of(slab);
+  stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
   flush();
 }
 
@@ -171,7 +171,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
   switch (message.type) {
     case shm::MessageType::kHello: handle_hello_on_loop(message); break;
     case shm::MessageType::kOpen: handle_open_on_loop(message); break;
-    case shm::MessageType::kSegment: handle_segment_on_loop(message); break;
+    case shm::MessageType::kSlab: handle_slab_on_loop(message); break;
     case shm::MessageType::kControl: observer().on_control(*this, message.body); break;
     case shm::MessageType::kBye: fail_on_loop(lost("closed its endpoint in good order"), true); break;
   }
@@ -208,9 +208,9 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
   doorbell().ring_all();
 }
 
-void ShmLink::handle_segment_on_loop(const shm::Message& message) {
-  const shm::Segment segment = shm::decode_segment(message);
-  peer_arena_.add(segment.id, stream_.take_memory(), segment.bytes);
+void ShmLink::handle_slab_on_loop(const shm::Message& message) {
+  const shm::Slab slab = shm::decode_slab(message);
+  peer_arena_.add(slab.id, stream_.take_memory(), slab.bytes);
   doorbell().ring_all();
 }
 

@@ -36,8 +36,8 @@ class ShmLink final : public LinkBase {
   void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
   bool has_arena() const noexcept { return options().arena != nullptr; }
 
-  /// Passes a segment of this process's arena to the peer, once. Any thread. Throws Error(kUnavailable).
-  void pass_segment(std::uint32_t segment);
+  /// Passes a slab of this process's arena to the peer, once. Any thread. Throws Error(kUnavailable).
+  void pass_slab(std::uint32_t slab);
 
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
@@ -52,7 +52,7 @@ class ShmLink final : public LinkBase {
   void handle_on_loop(const shm::Message& message);
   void handle_hello_on_loop(const shm::Message& message);
   void handle_open_on_loop(const shm::Message& message);
-  void handle_segment_on_loop(const shm::Message& message);
+  void handle_slab_on_loop(const shm::Message& message);
   void flush_later_on_loop();
 
   ShmChannel& find_or_make(const ChannelId& id);
@@ -75,7 +75,7 @@ class ShmLink final : public LinkBase {
   bool attached_ = false;
   bool said_bye_ = false;
   RemoteDoorbell peer_doorbell_;
-  std::set<std::uint32_t> passed_segments_;
+  std::set<std::uint32_t> passed_slabs_;
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
   std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
   std::size_t unclaimed_ = 0;       // channels that only the peer has opened

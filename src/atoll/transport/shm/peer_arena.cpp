@@ -12,7 +12,7 @@
 namespace atl::transport {
 namespace {
 
-constexpr std::size_t kMaxSegments = 16384;
+constexpr std::size_t kMaxSlabs = 16384;
 
 struct Unmap {
   std::size_t bytes;
@@ -24,13 +24,13 @@ struct Unmap {
 
 }  // namespace
 
-void PeerArena::add(std::uint32_t segment, const Fd& memory, std::uint64_t bytes) {
+void PeerArena::add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes) {
   check_sealed_memfd(memory, bytes);
-  if (bytes < sizeof(ArenaSegmentHeader)) throw Error(ErrorKind::kProtocol, "an arena's segment without a header");
+  if (bytes < sizeof(ArenaSlabHeader)) throw Error(ErrorKind::kProtocol, "an arena's slab without a header");
   const std::lock_guard lock(mutex_);
-  if (segments_.size() >= kMaxSegments || segments_.contains(segment)) {
-    throw Error(ErrorKind::kProtocol, "segment " + std::to_string(segment) + " of the peer's arena came twice, or is " +
-                                          "one of more than " + std::to_string(kMaxSegments));
+  if (slabs_.size() >= kMaxSlabs || slabs_.contains(slab)) {
+    throw Error(ErrorKind::kProtocol, "slab " + std::to_string(slab) + " of the peer's arena came twice, or is " +
+                                          "one of more than " + std::to_string(kMaxSlabs));
   }
   void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
   if (mapped == MAP_FAILED) {
@@ -39,25 +39,25 @@ void PeerArena::add(std::uint32_t segment, const Fd& memory, std::uint64_t bytes
   }
   ::madvise(mapped, bytes, MADV_DONTFORK);
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
-  segments_[segment] = {Mapping(static_cast<std::byte*>(mapped), Unmap{bytes}), bytes};
+  slabs_[slab] = {Mapping(static_cast<std::byte*>(mapped), Unmap{bytes}), bytes};
 }
 
 PeerArena::Mapping PeerArena::find(const ArenaPlace& place, std::uint64_t bytes) const {
   const std::lock_guard lock(mutex_);
-  const auto found = segments_.find(place.segment);
-  if (found == segments_.end()) return nullptr;
-  const Segment& segment = found->second;
-  if (bytes > segment.bytes || place.offset > segment.bytes - bytes) {
+  const auto found = slabs_.find(place.slab);
+  if (found == slabs_.end()) return nullptr;
+  const Slab& slab = found->second;
+  if (bytes > slab.bytes || place.offset > slab.bytes - bytes) {
     throw Error(ErrorKind::kProtocol,
                 std::to_string(bytes) + " bytes at " + std::to_string(place.offset) + " are outside the peer's arena");
   }
-  return {segment.base, segment.base.get() + place.offset};
+  return {slab.base, slab.base.get() + place.offset};
 }
 
 void PeerArena::drop_retired() noexcept {
   const std::lock_guard lock(mutex_);
-  std::erase_if(segments_, [](const auto& entry) {
-    const auto* const header = reinterpret_cast<const ArenaSegmentHeader*>(entry.second.base.get());
+  std::erase_if(slabs_, [](const auto& entry) {
+    const auto* const header = reinterpret_cast<const ArenaSlabHeader*>(entry.second.base.get());
     return header->is_retired.load(std::memory_order_acquire) != 0;
   });
 }

@@ -18,25 +18,25 @@ class PeerArena {
   /// Keeps the bytes that find() returned mapped.
   using Mapping = std::shared_ptr<std::byte>;
 
-  /// Maps a segment. Throws Error(kProtocol) if it is not sealed memory of that size, is known already, or is one too
+  /// Maps a slab. Throws Error(kProtocol) if it is not sealed memory of that size, is known already, or is one too
   /// many; Error(kUnavailable).
-  void add(std::uint32_t segment, const Fd& memory, std::uint64_t bytes);
+  void add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes);
 
-  /// Returns the mapped bytes at `place`, or nullptr if the segment has not arrived yet, or has been retired. Throws
-  /// Error(kProtocol) for a range outside the segment.
+  /// Returns the mapped bytes at `place`, or nullptr if the slab has not arrived yet, or has been retired. Throws
+  /// Error(kProtocol) for a range outside the slab.
   Mapping find(const ArenaPlace& place, std::uint64_t bytes) const;
 
-  /// Unmaps the segments that the peer does not use any more, once nobody reads them.
+  /// Unmaps the slabs that the peer does not use any more, once nobody reads them.
   void drop_retired() noexcept;
 
  private:
-  struct Segment {
+  struct Slab {
     Mapping base;
     std::uint64_t bytes = 0;
   };
 
   mutable std::mutex mutex_;
-  std::map<std::uint32_t, Segment> segments_;
+  std::map<std::uint32_t, Slab> slabs_;
 };
 
 }  // namespace atl::transport

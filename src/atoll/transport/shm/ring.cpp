@@ -110,7 +110,7 @@ const Frame* RingReader::look() {
   return &frame_;
 }
 
-// Returns false while the segment that holds the payload is still on its way. One that has been retired is missing too,
+// Returns false while the slab that holds the payload is still on its way. One that has been retired is missing too,
 // but not before the writer has revoked the frame.
 bool RingReader::find_lent(Frame& frame) {
   if (lender_ == nullptr) throw Error(ErrorKind::kProtocol, "shared-memory ring: the peer lends without an arena");

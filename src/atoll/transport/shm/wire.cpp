@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 4 * (sizeof(MessageHeader) + kMaxControlBytes);
 
-bool is_known(MessageType type) { return type >= MessageType::kHello && type <= MessageType::kSegment; }
+bool is_known(MessageType type) { return type >= MessageType::kHello && type <= MessageType::kSlab; }
 
 template <typename Body>
 Body decode(const Message& message) {
@@ -39,7 +39,7 @@ std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body)
 Hello decode_hello(const Message& message) { return decode<Hello>(message); }
 
 Open decode_open(const Message& message) { return decode<Open>(message); }
-Segment decode_segment(const Message& message) { return decode<Segment>(message); }
+Slab decode_slab(const Message& message) { return decode<Slab>(message); }
 
 MessageParser::MessageParser() : buffer_(kBufferBytes) {}
 

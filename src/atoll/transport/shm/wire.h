@@ -17,7 +17,7 @@ enum class MessageType : std::uint8_t {
   kOpen = 2,     ///< a channel's ring towards the receiver; carries its memory
   kControl = 3,  ///< Link::send_control
   kBye = 4,      ///< the sender closes in good order
-  kSegment = 5,  ///< a segment of the sender's arena; carries its memory
+  kSlab = 5,  ///< a slab of the sender's arena; carries its memory
 };
 
 struct MessageHeader {
@@ -41,7 +41,7 @@ struct Open {
   std::uint64_t window_bytes = 0;
 };
 
-struct Segment {
+struct Slab {
   std::uint64_t id = 0;
   std::uint64_t bytes = 0;
 };
@@ -57,7 +57,7 @@ std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body)
 /// Reads the body of a message, without checking its values. Throws Error(kProtocol) when its size is wrong.
 Hello decode_hello(const Message& message);
 Open decode_open(const Message& message);
-Segment decode_segment(const Message& message);
+Slab decode_slab(const Message& message);
 
 /// Cuts received bytes into messages; holds at most one incomplete message. Throws Error(kProtocol) on anything else.
 class MessageParser {

@@ -27,6 +27,7 @@ const Frame* TcpChannel::look() {
   const std::uint64_t popped = popped_.load(std::memory_order_relaxed);
   if (received_.load(std::memory_order_acquire) == popped) return nullptr;
   read_frame(ring_.at(popped), frame_);
+  frame_.header.where = Payload::kHere;  // nothing is lent over TCP
   has_frame_ = true;
   return &frame_;
 }

@@ -89,6 +89,7 @@ const Frame* ReceiveRing::look() {
   const std::uint64_t ahead = received() - popped;
   if (ahead == 0) return nullptr;
   read_frame(ring_.at(popped), frame_);
+  frame_.header.where = Payload::kHere;  // nothing is lent over UCX
   const std::size_t payload = frame_.payload.size();
   if (payload > max_payload_of(ring_.data_bytes()) || footprint(payload) > ahead)
     tcp::bad_message("a frame changed after it had arrived");
