@@ -10,7 +10,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ CALLS = 100_000
 WARM_UP = 8000  # on each layout in addition, until caches are full
 SMALL = (1, 2, 61, 1009)
 WHOLE = (0, 1)  # of these groups
+LENDERS = ((), (0,), (1,), (0, 1))  # even and odd ranks
 SAMPLES = 40  # measurements of a process, over its whole run
 MANY_LARGE, FEW_LARGE = 0.2, 0.02  # of the calls while warming up, so that every page of the rings is touched; and then
 MAX_GROWTH = 0.01
@@ -82,7 +83,7 @@ class Caller:
     def __init__(self, me: Me, seed: int, small: bool) -> None:
         import atoll
 
-        self.small, self.large = small, MANY_LARGE
+        self.small, self.large, self.rank = small, MANY_LARGE, me.rank
         self.rng, self.device = random.Random(seed), str(atoll.device())
         self.made = [dist.new_group(list(ranks), timeout=timedelta(seconds=60)) for ranks in GROUPS]
         self.sides = {
@@ -93,7 +94,9 @@ class Caller:
         self.pending: list[tuple[Prepared, Works]] = []
 
     def problem(self, device: str) -> Problem:
-        return random_problem(self.rng, device, SMALL if self.small else COUNTS[1:])
+        problem = random_problem(self.rng, device, SMALL if self.small else COUNTS[1:])
+        lenders = self.rng.choice(LENDERS)  # on all ranks; the buffers of some of them are in their arenas
+        return replace(problem, arena=device == "cpu" and self.rank % 2 in lenders)
 
     def count(self) -> int:
         if self.small:
