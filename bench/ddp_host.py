@@ -20,7 +20,10 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def _measure(settings: Settings, count: int, layers: int, width: int) -> dict[str, Any]:
     ordinary = Place(environment=(("DDP_DISABLE_COMM_MEM", "1"),))
-    with TorchRanks([Place()] * count, ["atoll"]) as lending, TorchRanks([ordinary] * count, ["atoll", "gloo"]) as others:
+    with (
+        TorchRanks([Place()] * count, ["atoll"]) as lending,
+        TorchRanks([ordinary] * count, ["atoll", "gloo"]) as others,
+    ):
         contenders = {ARENA: (lending, "atoll"), PRIVATE: (others, "atoll"), GLOO: (others, "gloo")}
         for ranks in (lending, others):
             ranks.ask("ddp_model", layers=layers, width=width)
@@ -34,7 +37,10 @@ def _measure(settings: Settings, count: int, layers: int, width: int) -> dict[st
         name: {
             "step_s": spread([sample["together_s"] for sample in of_one]),
             "of_other": spread(
-                [other["together_s"] / sample["together_s"] for other, sample in zip(of_one, samples[ARENA], strict=True)]
+                [
+                    other["together_s"] / sample["together_s"]
+                    for other, sample in zip(of_one, samples[ARENA], strict=True)
+                ]
             ),
             "exposed_s": spread([sample["together_s"] - sample["alone_s"] for sample in of_one]),
         }

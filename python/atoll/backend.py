@@ -100,8 +100,8 @@ def _create(settings: Any, options: Any) -> _C.Backend:
     )
     if not ranks:
         members.publish(settings.store, backend)
-    if backend.supports_tensor_alloc(torch.device("cpu")):
-        give_to_ddp()
+        if backend.supports_tensor_alloc(torch.device("cpu")):
+            give_to_ddp()
     return backend
 
 

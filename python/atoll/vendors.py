@@ -44,10 +44,11 @@ class Vendor:
     """Whether the library only connects ranks on one host."""
     reductions: frozenset[str] = frozenset({"sum", "product", "min", "max"})
     """The reductions that it computes correctly for each supported type. "avg" only if every operation can average."""
-    host_registrar: Callable[[], tuple[int, int] | None] = lambda: None
+    host_registrar: Callable[[], tuple[int, int, int] | None] = lambda: None
     """Returns the addresses of the C functions of the device's runtime that let its devices copy from and to host
-    memory at full rate, and undo it: `int add(void *, size_t, unsigned)` and `int remove(void *)`, 0 for success. With
-    them, ranks of one host read each other's staging memory where it lies. None: pinned memory is used."""
+    memory at full rate, and undo it: `int add(void *, size_t, unsigned)` and `int remove(void *)`, 0 for success, and
+    `int last_error(void)`, called after a failure so that the runtime forgets it (0: there is none). With them, ranks
+    of one host use each other's staging memory where it lies. None: pinned memory is used."""
     present: Callable[[], bool] = lambda: True
     """Returns whether this PyTorch is this vendor's build, if two vendors share a device type."""
 
@@ -95,7 +96,7 @@ _on_demand = [
 ]
 
 
-def host_registrar(device: str) -> tuple[int, int] | None:
+def host_registrar(device: str) -> tuple[int, int, int] | None:
     """Returns Vendor.host_registrar's functions for a type of device."""
     rows = (row for row in vendors() if row.device == device and row.present())
     return next((functions for row in rows if (functions := row.host_registrar()) is not None), None)

@@ -24,7 +24,8 @@ const atl::transport::PeerArena& lender() {
 
 }  // namespace
 
-// Bytes that a peer may write into the ring that this side reads: 8 bytes of head, then the data from its start.
+// Bytes that a peer may write into the ring that this side reads: 8 bytes of head, then the data from its start. The
+// upper half of the head is what it says is revoked.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace atl::transport;
   if (size < 8) return 0;
@@ -35,13 +36,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::uint64_t head = 0;
   std::memcpy(&head, data, 8);
   std::memcpy(view.data(), data + 8, std::min(size - 8, kMinWindowBytes));
-  reinterpret_cast<RingControl*>(view.control())->head.store(head);
+  reinterpret_cast<RingControl*>(view.control())->head.store(head & 0xffffffff);
+  reinterpret_cast<RingControl*>(view.control())->revoked.store(head >> 32);
   unsigned sum = 0;
   try {
     std::size_t frames = 0;
     while (const Frame* const frame = reader.front()) {
       if (reader.is_intact()) {
-        for (const std::byte byte : frame->payload) sum += static_cast<unsigned>(byte);
+        for (std::size_t i = 0; i < frame->payload.size(); ++i) sum += static_cast<unsigned>(frame->payload[i]);
+        const bool is_here = frame->payload.size() == frame->header.payload_bytes;
+        if (!is_here && frame->header.where != Payload::kThere) std::abort();
       }
       if (std::byte* const result = reader.begin_write()) {
         std::fill(result, result + frame->payload.size(), std::byte{1});

@@ -166,6 +166,26 @@ def test_ddp_has_its_buckets_there(ranks: Ranks) -> None:
     ranks.run(check_ddp)
 
 
+def check_complex_ddp(rank: int) -> None:
+    layer = nn.Linear(300, 300, dtype=torch.complex64)
+    wrapped = DistributedDataParallel(layer)
+    for _ in range(3):
+        wrapped.zero_grad()
+        wrapped(torch.ones(2, 300, dtype=torch.complex64) * (rank + 1)).abs().sum().backward()
+    assert layer.weight.grad is not None
+    total = layer.weight.grad.clone()
+    dist.broadcast(total, 0)
+    assert torch.equal(total, layer.weight.grad)
+
+
+def test_ddp_with_complex_parameters_has_ordinary_buckets() -> None:
+    started = Ranks(2)
+    try:
+        started.run(check_complex_ddp)
+    finally:
+        started.stop()
+
+
 def check_fsdp(rank: int) -> None:
     sharded = fully_shard(model())
     sharded.set_allocate_memory_from_process_group_for_comm(True)
@@ -191,6 +211,12 @@ def check_staging(rank: int, is_lent: bool) -> None:
         expected = numbers(0, 3_000_001, torch.float32) + numbers(1, 3_000_001, torch.float32)
         assert torch.equal(tensor.cpu(), expected)
     assert (lent() > before) == is_lent
+    used = arena.memory()
+    group = dist.new_group(backend="atoll")
+    dist.all_reduce(tensor, group=group)
+    dist.destroy_process_group(group)
+    gc.collect()
+    assert arena.memory()["allocated"] == used["allocated"]
 
 
 @pytest.mark.parametrize("budget", ["", "0"])
@@ -254,18 +280,19 @@ for tensor in tensors:
 """
 
 
-@pytest.mark.parametrize("budget", ["0", "30"])
-def test_ordinary_memory_is_used_beyond_the_budget(budget: str) -> None:
+@pytest.mark.parametrize(("budget", "warnings_given"), [("0", 0), ("30", 1)])
+def test_ordinary_memory_is_used_beyond_the_budget(budget: str, warnings_given: int) -> None:
     (done,) = run_script(WITHOUT_BUDGET, 1, {"ATOLL_ARENA": budget})
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("the arena has no memory for 20000000 bytes") == 1
-    assert "ATOLL_ARENA" in done.stderr
+    assert done.stderr.count("the arena has no memory for 20000000 bytes") == warnings_given
+    assert done.stderr.count("ATOLL_ARENA") == warnings_given
 
 
-def test_an_invalid_budget_is_an_error() -> None:
-    (done,) = run_script("import atoll; atoll.empty(4)", 1, {"ATOLL_ARENA": "much"})
+@pytest.mark.parametrize("budget", ["much", "-1", "15"])
+def test_an_invalid_budget_is_an_error(budget: str) -> None:
+    (done,) = run_script("import atoll; atoll.empty(4)", 1, {"ATOLL_ARENA": budget})
     assert done.returncode != 0
-    assert 'ATOLL_ARENA="much"' in done.stderr
+    assert f'ATOLL_ARENA="{budget}": expected a whole number of mebibytes from 16 on, or 0' in done.stderr
 
 
 def check_own_choice(rank: int) -> None:

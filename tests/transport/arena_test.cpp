@@ -44,7 +44,8 @@ TEST(Arena, AllocationsNeverOverlap) {
     const std::size_t bytes = random() % 3 == 0 ? random() % (2 * kMiB) : random() % 5000;
     Allocation made{static_cast<std::byte*>(arena.allocate(bytes)), bytes, static_cast<std::byte>(step)};
     ASSERT_NE(made.data, nullptr);
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made.data) % (bytes >= 4096 ? 4096 : 64), 0U);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(made.data) % (bytes >= Arena::page_bytes() ? Arena::page_bytes() : 64),
+              0U);
     std::memset(made.data, std::to_integer<int>(made.mark), bytes);
     live.push_back(made);
   }
@@ -134,18 +135,19 @@ TEST(Arena, APeerFindsASlabsMemoryAndItsEnd) {
 
 // Proves T-11.
 TEST(Arena, WhatIsDetachedIsNoLongerThePeers) {
-  constexpr std::size_t kBytes = 5 * 4096 + 100;
+  const std::size_t page = Arena::page_bytes();
+  const std::size_t bytes = 5 * page + 100;
   Arena arena(64 * kMiB);
-  auto* const data = static_cast<std::byte*>(arena.allocate(kBytes));
+  auto* const data = static_cast<std::byte*>(arena.allocate(bytes));
   auto* const other = static_cast<std::byte*>(arena.allocate(100));
-  std::memset(data, 7, kBytes);
-  const ArenaPlace place = arena.find(data, kBytes).value();
+  std::memset(data, 7, bytes);
+  const ArenaPlace place = arena.find(data, bytes).value();
   const PeerView view(arena, place.slab);
-  arena.detach(data + 4096, 2 * 4096, /*keep_content=*/true);
-  for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(data[i], std::byte{7}) << i;
-  std::memset(view.at(place.offset), 9, kBytes);
-  for (std::size_t i = 0; i < kBytes; ++i)
-    ASSERT_EQ(data[i], i / 4096 == 1 || i / 4096 == 2 ? std::byte{7} : std::byte{9}) << i;
+  arena.detach(data + page, 2 * page, /*keep_content=*/true);
+  for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(data[i], std::byte{7}) << i;
+  std::memset(view.at(place.offset), 9, bytes);
+  for (std::size_t i = 0; i < bytes; ++i)
+    ASSERT_EQ(data[i], i / page == 1 || i / page == 2 ? std::byte{7} : std::byte{9}) << i;
   EXPECT_FALSE(arena.find(data, 8));
   EXPECT_FALSE(arena.find(other, 8));
   auto* const next = static_cast<std::byte*>(arena.allocate(100));

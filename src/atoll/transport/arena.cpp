@@ -18,6 +18,7 @@ namespace atl::transport {
 namespace {
 
 constexpr std::size_t kMinSlab = std::size_t{16} << 20;
+constexpr std::size_t kMaxUsualSlab = std::size_t{1} << 30;
 constexpr std::size_t kSlabUnit = std::size_t{2} << 20;  // of huge pages
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
 constexpr std::size_t kCacheLine = 64;
@@ -38,8 +39,7 @@ std::size_t Arena::page_bytes() noexcept {
 /// One memfd, mapped for writing here: a page for the header, then memory that is cut into allocations.
 class Arena::Slab {
  public:
-  Slab(std::uint32_t id, std::size_t bytes)
-      : id_(id), memory_(make_sealed_memfd("atoll-arena", bytes)), bytes_(bytes) {
+  Slab(std::uint32_t id, std::size_t bytes) : id_(id), memory_(make_sealed_memfd("atoll-arena", bytes)), bytes_(bytes) {
     void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
     if (mapped == MAP_FAILED) {
       throw Error(ErrorKind::kUnavailable,
@@ -76,19 +76,21 @@ class Arena::Slab {
     const auto [begin, length] = *best;
     const std::size_t at = aligned(begin, bytes);
     used_[at] = bytes;
-    used_bytes_ += bytes;
-    free_.erase(best);
-    if (at > begin) free_[begin] = at - begin;
     if (at + bytes < begin + length) free_[at + bytes] = begin + length - at - bytes;
+    used_bytes_ += bytes;
+    if (at > begin) {
+      best->second = at - begin;
+    } else {
+      free_.erase(best);
+    }
     return base_ + at;
   }
 
   void free(std::size_t offset) noexcept {
-    const auto found = used_.find(offset);
-    if (found == used_.end()) return;
-    std::size_t bytes = found->second;
+    auto freed = used_.extract(offset);  // kept for free_, because this may not allocate
+    if (freed.empty()) return;
+    std::size_t& bytes = freed.mapped();
     used_bytes_ -= bytes;
-    used_.erase(found);
     if (is_detached_) return;  // never used again
     auto next = free_.lower_bound(offset);
     if (next != free_.end() && next->first == offset + bytes) {
@@ -102,7 +104,7 @@ class Arena::Slab {
         return;
       }
     }
-    free_.emplace_hint(next, offset, bytes);
+    free_.insert(std::move(freed));
   }
 
   void detach(std::size_t offset, std::size_t bytes, bool keep_content) {
@@ -163,14 +165,17 @@ Arena::~Arena() {
 }
 
 Arena::Slab* Arena::add_slab(std::size_t bytes) {
-  const std::size_t whole_bytes = whole(std::max(bytes + page_bytes(), kMinSlab), kSlabUnit);
-  if (whole_bytes > budget_bytes_) return nullptr;
-  if (mapped_bytes_ + whole_bytes > budget_bytes_) retire_unused(0);
+  // Each slab holds a descriptor, so a larger arena has larger ones.
+  const std::size_t usual = std::clamp(mapped_bytes_ / 4, kMinSlab, kMaxUsualSlab);
+  const std::size_t needed = whole(bytes + page_bytes(), kSlabUnit);
+  std::size_t whole_bytes = std::max(needed, usual);
+  if (mapped_bytes_ + whole_bytes > budget_bytes_) take_unused(0);
+  if (mapped_bytes_ + whole_bytes > budget_bytes_) whole_bytes = needed;
   if (mapped_bytes_ + whole_bytes > budget_bytes_) return nullptr;
   auto slab = std::make_unique<Slab>(next_id_, whole_bytes);
   Slab* const added = slab.get();
-  by_id_[next_id_++] = added;
   slabs_.emplace(added->base(), std::move(slab));
+  by_id_[next_id_++] = added;
   mapped_bytes_ += whole_bytes;
   return added;
 }
@@ -188,11 +193,12 @@ void* Arena::allocate(std::size_t bytes) {
 
 void Arena::free(void* data) noexcept {
   if (data == nullptr || process_ != fork_depth()) return;
+  Slabs unused;  // unmapped without the lock
   const std::lock_guard lock(mutex_);
   const auto found = slab_with(data);
   if (found == slabs_.end()) return;
   found->second->free(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first));
-  if (found->second->is_unused()) retire_unused(kKeptBytes);
+  if (found->second->is_unused()) unused = take_unused(kKeptBytes);
 }
 
 void Arena::detach(void* data, std::size_t bytes, bool keep_content) {
@@ -204,11 +210,14 @@ void Arena::detach(void* data, std::size_t bytes, bool keep_content) {
 
 void Arena::trim() noexcept {
   if (process_ != fork_depth()) return;
+  Slabs unused;  // unmapped without the lock
   const std::lock_guard lock(mutex_);
-  retire_unused(0);
+  unused = take_unused(0);
 }
 
-void Arena::retire_unused(std::size_t kept_bytes) noexcept {
+// Removes slabs without an allocation, as long as there are more than `kept_bytes` of them.
+Arena::Slabs Arena::take_unused(std::size_t kept_bytes) noexcept {
+  Slabs taken;
   std::size_t unused = 0;
   for (const auto& [base, slab] : slabs_) unused += slab->is_unused() ? slab->bytes() : 0;
   for (auto at = slabs_.begin(); at != slabs_.end();) {
@@ -220,8 +229,9 @@ void Arena::retire_unused(std::size_t kept_bytes) noexcept {
     unused -= slab->bytes();
     mapped_bytes_ -= slab->bytes();
     by_id_.erase(slab->id());
-    at = slabs_.erase(at);
+    taken.insert(slabs_.extract(at++));
   }
+  return taken;
 }
 
 Arena::Slabs::const_iterator Arena::slab_with(const void* data) const {
@@ -244,8 +254,7 @@ std::optional<ArenaPlace> Arena::find(const void* data, std::size_t bytes) const
 Arena::SlabMemory Arena::memory_of(std::uint32_t slab) const {
   const std::shared_lock lock(mutex_);
   const auto found = by_id_.find(slab);
-  if (found == by_id_.end())
-    throw Error(ErrorKind::kInvalidArgument, "an arena has no slab " + std::to_string(slab));
+  if (found == by_id_.end()) throw Error(ErrorKind::kInvalidArgument, "an arena has no slab " + std::to_string(slab));
   return {duplicate(found->second->memory()), found->second->bytes()};
 }
 

@@ -26,7 +26,8 @@ struct ArenaPlace {
 /// does nothing.
 class Arena {
  public:
-  /// At most `budget_bytes` are taken from the system at once.
+  /// At most `budget_bytes` are taken from the system at once, not counting slabs that are no longer used and that
+  /// peers have not unmapped yet, which takes them a fraction of a second.
   explicit Arena(std::size_t budget_bytes);
 
   /// Unmaps everything; memory that is still allocated must not be used any more.
@@ -73,7 +74,7 @@ class Arena {
   using Slabs = std::map<const std::byte*, std::unique_ptr<Slab>>;  // by the address of their memory
 
   Slab* add_slab(std::size_t bytes);
-  void retire_unused(std::size_t kept_bytes) noexcept;
+  Slabs take_unused(std::size_t kept_bytes) noexcept;
   Slabs::const_iterator slab_with(const void* data) const;
 
   const std::size_t budget_bytes_;

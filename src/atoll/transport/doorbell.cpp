@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/core/fence.h"
 #include "atoll/core/futex.h"
 #include "atoll/transport/memfd.h"
 
@@ -46,16 +47,6 @@ void pause_core() noexcept {
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
-#endif
-}
-
-/// Orders a store to one word before a load of another, on both sides of a handshake.
-void full_fence() noexcept {
-#if defined(__SANITIZE_THREAD__)
-  static std::atomic<int> anchor{0};  // ThreadSanitizer knows no fences
-  anchor.fetch_add(1, std::memory_order_seq_cst);
-#else
-  std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 

@@ -80,17 +80,19 @@ class Channel {
   /// Returns whether the peer has popped every frame that was lent to it.
   virtual bool has_returned() { return true; }
 
-  /// Ends all loans at once: the memory may change from here on, and a peer that is still reading finds the frame no
-  /// longer intact. Waits a moment for a peer that is writing; returns false if it is stopped there, so that it may
-  /// still write when it continues: see Arena::detach.
-  virtual bool revoke() noexcept { return true; }
+  /// Ends all loans: a peer that is still reading finds the frame no longer intact, and none begins to write. The
+  /// memory may change once is_written() is false; while it is true, the peer is writing, or is stopped there: see
+  /// Arena::detach.
+  virtual void revoke() noexcept {}
+  virtual bool is_written() const noexcept { return false; }
 
   /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop(). A lent frame that the peer
   /// has revoked is returned too: see is_intact().
   virtual const Frame* front() = 0;
 
   /// Returns whether the payload of the frame that front() returned is still what was sent: false for a lent one that
-  /// the peer has revoked. To be asked after the payload was read and before what was made of it is used.
+  /// the peer has revoked, whose payload may be empty. To be asked before the payload is read, and again after that and
+  /// before what was made of it is used.
   virtual bool is_intact() const noexcept { return true; }
 
   /// Begins to replace the payload of the frame that front() returned, which is kForResult, and returns its memory;

@@ -2,8 +2,10 @@
 #include "atoll/transport/memfd.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -37,6 +39,11 @@ void check_sealed_memfd(const Fd& memory, std::size_t bytes) {
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
     throw Error(ErrorKind::kProtocol, "the peer's shared memory is not sealed against a change of its size");
+  }
+  struct statfs system {};
+  if (::fstatfs(memory.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    // Of huge pages, the peer could take some away again.
+    throw Error(ErrorKind::kProtocol, "the peer's shared memory is not of the ordinary kind");
   }
   struct stat status {};
   if (::fstat(memory.get(), &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {

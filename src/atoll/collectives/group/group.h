@@ -12,8 +12,8 @@
 //   continues.
 // C-9: Every completion is called exactly once, with an error if the group fails first.
 // C-10: Messages never block each other, whatever the order of issue, and messages with equal tags arrive in order.
-// C-11: A peer reads what a rank has in its arena where it lies, and never writes there; what it reads after the rank's
-//   operation has ended in an error is not used.
+// C-11: What a peer reads in a rank's arena after the rank's operation has ended in an error is not used, and from then
+//   on it cannot write there.
 #pragma once
 
 #include <chrono>

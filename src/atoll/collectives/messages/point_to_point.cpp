@@ -158,6 +158,8 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
   bool moved = false;
   while (const transport::Frame* frame = peer.channel->front()) {
     const auto& head = frame->header;
+    if (head.where != transport::Payload::kHere)
+      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a message without its bytes");
     check_payload(rank, *frame);
     switch (static_cast<FrameKind>(head.kind)) {
       case FrameKind::kMessage:

@@ -44,9 +44,9 @@ void FoldThreads::start_threads() {
   }
 }
 
-void FoldThreads::do_part(const Work& work, std::size_t part) const {
+void FoldThreads::do_part(const Work& work, std::size_t part) {
   const std::size_t lines = (work.bytes + kLine - 1) / kLine;
-  const std::size_t each = (lines + count_ - 1) / count_ * kLine;
+  const std::size_t each = (lines + work.parts - 1) / work.parts * kLine;
   const std::size_t begin = std::min(part * each, work.bytes);
   const std::size_t end = std::min(begin + each, work.bytes);
   if (begin < end) work.call(work.context, begin, end);
@@ -54,13 +54,14 @@ void FoldThreads::do_part(const Work& work, std::size_t part) const {
 
 void FoldThreads::run(const Work& work) {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || count_ <= 1 || work.bytes < count_ * kMinShare) return work.call(work.context, 0, work.bytes);
+  if (!lock || count_ <= 1 || work.bytes < 2 * kMinShare) return work.call(work.context, 0, work.bytes);
   start_threads();
   work_ = work;
+  work_.parts = std::min(count_, work.bytes / kMinShare);
   parts_left_.store(threads_.size(), std::memory_order_relaxed);
   round_.fetch_add(1, std::memory_order_release);
   round_.notify_all();
-  do_part(work, 0);
+  do_part(work_, 0);
   while (parts_left_.load(std::memory_order_acquire) > 0) std::this_thread::yield();
 }
 
@@ -73,7 +74,7 @@ void FoldThreads::serve(std::size_t part) noexcept {
     round_.wait(seen, std::memory_order_acquire);
     seen = round_.load(std::memory_order_acquire);
     if (stopping_.load()) return;
-    do_part(work_, part);
+    if (part < work_.parts) do_part(work_, part);
     parts_left_.fetch_sub(1, std::memory_order_release);
   }
 }

@@ -27,8 +27,8 @@ class FoldThreads {
   std::size_t count() const noexcept { return count_; }
 
   /// Calls `body(begin, end)` for ranges that make up [0, bytes), each a multiple of a cache line except the last, and
-  /// returns when all calls have. On the calling thread alone if `bytes` are few or another thread is in share().
-  /// `body` must not throw.
+  /// returns when all calls have: on as many threads as have 32 KiB or more to do. On the calling thread alone if
+  /// `bytes` are few or another thread is in share(). `body` must not throw.
   template <typename Body>
   void share(std::size_t bytes, const Body& body) {
     const auto call = [](const void* context, std::size_t begin, std::size_t end) {
@@ -42,11 +42,12 @@ class FoldThreads {
     std::size_t bytes = 0;
     void (*call)(const void* context, std::size_t begin, std::size_t end) = nullptr;
     const void* context = nullptr;
+    std::size_t parts = 1;
   };
   void run(const Work& work);
   void start_threads();
   void serve(std::size_t part) noexcept;
-  void do_part(const Work& work, std::size_t part) const;
+  static void do_part(const Work& work, std::size_t part);
 
   std::size_t count_;
   const std::uint32_t process_ = fork_depth();

@@ -16,7 +16,9 @@ namespace atl::collectives::detail {
 /// into what was lent for them, side by side, over channels of `limits.window` bytes. One order of execution is enough:
 /// every channel has one sending and one receiving lane, and every wait is for a condition that stays true, so any
 /// order reaches the same end or the same deadlock. The credit that a receiver returns does not count as an order
-/// between steps. Frames that may be lent are: the step that takes one reads the sender's memory.
+/// between steps. Frames that may be lent are: the step that takes one reads the sender's memory. Whether a result is
+/// written in place or sent again may depend on that order; either way the receiver has it before the step that takes
+/// its frame ends.
 class CheckRun {
  public:
   CheckRun(const Topology& topology, const std::vector<Shape>& shapes, const std::vector<Schedule>& schedules,

@@ -96,6 +96,7 @@ void Executor::prepare(Run& run) {
   open_lanes_.clear();
   results_wait_.assign(results_wait_.size(), false);  // left over from an operation that failed
   written_.assign(written_.size(), 0);
+  results_.reserve(written_.size());
   std::uint32_t most_sources = 0;
   for (std::uint32_t i = 0; i < schedule.lanes.size(); ++i) {
     lanes_[i] = {0, schedule.lanes[i].count};

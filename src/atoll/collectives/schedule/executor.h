@@ -45,7 +45,8 @@ class StallObserver {
 };
 
 /// Runs schedules over a group's channels, on the calling thread, one at a time. Allocates only if a schedule is larger
-/// than all before. Call mark_left, from any thread, for peers that have left the group.
+/// than all before, and when memory is first lent to a peer. Call mark_left, from any thread, for peers that have left
+/// the group.
 class Executor {
  public:
   Executor(PeerPorts& ports, const Topology& topology, const Failure& failure, const Refusals& refusals,

@@ -3,12 +3,19 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <thread>
 
 #include "atoll/collectives/schedule/executor_run.h"
 #include "atoll/core/copy.h"
 #include "atoll/core/log.h"
 
 namespace atl::collectives {
+namespace {
+
+// Far longer than writing a chunk takes, on a busy machine too.
+constexpr std::chrono::milliseconds kPatienceWithWriters{200};
+
+}  // namespace
 
 void Executor::find_lendable(const Run& run) {
   has_lent_ = has_lent_for_result_ = false;
@@ -125,13 +132,13 @@ bool Executor::have_returned(const Run& run) const {
 // After an error: no peer writes into this rank's memory once this returns, nor uses what it reads there.
 void Executor::end_loans(const Run& run) noexcept {
   if (!has_lent_) return;
-  bool may_be_written = false;
-  for (const int peer : run.schedule.peers) {
-    for (const Flow flow : {Flow::kUp, Flow::kDown}) {
-      transport::Channel* const known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(flow)];
-      if (known != nullptr && !known->revoke()) may_be_written = true;
-    }
+  for (transport::Channel* const channel : channels_) {
+    if (channel != nullptr) channel->revoke();
   }
+  const auto is_written = [](const transport::Channel* channel) { return channel != nullptr && channel->is_written(); };
+  const auto limit = Deadline::after(kPatienceWithWriters);
+  while (std::ranges::any_of(channels_, is_written) && !limit.expired()) std::this_thread::yield();
+  const bool may_be_written = std::ranges::any_of(channels_, is_written);
   for (std::size_t i = 0; may_be_written && i < run.call.output.size(); ++i) {
     const Segment& output = run.call.output[i];
     // The memory of a call from a device holds copies, which nothing uses any more.
@@ -139,7 +146,7 @@ void Executor::end_loans(const Run& run) noexcept {
     if (!lendable_[1][i]) continue;
     try {
       ports_.endpoint().options().arena->detach(output.data, output.bytes, keep_content);
-    } catch (const Error& error) {
+    } catch (const std::exception& error) {
       log(LogLevel::kError,
           run.where(ports_.rank()) + " has failed, and a stopped peer may still write its result: " + error.what());
     }

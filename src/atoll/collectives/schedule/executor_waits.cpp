@@ -82,6 +82,7 @@ void Executor::check_left(Run& run) {
   for_each_awaited(run, [&](int peer, Flow flow, bool sending) {
     if (!left_[static_cast<std::size_t>(peer)].load()) return;
     if (!sending && channel(peer, flow).front()) return;
+    if (sending && open_lanes_.empty() && has_returned(peer, flow)) return;
     throw Error(ErrorKind::kPeerLost, "rank " + std::to_string(peer) + " has left the group");
   });
 }

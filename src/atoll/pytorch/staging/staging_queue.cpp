@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "atoll/core/error.h"
@@ -16,12 +17,30 @@ using collectives::LibraryStep;
 
 namespace {
 
+constexpr std::chrono::seconds kPatienceWithCopies{5};
+constexpr std::chrono::microseconds kPauseForCopies{50};
 constexpr std::uint64_t kSlotBytes =
     kStagedChunkBytes + kStagedChunkBytes / 2;  // a chunk, and an input that is apart from its output
 
 std::exception_ptr closed() {
   return std::make_exception_ptr(
       Error(ErrorKind::kAborted, "the group was closed while an operation's result was being copied back"));
+}
+
+// Waits a while for what has been issued to the streams of copies.
+bool copies_have_ended(const CopyStreams& streams) noexcept {
+  try {
+    const auto limit = Deadline::after(kPatienceWithCopies);
+    for (const c10::Stream& stream : {streams.to_host(), streams.to_device()}) {
+      while (!stream.query()) {
+        if (limit.expired()) return false;
+        std::this_thread::sleep_for(kPauseForCopies);
+      }
+    }
+    return true;
+  } catch (const std::exception&) {  // the device has failed
+    return false;
+  }
 }
 
 }  // namespace
@@ -40,6 +59,11 @@ StagingQueue::StagingQueue(c10::Device device, std::uint64_t budget_bytes, Alloc
       issuer_(std::move(issuer)),
       turns_(std::move(turns)),
       slots_(std::max<std::uint64_t>(2, budget_bytes / kSlotBytes)) {}
+
+StagingQueue::~StagingQueue() {
+  if (!streams_ || copies_have_ended(*streams_)) return;
+  new std::vector<Slot>(std::move(slots_));
+}
 
 StagingQueue::EntryPtr StagingQueue::enqueue(const std::shared_ptr<StagedOperation>& operation,
                                              const StagingContext& context, const collectives::Call& call,

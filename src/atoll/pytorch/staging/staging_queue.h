@@ -61,6 +61,12 @@ class StagingQueue : public std::enable_shared_from_this<StagingQueue> {
   StagingQueue(c10::Device device, std::uint64_t budget_bytes, Allocate allocate, std::shared_ptr<StagingClock> clock,
                std::shared_ptr<Issuer> issuer, LibraryTurns turns);
 
+  /// Frees the host memory once the device's copies have left it; keeps it forever if they do not end soon, because the
+  /// device may still write there.
+  ~StagingQueue();
+  StagingQueue(const StagingQueue&) = delete;
+  StagingQueue& operator=(const StagingQueue&) = delete;
+
   /// Streams of this queue alone; null for the CPU. Groups that shared streams would wait for each other's libraries,
   /// in an order that may differ between ranks.
   const std::shared_ptr<const CopyStreams>& streams() const noexcept { return streams_; }

@@ -7,6 +7,15 @@
 
 namespace atl::transport {
 
+namespace {
+
+FrameHeader copied(FrameHeader header) {
+  header.where = Payload::kHere;
+  return header;
+}
+
+}  // namespace
+
 ShmChannel::ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes)
     : ChannelBase(link, id, window_bytes), link_(link) {}
 
@@ -22,7 +31,7 @@ bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
 bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
   if (!may_send(header, payload)) return false;
   if (header.where != Payload::kThere && passed_slab_ != place.slab) {
-    link_.pass_slab(place.slab);
+    if (!link_.pass_slab(place.slab)) return try_send(copied(header), payload);
     passed_slab_ = place.slab;
   }
   if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
@@ -30,11 +39,18 @@ bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> 
   return true;
 }
 
+// While the link connects, its loop may be making the writer; nothing has been lent by then.
+bool ShmChannel::has_writer() const noexcept { return link_.state() != LinkState::kConnecting && writer_ != nullptr; }
+
 bool ShmChannel::has_returned() {
-  return writer_ == nullptr || guarded([&] { return writer_->has_returned(); });
+  return !has_writer() || guarded([&] { return writer_->has_returned(); });
 }
 
-bool ShmChannel::revoke() noexcept { return writer_ == nullptr || writer_->revoke(); }
+void ShmChannel::revoke() noexcept {
+  if (has_writer()) writer_->revoke();
+}
+
+bool ShmChannel::is_written() const noexcept { return has_writer() && writer_->is_written(); }
 
 const Frame* ShmChannel::front() {
   return front_of([this]() -> const Frame* {

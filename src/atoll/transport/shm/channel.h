@@ -21,7 +21,8 @@ class ShmChannel final : public ChannelBase {
   bool can_lend() const noexcept override;
   bool try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) override;
   bool has_returned() override;
-  bool revoke() noexcept override;
+  void revoke() noexcept override;
+  bool is_written() const noexcept override;
   const Frame* front() override;
   bool is_intact() const noexcept override;
   std::byte* begin_write() noexcept override;
@@ -43,6 +44,7 @@ class ShmChannel final : public ChannelBase {
 
  private:
   void ring_peer() noexcept;
+  bool has_writer() const noexcept;
 
   ShmLink& link_;
   std::uint32_t passed_slab_ = 0;  // of the arena, to the peer, before the last lent frame; 0: none

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <limits>
 #include <utility>
 
+#include "atoll/core/log.h"
 #include "atoll/transport/memfd.h"
 #include "atoll/transport/plain_bytes.h"
 
@@ -86,12 +88,19 @@ void ShmLink::open(const ChannelId& id) {
   stream_.queue(shm::MessageType::kOpen, bytes_of(open), std::move(memory));
 }
 
-void ShmLink::pass_slab(std::uint32_t slab) {
+bool ShmLink::pass_slab(std::uint32_t slab) {
   const std::lock_guard lock(mutex_);
-  if (said_bye_ || stream_.descriptor() < 0 || !passed_slabs_.insert(slab).second) return;
-  Arena::SlabMemory passed = options().arena->memory_of(slab);
-  stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
+  if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
+  try {
+    Arena::SlabMemory passed = options().arena->memory_of(slab);
+    stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
+  } catch (const Error& error) {
+    log(LogLevel::kWarning, std::string(error.what()) + ": tensors for " + peer_name() + " are copied");
+    return false;
+  }
+  passed_slabs_.insert(slab);
   flush();
+  return true;
 }
 
 void ShmLink::flush() {
@@ -210,7 +219,9 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
 
 void ShmLink::handle_slab_on_loop(const shm::Message& message) {
   const shm::Slab slab = shm::decode_slab(message);
-  peer_arena_.add(slab.id, stream_.take_memory(), slab.bytes);
+  if (slab.id > std::numeric_limits<std::uint32_t>::max())
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number " + std::to_string(slab.id));
+  peer_arena_.add(static_cast<std::uint32_t>(slab.id), stream_.take_memory(), slab.bytes);
   doorbell().ring_all();
 }
 
@@ -264,6 +275,7 @@ void ShmLink::teardown_on_loop() noexcept {
   if (stream_.descriptor() >= 0) loop().remove_fd_on_loop(stream_.descriptor());
   stream_.close();
   waiting_.clear();
+  peer_arena_.clear();
 }
 
 }  // namespace atl::transport

@@ -36,8 +36,9 @@ class ShmLink final : public LinkBase {
   void attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) override;
   bool has_arena() const noexcept { return options().arena != nullptr; }
 
-  /// Passes a slab of this process's arena to the peer, once. Any thread. Throws Error(kUnavailable).
-  void pass_slab(std::uint32_t slab);
+  /// Passes a slab of this process's arena to the peer, once. Any thread. Returns false if the system has no descriptor
+  /// left for that.
+  bool pass_slab(std::uint32_t slab);
 
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;

@@ -13,6 +13,7 @@ namespace atl::transport {
 namespace {
 
 constexpr std::size_t kMaxSlabs = 16384;
+constexpr std::uint64_t kMaxSlabBytes = std::uint64_t{1} << 40;
 
 struct Unmap {
   std::size_t bytes;
@@ -26,7 +27,8 @@ struct Unmap {
 
 void PeerArena::add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes) {
   check_sealed_memfd(memory, bytes);
-  if (bytes < sizeof(ArenaSlabHeader)) throw Error(ErrorKind::kProtocol, "an arena's slab without a header");
+  if (bytes < sizeof(ArenaSlabHeader) || bytes > kMaxSlabBytes)
+    throw Error(ErrorKind::kProtocol, "a slab of " + std::to_string(bytes) + " bytes in the peer's arena");
   const std::lock_guard lock(mutex_);
   if (slabs_.size() >= kMaxSlabs || slabs_.contains(slab)) {
     throw Error(ErrorKind::kProtocol, "slab " + std::to_string(slab) + " of the peer's arena came twice, or is " +
@@ -54,12 +56,21 @@ PeerArena::Mapping PeerArena::find(const ArenaPlace& place, std::uint64_t bytes)
   return {slab.base, slab.base.get() + place.offset};
 }
 
+// Unmapping takes long; it is done without the lock, for which readers wait.
 void PeerArena::drop_retired() noexcept {
+  std::map<std::uint32_t, Slab> dropped;
   const std::lock_guard lock(mutex_);
-  std::erase_if(slabs_, [](const auto& entry) {
-    const auto* const header = reinterpret_cast<const ArenaSlabHeader*>(entry.second.base.get());
-    return header->is_retired.load(std::memory_order_acquire) != 0;
-  });
+  for (auto at = slabs_.begin(); at != slabs_.end();) {
+    const auto slab = at++;
+    const auto* const header = reinterpret_cast<const ArenaSlabHeader*>(slab->second.base.get());
+    if (header->is_retired.load(std::memory_order_acquire) != 0) dropped.insert(slabs_.extract(slab));
+  }
+}
+
+void PeerArena::clear() noexcept {
+  std::map<std::uint32_t, Slab> dropped;
+  const std::lock_guard lock(mutex_);
+  dropped.swap(slabs_);
 }
 
 }  // namespace atl::transport

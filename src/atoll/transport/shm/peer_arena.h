@@ -26,8 +26,9 @@ class PeerArena {
   /// Error(kProtocol) for a range outside the slab.
   Mapping find(const ArenaPlace& place, std::uint64_t bytes) const;
 
-  /// Unmaps the slabs that the peer does not use any more, once nobody reads them.
+  /// Unmap the slabs that the peer does not use any more, or all of them, once no frame uses them.
   void drop_retired() noexcept;
+  void clear() noexcept;
 
  private:
   struct Slab {

@@ -1,19 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/ring.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <string>
-#include <thread>
 
-#include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
+#include "atoll/core/fence.h"
 
 namespace atl::transport {
 namespace {
-
-// Far longer than writing a payload takes, on a busy machine too.
-constexpr std::chrono::milliseconds kPatienceWithWriter{200};
 
 std::size_t checked_window(std::size_t bytes) {
   if (is_valid_window(bytes)) return bytes;
@@ -74,15 +71,14 @@ bool RingWriter::has_returned() {
 
 // The order of all accesses to `revoked` and `is_writing` decides: either the reader sees that the frame is revoked, or
 // this side sees that the reader writes. The fence comes before anything that the caller writes to the lent memory.
-bool RingWriter::revoke() noexcept {
-  control().revoked.store(lent_end_, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+void RingWriter::revoke() noexcept {
+  revoked_ = std::max(revoked_, lent_end_);
   lent_end_ = 0;
-  const auto is_writing = [&] { return control().is_writing.load(std::memory_order_seq_cst) != 0; };
-  for (const auto limit = Deadline::after(kPatienceWithWriter); is_writing() && !limit.expired();)
-    std::this_thread::yield();
-  return !is_writing();
+  control().revoked.store(revoked_, std::memory_order_seq_cst);
+  full_fence();
 }
+
+bool RingWriter::is_written() const noexcept { return control().is_writing.load(std::memory_order_seq_cst) != 0; }
 
 RingReader::RingReader(const Fd& memory, std::size_t window_bytes, const PeerArena* lender)
     : ring_(MappedRing::map(memory, sizeof(RingControl), window_bytes, MappedRing::Access::kReadOnlyData)),
@@ -117,21 +113,20 @@ bool RingReader::find_lent(Frame& frame) {
   ArenaPlace place;
   std::memcpy(&place, frame.payload.data(), sizeof place);
   lent_ = lender_->find(place, frame.payload.size());
-  frame.payload = {lent_.get(), frame.payload.size()};
-  return lent_ != nullptr || !is_intact();
+  frame.payload = {lent_.get(), lent_ == nullptr ? 0 : frame.payload.size()};
+  return lent_ != nullptr || is_revoked();
 }
 
 bool RingReader::is_intact() const noexcept {
   if (!is_lent()) return true;
-  std::atomic_thread_fence(std::memory_order_acquire);  // after the caller's reads of the payload
-  return control().revoked.load(std::memory_order_relaxed) <= tail_;
+  acquire_fence();  // after the caller's reads of the payload
+  return lent_ != nullptr && !is_revoked();
 }
 
 std::byte* RingReader::begin_write() noexcept {
   control().is_writing.store(1, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  const bool may_write = frame_.header.where == Payload::kForResult && lent_ != nullptr &&
-                         control().revoked.load(std::memory_order_seq_cst) <= tail_;
+  full_fence();
+  const bool may_write = frame_.header.where == Payload::kForResult && lent_ != nullptr && !is_revoked();
   if (may_write) return lent_.get();
   end_write();
   return nullptr;
@@ -144,6 +139,6 @@ void RingReader::pop() noexcept {
   control().tail.store(tail_, std::memory_order_release);
 }
 
-void RingReader::close() noexcept { control().reader_closed.store(1, std::memory_order_relaxed); }
+void RingReader::close() noexcept { control().reader_closed.store(1, std::memory_order_release); }
 
 }  // namespace atl::transport

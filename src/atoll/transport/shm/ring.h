@@ -46,9 +46,11 @@ class RingWriter {
   /// Returns whether the reader has released every lent frame.
   bool has_returned();
 
-  /// Marks all lent frames as no longer intact; their payloads may change from here on. Returns false if the reader is
-  /// stopped while it writes one.
-  bool revoke() noexcept;
+  /// Marks all lent frames as no longer intact: their payloads may change once is_written() is false.
+  void revoke() noexcept;
+
+  /// Returns whether the reader is writing a payload that was lent before revoke().
+  bool is_written() const noexcept;
 
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }
@@ -58,11 +60,12 @@ class RingWriter {
   bool has_room(std::size_t bytes);
   void look_at_tail();
   void publish(const FrameHeader& header, std::size_t bytes) noexcept;
-  bool is_read() const noexcept { return control().reader_closed.load(std::memory_order_relaxed) == 0; }
+  bool is_read() const noexcept { return control().reader_closed.load(std::memory_order_acquire) == 0; }
 
   MappedRing ring_;
   std::uint64_t head_ = 0;
-  std::uint64_t lent_end_ = 0;  // position after the last lent frame
+  std::uint64_t lent_end_ = 0;  // position after the last frame that is lent
+  std::uint64_t revoked_ = 0;   // position after the last frame whose loan was revoked
   RingCopy copy_;
   std::uint64_t known_tail_ = 0;  // the tail as last seen: spares a cache miss per frame
 };
@@ -94,6 +97,7 @@ class RingReader {
   RingControl& control() const noexcept { return *reinterpret_cast<RingControl*>(ring_.control()); }
   const Frame* look();
   bool find_lent(Frame& frame);
+  bool is_revoked() const noexcept { return control().revoked.load(std::memory_order_seq_cst) > tail_; }
   bool is_lent() const noexcept {
     return frame_.header.where == Payload::kLent || frame_.header.where == Payload::kForResult;
   }

@@ -17,7 +17,7 @@ enum class MessageType : std::uint8_t {
   kOpen = 2,     ///< a channel's ring towards the receiver; carries its memory
   kControl = 3,  ///< Link::send_control
   kBye = 4,      ///< the sender closes in good order
-  kSlab = 5,  ///< a slab of the sender's arena; carries its memory
+  kSlab = 5,     ///< a slab of the sender's arena; carries its memory
 };
 
 struct MessageHeader {

@@ -2,6 +2,7 @@
 #include "atoll/pytorch/python/backend/backend.h"
 
 #include <algorithm>
+#include <atomic>
 #include <set>
 
 #include "atoll/core/fd.h"
@@ -24,6 +25,8 @@ OpenGroups& open_groups() {
   static auto* groups = new OpenGroups;
   return *groups;
 }
+
+std::atomic<bool> tensor_alloc_has_stopped{false};
 
 // Never destroys what a forked child has inherited, because it belongs to threads that the child does not have.
 template <typename Pointer>
@@ -89,8 +92,10 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
 }
 
 bool BackendAtoll::supportsTensorAlloc(c10::DeviceIndex device) {
-  return device < 0 && place_.device == "cpu" && group()->can_lend();
+  return device < 0 && place_.device == "cpu" && !tensor_alloc_has_stopped && group()->can_lend();
 }
+
+void BackendAtoll::stop_tensor_alloc() noexcept { tensor_alloc_has_stopped = true; }
 
 at::Tensor BackendAtoll::allocateTensor(long size, at::TensorOptions options) {  // NOLINT: torch's type
   if (!options.device().is_cpu()) return at::empty({size}, options);

@@ -100,6 +100,8 @@ class BackendAtoll final : public c10d::Backend {
 
   /// True for CPU tensors if another rank of the group runs on this host and may read them where they lie.
   bool supportsTensorAlloc(c10::DeviceIndex device) override;
+  /// From now on supportsTensorAlloc() returns false, in all groups of the process.
+  static void stop_tensor_alloc() noexcept;
   /// Returns an uninitialised tensor of one dimension in this process's arena (process/arena.h).
   at::Tensor allocateTensor(long size, at::TensorOptions options = {}) override;  // NOLINT: torch's type
   std::shared_ptr<c10::Allocator> getMemAllocator() override;

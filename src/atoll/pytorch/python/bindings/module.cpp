@@ -115,15 +115,16 @@ void bind_arena(py::module_& module) {
       "Returns the bytes of this process's arena that are in use, and those taken from the system.");
   module.def(
       "set_host_registrar",
-      [](const std::string& device, std::uintptr_t add, std::uintptr_t remove) {
+      [](const std::string& device, std::uintptr_t add, std::uintptr_t remove, std::uintptr_t clear_error) {
         // NOLINTBEGIN(performance-no-int-to-ptr): functions travel through Python as numbers
-        set_host_registrar(c10::Device(device).type(), {reinterpret_cast<int (*)(void*, std::size_t, unsigned)>(add),
-                                                        reinterpret_cast<int (*)(void*)>(remove)});
+        set_host_registrar(c10::Device(device).type(),
+                           {reinterpret_cast<int (*)(void*, std::size_t, unsigned)>(add),
+                            reinterpret_cast<int (*)(void*)>(remove), reinterpret_cast<int (*)()>(clear_error)});
         // NOLINTEND(performance-no-int-to-ptr)
       },
-      py::arg("device"), py::arg("add"), py::arg("remove"),
-      "Sets the addresses of the C functions that register host memory with the runtime of a type of device, and that "
-      "undo it.");
+      py::arg("device"), py::arg("add"), py::arg("remove"), py::arg("clear_error"),
+      "Sets the addresses of the C functions that register host memory with the runtime of a type of device, that undo "
+      "it, and that take back an error (0: none).");
 }
 
 void bind_network_memory(py::module_& module) {
@@ -217,6 +218,7 @@ void bind_backend(py::module_& module) {
       .def("devices", &devices, py::call_guard<py::gil_scoped_release>())
       .def("device", &BackendAtoll::device_type)
       .def_static("entered_on_this_thread", &BackendAtoll::entered_on_this_thread)
+      .def_static("stop_tensor_alloc", &BackendAtoll::stop_tensor_alloc)
       .def("refuse", &BackendAtoll::refuse, py::arg("why"), py::call_guard<py::gil_scoped_release>())
       .def("refuse_message", &BackendAtoll::refuse_message, py::arg("peer"), py::arg("tag"), py::arg("sends"),
            py::arg("why"), py::call_guard<py::gil_scoped_release>())

@@ -26,9 +26,10 @@ std::size_t arena_budget() {
   const std::string_view text = value;
   std::uint64_t mebibytes = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mebibytes);
-  if (error != std::errc{} || end != text.data() + text.size() || mebibytes > (std::uint64_t{1} << 30)) {
+  const bool is_number = error == std::errc{} && end == text.data() + text.size();
+  if (!is_number || (mebibytes > 0 && mebibytes < 16) || mebibytes > (std::uint64_t{1} << 30)) {
     throw Error(ErrorKind::kInvalidArgument,
-                "ATOLL_ARENA=\"" + std::string(text) + "\": expected a whole number of mebibytes, or 0 for no arena");
+                "ATOLL_ARENA=\"" + std::string(text) + "\": expected a whole number of mebibytes from 16 on, or 0");
   }
   return mebibytes << 20;
 }
@@ -44,7 +45,8 @@ class ArenaAllocator final : public c10::Allocator {
     std::string problem = "its budget is used up (ATOLL_ARENA)";
     try {
       const auto arena = process_arena();
-      void* const data = arena ? arena->allocate(bytes) : nullptr;
+      if (!arena) return c10::GetCPUAllocator()->allocate(bytes);
+      void* const data = arena->allocate(bytes);
       if (data != nullptr) return {data, data, &free_in_arena, c10::Device(c10::kCPU)};
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUnavailable) throw_as_torch(error);

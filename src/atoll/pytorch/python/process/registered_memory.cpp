@@ -6,8 +6,10 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <string>
 
 #include "atoll/core/error.h"
+#include "atoll/core/log.h"
 #include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/process/arena.h"
 
@@ -29,7 +31,19 @@ Registrars& registrars() {
 std::optional<HostRegistrar> registrar_of(c10::DeviceType device) {
   const std::lock_guard lock(registrars().mutex);
   const auto found = registrars().known.find(device);
-  return found == registrars().known.end() ? std::nullopt : std::optional(found->second);
+  if (found == registrars().known.end() || found->second.add == nullptr) return std::nullopt;
+  return found->second;
+}
+
+bool is_removed(const HostRegistrar& registrar, c10::Device device, void* memory) noexcept {
+  try {
+    const c10::DeviceGuard guard(device);
+    if (registrar.remove(memory) == 0) return true;
+    if (registrar.clear_error != nullptr) registrar.clear_error();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, std::string("host memory of a device was not released: ") + error.what());
+  }
+  return false;
 }
 
 // Returns an undefined tensor where the arena or the runtime has no room.
@@ -39,12 +53,16 @@ at::Tensor registered_in_arena(std::uint64_t bytes, c10::Device device, const Ho
   if (memory == nullptr) return {};
   const c10::DeviceGuard guard(device);
   if (registrar.add(memory, bytes, kForAllContexts) != 0) {
+    if (registrar.clear_error != nullptr) registrar.clear_error();
     arena->free(memory);
+    log(LogLevel::kWarning, "the runtime of " + device.str() +
+                                " has not registered host memory: ranks of this host copy what passes from devices");
+    set_host_registrar(device.type(), {});  // it is not asked again
     return {};
   }
-  const auto give_back = [arena, registrar](void* data) {
-    registrar.remove(data);
-    arena->free(data);
+  const auto give_back = [arena, registrar, device](void* data) {
+    if (is_removed(registrar, device, data))
+      arena->free(data);  // else the device may still use it: it is not used again
   };
   return at::from_blob(memory, {static_cast<std::int64_t>(bytes)}, give_back, at::TensorOptions().dtype(at::kByte));
 }
