@@ -21,8 +21,9 @@ def empty(*size: int | tuple[int, ...], dtype: torch.dtype | None = None) -> tor
     of this host read it, and views of it, where it lies, instead of copying it for them. Use it for large tensors that
     are sent often. Arguments are those of torch.empty; `dtype` defaults to torch's default.
 
-    The memory is returned when no tensor of this process uses it. A process that is forked shares it with its parent,
-    which may use it for another tensor later. When the arena's budget (ATOLL_ARENA) is used up, ordinary memory is used, with a warning."""
+    The memory is returned when no tensor of this process uses it. A process that is forked shares it with its
+    parent, which may use it for another tensor later. When the arena's budget (ATOLL_ARENA) is used up, ordinary
+    memory is used, with a warning."""
     given = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
     return _C.empty(list(given), dtype or torch.get_default_dtype())  # type: ignore[arg-type]
 
