@@ -61,10 +61,10 @@ def report(document: dict[str, Any]) -> str:
     text = (
         f"Stock `DistributedDataParallel` with stock buckets on {layers} layers of {width} x {width} "
         f"({layers * width * width / 1e6:.1f} million parameters), {document['batch']} samples a rank. With `atoll` "
-        "the buckets are in memory that the ranks of a host use where it lies ([ranks on one host](../one-host.md)); with "
-        "ordinary memory `DDP_DISABLE_COMM_MEM=1` is set. Exposed is the time of a step less that of the same step "
-        "without communication (`no_sync`). The contenders take turns; medians, in brackets the 10th to 90th "
-        "percentile.\n\n"
+        "the buckets are in memory that the ranks of a host use where it lies ([ranks on one host](../one-"
+        "host.md)); with ordinary memory `DDP_DISABLE_COMM_MEM=1` is set. Exposed is the time of a step less "
+        "that of the same step without communication (`no_sync`). The contenders take turns; medians, in "
+        "brackets the 10th to 90th percentile.\n\n"
     )
     titles = ["ranks", "backend", "step", "exposed", "step / step of atoll"]
     rows = []
