@@ -7,15 +7,6 @@
 
 namespace atl::transport {
 
-namespace {
-
-FrameHeader copied(FrameHeader header) {
-  header.where = Payload::kHere;
-  return header;
-}
-
-}  // namespace
-
 ShmChannel::ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes)
     : ChannelBase(link, id, window_bytes), link_(link) {}
 
@@ -31,7 +22,11 @@ bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
 bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
   if (!may_send(header, payload)) return false;
   if (header.where != Payload::kThere && passed_slab_ != place.slab) {
-    if (!link_.pass_slab(place.slab)) return try_send(copied(header), payload);
+    if (!link_.pass_slab(place.slab)) {
+      FrameHeader copied = header;
+      copied.where = Payload::kHere;
+      return try_send(copied, payload);
+    }
     passed_slab_ = place.slab;
   }
   if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
