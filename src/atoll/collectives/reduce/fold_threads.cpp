@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <system_error>
 
@@ -23,7 +24,8 @@ constexpr std::chrono::microseconds kSpin{50};
 
 FoldThreads::~FoldThreads() {
   if (process_ != fork_depth()) {
-    new std::vector<std::thread>(std::move(threads_));  // never destroyed: they are the parent's
+    // Never destroyed: they are the parent's.
+    static_cast<void>(std::make_unique<std::vector<std::thread>>(std::move(threads_)).release());
     return;
   }
   stopping_.store(true);
