@@ -49,6 +49,28 @@ class Lent {
   float* data_;
 };
 
+/// Rank 1 of two, played by the test over the group's channels to rank 0.
+class PlayedRank {
+ public:
+  PlayedRank(Ranks& ranks, std::uint64_t group_id)
+      : endpoint_(ranks.context(1)->endpoint()),
+        ports_(endpoint_, group_id, {ranks.context(0)->endpoint().address(), endpoint_.address()}, 1) {}
+
+  transport::Channel& channel(Port port) { return ports_.open(0, port); }
+
+  /// Waits for rank 0's next contribution, and leaves it in its channel.
+  transport::FrameHeader contribution() {
+    const transport::Frame* frame = nullptr;
+    wait_on_bell(endpoint_, transport::Bell::kCollective, "a contribution",
+                 [&] { return (frame = channel(Port::kUp).front()); });
+    return frame->header;
+  }
+
+ private:
+  transport::Endpoint& endpoint_;
+  PeerPorts ports_;
+};
+
 RankOptions with_arenas(const char* letters) {
   RankOptions options;
   options.islands = layout(letters);
@@ -113,17 +135,14 @@ TEST(LendingGroup, APeerThatIsStoppedWhileItWritesChangesNothing) {
       EXPECT_TRUE(data.holds(7.0f));
       return;
     }
-    transport::Endpoint& endpoint = ranks.context(1)->endpoint();
-    PeerPorts ports(endpoint, group.id(), {ranks.context(0)->endpoint().address(), endpoint.address()}, 1);
-    transport::Channel& channel = ports.open(0, Port::kUp);
-    const transport::Frame* frame = nullptr;
-    wait_on_bell(endpoint, transport::Bell::kCollective, "a contribution", [&] { return (frame = channel.front()); });
-    EXPECT_EQ(frame->header.where, transport::Payload::kForResult);
-    std::byte* const memory = channel.begin_write();
+    PlayedRank played(ranks, group.id());
+    const transport::FrameHeader header = played.contribution();
+    EXPECT_EQ(header.where, transport::Payload::kForResult);
+    std::byte* const memory = played.channel(Port::kUp).begin_write();
     ASSERT_NE(memory, nullptr);
     used_again.wait();
-    std::fill(memory, memory + frame->header.payload_bytes, std::byte{9});
-    channel.end_write();
+    std::fill(memory, memory + header.payload_bytes, std::byte{9});
+    played.channel(Port::kUp).end_write();
     written.count_down();
   });
 }
@@ -139,15 +158,11 @@ TEST(LendingGroup, AFrameWithoutItsPayloadIsAProtocolError) {
         EXPECT_EQ(error_of([&] { group.run(all_reduce(data)); }).kind(), ErrorKind::kProtocol);
         return;
       }
-      transport::Endpoint& endpoint = ranks.context(1)->endpoint();
-      PeerPorts ports(endpoint, group.id(), {ranks.context(0)->endpoint().address(), endpoint.address()}, 1);
-      transport::Channel& up = ports.open(0, Port::kUp);
-      const transport::Frame* frame = nullptr;
-      wait_on_bell(endpoint, transport::Bell::kCollective, "a contribution", [&] { return (frame = up.front()); });
-      transport::FrameHeader header = frame->header;
+      PlayedRank played(ranks, group.id());
+      transport::FrameHeader header = played.contribution();
       header.where = transport::Payload::kThere;
       if (port == Port::kUp) header.offset = 0;  // of the first chunk, which rank 0 owns
-      EXPECT_TRUE(ports.open(0, port).try_lend(header, std::vector<std::byte>(header.payload_bytes), {}));
+      EXPECT_TRUE(played.channel(port).try_lend(header, std::vector<std::byte>(header.payload_bytes), {}));
     });
   }
 }

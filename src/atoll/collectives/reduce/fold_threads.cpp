@@ -55,8 +55,10 @@ void FoldThreads::do_part(const Work& work, std::size_t part) {
 }
 
 void FoldThreads::run(const Work& work) {
+  const auto alone = [&] { work.call(work.context, 0, work.bytes); };
+  if (work.bytes < 2 * kMinShare) return alone();
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || count_ <= 1 || work.bytes < 2 * kMinShare) return work.call(work.context, 0, work.bytes);
+  if (!lock || count_ <= 1) return alone();
   start_threads();
   work_ = work;
   work_.parts = std::min(count_, work.bytes / kMinShare);
