@@ -8,39 +8,26 @@
 #include <optional>
 #include <utility>
 
+#include "atoll/pytorch/python/process/by_device.h"
 #include "atoll/pytorch/staging/plain_text.h"
 
 namespace atl::pytorch {
 namespace {
 
-struct Known {
-  std::mutex mutex;
-  std::map<c10::DeviceType, NetworkMemory> memory;
-};
-
-Known& known() {
-  static auto* const types = new Known;
-  return *types;
-}
-
-std::optional<NetworkMemory> network_memory(c10::DeviceType type) {
-  const std::lock_guard lock(known().mutex);
-  const auto found = known().memory.find(type);
-  return found == known().memory.end() ? std::nullopt : std::optional(found->second);
+ByDevice<NetworkMemory>& network_memory() {
+  static auto* const known = new ByDevice<NetworkMemory>;
+  return *known;
 }
 
 at::TensorOptions bytes_on(c10::Device device) { return at::TensorOptions().dtype(at::kByte).device(device); }
 
 }  // namespace
 
-void set_network_memory(c10::DeviceType type, NetworkMemory memory) {
-  const std::lock_guard lock(known().mutex);
-  known().memory[type] = memory;
-}
+void set_network_memory(c10::DeviceType type, NetworkMemory memory) { network_memory().set(type, memory); }
 
 std::optional<transport::DirectBuffer> network_buffer(const at::Tensor& tensor) {
   const std::optional<NetworkMemory> memory =
-      tensor.is_cpu() ? NetworkMemory{} : network_memory(tensor.device().type());
+      tensor.is_cpu() ? NetworkMemory{} : network_memory().find(tensor.device().type());
   if (!memory) return std::nullopt;
   void* const data = tensor.data_ptr();
   return transport::DirectBuffer{memory->host_view ? memory->host_view(data) : data, tensor.nbytes(), memory->kind};
@@ -116,7 +103,7 @@ DirectDevice::DirectDevice(c10::Device device, std::weak_ptr<InOrder> ends)
     : device_(device), stream_(pool_stream(device)), ends_(std::move(ends)) {}
 
 bool DirectDevice::is_reached(const transport::DirectPort& port) const noexcept {
-  const auto memory = network_memory(device_.type());
+  const auto memory = network_memory().find(device_.type());
   return memory && port.reaches(memory->kind);
 }
 
@@ -126,7 +113,7 @@ std::shared_ptr<transport::RingMemory> DirectDevice::new_ring(const transport::D
     return std::make_shared<Ring>(*this, memory,
                                   transport::DirectBuffer{memory.data_ptr(), bytes, transport::MemoryKind::kHost});
   }
-  const NetworkMemory network = *network_memory(device_.type());
+  const NetworkMemory network = *network_memory().find(device_.type());
   const c10::StreamGuard guard(stream());
   const at::Tensor memory = at::empty({static_cast<std::int64_t>(bytes)}, bytes_on(device_));
   void* const address = network.host_view ? network.host_view(memory.data_ptr()) : memory.data_ptr();

@@ -3,36 +3,22 @@
 
 #include <c10/core/DeviceGuard.h>
 
-#include <map>
-#include <mutex>
-#include <optional>
 #include <string>
 
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
 #include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/process/arena.h"
+#include "atoll/pytorch/python/process/by_device.h"
 
 namespace atl::pytorch {
 namespace {
 
 constexpr unsigned kForAllContexts = 1;  // cudaHostRegisterPortable, hipHostRegisterPortable
 
-struct Registrars {
-  std::mutex mutex;
-  std::map<c10::DeviceType, HostRegistrar> known;
-};
-
-Registrars& registrars() {
-  static auto* const all = new Registrars;
-  return *all;
-}
-
-std::optional<HostRegistrar> registrar_of(c10::DeviceType device) {
-  const std::lock_guard lock(registrars().mutex);
-  const auto found = registrars().known.find(device);
-  if (found == registrars().known.end() || found->second.add == nullptr) return std::nullopt;
-  return found->second;
+ByDevice<HostRegistrar>& registrars() {
+  static auto* const known = new ByDevice<HostRegistrar>;
+  return *known;
 }
 
 bool is_removed(const HostRegistrar& registrar, c10::Device device, void* memory) noexcept {
@@ -69,15 +55,12 @@ at::Tensor registered_in_arena(std::uint64_t bytes, c10::Device device, const Ho
 
 }  // namespace
 
-void set_host_registrar(c10::DeviceType device, HostRegistrar registrar) {
-  const std::lock_guard lock(registrars().mutex);
-  registrars().known[device] = registrar;
-}
+void set_host_registrar(c10::DeviceType device, HostRegistrar registrar) { registrars().set(device, registrar); }
 
 at::Tensor staging_memory(std::uint64_t bytes, c10::Device device) {
   if (bytes == 0) return pinned_memory(bytes, device);
   if (device.is_cpu()) return empty_in_arena({static_cast<std::int64_t>(bytes)}, at::kByte);
-  if (const auto registrar = registrar_of(device.type())) {
+  if (const auto registrar = registrars().find(device.type()); registrar && registrar->add != nullptr) {
     try {
       const at::Tensor memory = registered_in_arena(bytes, device, *registrar);
       if (memory.defined()) return memory;
