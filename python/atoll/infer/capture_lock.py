@@ -3,12 +3,15 @@
 
 import contextlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import torch
+import torch.export._trace
 
 from atoll.infer.errors import ExportError
 
@@ -21,6 +24,7 @@ _DISTURBED = (
     "_EXPORT_MODULE_HIERARCHY",
     "a fake tensor in the exported program",
 )
+_TRACE_FILE = torch.export._trace.__file__  # what every way into torch.export calls
 _lock = threading.RLock()
 
 
@@ -43,8 +47,7 @@ def wait_for_others() -> None:
                 f"traces one model at a time: make the session before or after it"
             )
         time.sleep(_BETWEEN_LOOKS)
-    # Left behind in a thread whose trace another one has disturbed.
-    torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PreDispatch, False)
+    _clear_what_disturbed_traces_left()
 
 
 def is_disturbed(error: BaseException | None) -> bool:
@@ -62,8 +65,23 @@ def is_disturbed_now(error: BaseException) -> bool:
 
 
 def _is_any_thread_tracing() -> bool:
-    state: Any = torch._ops._mode_stack_state_for_pre_dispatch
-    return bool(state.count() > 0)
+    """Looks at the threads' stacks: torch.export enters and leaves its modes and its flags one after the other, so none
+    of them is set for as long as it runs."""
+    for frame in sys._current_frames().values():
+        caller: FrameType | None = frame
+        while caller is not None:
+            if caller.f_code.co_filename == _TRACE_FILE:
+                return True
+            caller = caller.f_back
+    return False
+
+
+def _clear_what_disturbed_traces_left() -> None:
+    """Restores what two traces at the same time leave set: each gives back what it found, which was the other's."""
+    torch._C._dispatch_tls_set_dispatch_key_included(torch._C.DispatchKey.PreDispatch, False)
+    compiler: Any = torch.compiler
+    if getattr(compiler, "_is_exporting_flag", False):
+        compiler._is_exporting_flag = compiler._is_compiling_flag = False
 
 
 def _renew() -> None:

@@ -107,6 +107,41 @@ def test_a_trace_of_the_programs_own_can_finish(monkeypatch: pytest.MonkeyPatch)
         assert torch.equal(run_graph(captured.result(SECONDS), [X])[0], X.relu())
 
 
+class ReadsParametersSlowly(Waits):
+    """Waits at a place of torch.export where its flags are set and its modes are not."""
+
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
+        self.is_tracing.set()
+        self.gate.wait(SECONDS)
+        return super().named_parameters(*args, **kwargs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+def test_a_trace_is_noticed_from_its_first_line_to_its_last() -> None:
+    other = ReadsParametersSlowly()
+    with ThreadPoolExecutor(1) as pool:
+        export = pool.submit(torch.export.export, other, (X,), strict=False)
+        assert other.is_tracing.wait(SECONDS)
+        try:
+            assert torch._ops._mode_stack_state_for_pre_dispatch.count() == 0  # type: ignore[no-untyped-call]
+            assert capture_lock._is_any_thread_tracing()
+        finally:
+            other.gate.set()
+        export.result(SECONDS)
+    assert not capture_lock._is_any_thread_tracing()
+
+
+def test_flags_that_two_traces_left_set_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a capture would compare the graph with what the model computes while it is traced."""
+    monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
+    monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)
+    capture(nn.ReLU().eval(), X)
+    assert not torch.compiler.is_compiling()
+    assert not torch.compiler.is_exporting()
+
+
 def test_a_disturbed_trace_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     export, failures = torch.export.export, [AssertionError("ProxyTorchDispatchMode slot already occupied by x")] * 3
 
