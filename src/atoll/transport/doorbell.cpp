@@ -21,8 +21,7 @@ namespace {
 using std::chrono::nanoseconds;
 
 constexpr nanoseconds kRoomyBudget{50'000};
-constexpr nanoseconds kCrowdedBudget{20'000};
-constexpr std::int64_t kRoomyPauseNs = 1'000;  // at the start of the roomy budget; the rest is yields
+constexpr nanoseconds kCrowdedBudget{200'000};
 constexpr int kMinShareOfBudget = 16;
 
 static_assert(sizeof(DoorbellPage) <= 4096);
@@ -40,14 +39,6 @@ void unmap_page(DoorbellPage* page, std::uint32_t process) noexcept {
 
 std::int64_t now_ns() noexcept {
   return std::chrono::duration_cast<nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void pause_core() noexcept {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 std::size_t usable_cores() noexcept {
@@ -122,8 +113,7 @@ void Sleeper::wait_briefly(nanoseconds limit) noexcept {
     if (spin_since_ns_ == 0) spin_since_ns_ = now;
     const std::int64_t spun = now - spin_since_ns_;
     if (spun < std::min(budget_, limit).count()) {
-      const bool may_hold_core = spin_ >= kRoomyBudget && spun < kRoomyPauseNs;
-      may_hold_core ? pause_core() : static_cast<void>(::sched_yield());
+      ::sched_yield();
       return;
     }
   }

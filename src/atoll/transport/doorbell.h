@@ -80,8 +80,7 @@ class RemoteDoorbell {
 /// One thread's wait on a bell:
 ///   Sleeper sleeper(bell, budget); loop { if (work()) { sleeper.reset(); break; } sleeper.wait_briefly(limit); }
 /// spins at first, then sleeps on the futex, and never misses a ring that follows work(). Spinning yields the core each
-/// time, so that other threads on it, perhaps the peer's, can run; the budget for hosts with a core to spare begins
-/// with pauses. The budget halves after a wait that outlasted it, down to a sixteenth, and doubles again after one that
+/// time, so that other threads on it, perhaps the peer's, can run. The budget halves after a wait that outlasted it, down to a sixteenth, and doubles again after one that
 /// did not: a rank that waits for a slow link leaves its core to threads that compute.
 class Sleeper {
  public:
@@ -90,7 +89,7 @@ class Sleeper {
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
-  /// Returns after a pause or a yield while the spin budget lasts; then announces the sleeper and returns once more, so
+  /// Returns after a yield while the spin budget lasts; then announces the sleeper and returns once more, so
   /// that the caller looks again; only then blocks until a ring or `limit`. The caller re-checks its work after each
   /// return.
   void wait_briefly(std::chrono::nanoseconds limit) noexcept;
@@ -112,7 +111,7 @@ class Sleeper {
 };
 
 /// Returns how long a waiter spins before it sleeps: longer than a wake-up takes if the host has a core for every local
-/// rank, shorter if ranks outnumber cores.
+/// rank. If ranks outnumber cores, long enough for all of them to have had a turn, as the waiter yields at once.
 std::chrono::nanoseconds spin_budget(std::size_t ranks_on_this_host) noexcept;
 
 }  // namespace atl::transport
