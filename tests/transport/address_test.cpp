@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/discovery.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 namespace {
@@ -143,6 +145,22 @@ TEST(Discovery, TheHostIsALabelOrTheMachine) {
   EXPECT_EQ(host_identity("left"), "left");
   EXPECT_EQ(host_identity(""), host_identity(""));
   EXPECT_EQ(host_identity("").size(), 32U);
+}
+
+TEST(SocketAddress, TellsWhetherBothEndsAreOnOneHost) {
+  for (const char* host : {"127.0.0.1", "::1"}) {
+    const Fd listener = try_listen(*parse_ip(host, 0));
+    if (!listener) continue;  // a machine without IPv6
+    const SocketAddress there = local_address(listener.get());
+    const Fd socket = open_socket(there.family());
+    static_cast<void>(start_connecting(socket.get(), there));
+    pollfd connected{socket.get(), POLLOUT, 0};
+    ASSERT_EQ(::poll(&connected, 1, 60'000), 1);
+    ASSERT_EQ(take_error(socket.get()), 0);
+    EXPECT_TRUE(has_one_host(socket.get())) << host;
+  }
+  EXPECT_FALSE(has_one_host(open_socket(AF_UNIX).get()));
+  EXPECT_FALSE(has_one_host(-1));
 }
 
 }  // namespace

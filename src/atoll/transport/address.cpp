@@ -175,6 +175,15 @@ SocketAddress local_address(int fd) noexcept {
   return address;
 }
 
+bool has_one_host(int fd) noexcept {
+  const SocketAddress remote = remote_address(fd);
+  const SocketAddress local = local_address(fd);
+  if (remote.family() != local.family() || (local.family() != AF_INET && local.family() != AF_INET6)) return false;
+  return local.family() == AF_INET
+             ? as_v4(remote).sin_addr.s_addr == as_v4(local).sin_addr.s_addr
+             : std::memcmp(&as_v6(remote).sin6_addr, &as_v6(local).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
 std::vector<std::byte> PeerAddress::encode() const {
   std::vector<std::byte> out;
   ByteWriter writer(out);

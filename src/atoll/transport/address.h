@@ -50,4 +50,7 @@ SocketAddress abstract_unix_address(std::string_view name);
 SocketAddress remote_address(int fd) noexcept;
 SocketAddress local_address(int fd) noexcept;
 
+/// Returns whether both ends of a connected TCP socket have the same IP address, as they have on one host.
+bool has_one_host(int fd) noexcept;
+
 }  // namespace atl::transport

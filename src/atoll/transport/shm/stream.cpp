@@ -4,18 +4,15 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
-#include <array>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/descriptors.h"
 
 namespace atl::transport::shm {
 namespace {
 
-// One read returns the descriptors of at most one send, and a message carries one.
-constexpr std::size_t kMaxMemoriesPerRead = 4;
 constexpr std::size_t kMaxMemoriesWaiting = 64;
 
 }  // namespace
@@ -35,17 +32,9 @@ bool Stream::send_some(Outgoing& message) {
   msghdr envelope{};
   envelope.msg_iov = &part;
   envelope.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> ancillary{};
-  if (message.memory) {
-    envelope.msg_control = ancillary.data();
-    envelope.msg_controllen = ancillary.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&envelope);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    const int descriptor = message.memory.get();
-    std::memcpy(CMSG_DATA(rights), &descriptor, sizeof(descriptor));
-  }
+  DescriptorSpace space;
+  const int descriptor = message.memory.get();
+  if (message.memory) space.put_into(envelope, {&descriptor, 1});
   const ssize_t sent = ::sendmsg(socket_.get(), &envelope, MSG_NOSIGNAL | MSG_DONTWAIT);
   if (sent < 0) {
     const int error = errno;
@@ -71,25 +60,14 @@ void Stream::flush() {
 Stream::Received Stream::receive() {
   const std::span<std::byte> space = parser_.space();
   iovec part{space.data(), space.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxMemoriesPerRead * sizeof(int))> ancillary{};
   msghdr envelope{};
   envelope.msg_iov = &part;
   envelope.msg_iovlen = 1;
-  envelope.msg_control = ancillary.data();
-  envelope.msg_controllen = ancillary.size();
+  DescriptorSpace descriptors;  // one read returns those of at most one send, and a message carries one
+  descriptors.offer_to(envelope);
   const ssize_t got = ::recvmsg(socket_.get(), &envelope, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? Received::kNothing : Received::kEnd;
-  for (cmsghdr* item = CMSG_FIRSTHDR(&envelope); item != nullptr; item = CMSG_NXTHDR(&envelope, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    for (std::size_t offset = CMSG_LEN(0); offset + sizeof(int) <= item->cmsg_len; offset += sizeof(int)) {
-      int descriptor = -1;
-      std::memcpy(&descriptor, reinterpret_cast<const char*>(item) + offset, sizeof(descriptor));
-      received_memory_.emplace_back(descriptor);
-    }
-  }
-  if ((envelope.msg_flags & MSG_CTRUNC) != 0) {
-    throw Error(ErrorKind::kUnavailable, "cannot receive a peer's shared memory: out of descriptors (raise ulimit -n)");
-  }
+  DescriptorSpace::take_from(envelope, received_memory_);
   if (received_memory_.size() > kMaxMemoriesWaiting) {
     throw Error(ErrorKind::kProtocol, "shared-memory link: descriptors without messages");
   }
@@ -102,7 +80,7 @@ Fd Stream::take_memory() {
   if (received_memory_.empty())
     throw Error(ErrorKind::kProtocol, "shared-memory link: a message came without its memory");
   Fd memory = std::move(received_memory_.front());
-  received_memory_.pop_front();
+  received_memory_.erase(received_memory_.begin());
   return memory;
 }
 

@@ -58,7 +58,7 @@ class Stream {
   std::deque<Outgoing> outbox_;
   bool socket_is_full_ = false;
   MessageParser parser_;
-  std::deque<Fd> received_memory_;
+  std::vector<Fd> received_memory_;
 };
 
 }  // namespace atl::transport::shm
