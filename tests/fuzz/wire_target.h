@@ -66,8 +66,8 @@ inline void wire_frames(std::span<const std::byte> bytes) {
   if ((choice & 1U) != 0) bytes = fitting;
   std::vector<std::byte> again;
   const auto on_frame = [&](const ReceivedFrame& frame) {
-    if (frame.payload().size() != frame.header.payload_bytes) std::abort();
-    const FrameBytes made = make_frame(frame.header, frame.payload());
+    if (frame.payload.size() != frame.header.payload_bytes) std::abort();
+    const FrameBytes made = make_frame(frame.header, frame.payload);
     if (!std::equal(made->begin(), made->end(), frame.bytes.begin(), frame.bytes.end())) std::abort();
     again.insert(again.end(), made->begin(), made->end());
   };

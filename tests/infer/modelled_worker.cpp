@@ -14,6 +14,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
+#include "atoll/infer/link/worker_descriptors.h"
 #include "atoll/infer/worker/worker.h"
 #include "tests/support/modelled_runner.h"
 
@@ -21,9 +22,6 @@ namespace {
 
 using atl::infer::test::Machine;
 using atl::infer::test::ModelledRunner;
-
-constexpr int kSocket = 3;
-constexpr int kWeights = 4;
 
 class Misbehaving : public ModelledRunner {
  public:
@@ -44,7 +42,7 @@ class Misbehaving : public ModelledRunner {
     }
     if (how_ == "babble") {
       const std::string nonsense(1000, 'x');
-      ::send(kSocket, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
+      ::send(atl::infer::kFirstWorkerDescriptor, nonsense.data(), nonsense.size(), MSG_NOSIGNAL);
     }
   }
 
@@ -75,7 +73,7 @@ int main(int, char** words) {
     for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
   }
   try {
-    return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), runner, options);
+    return atl::infer::run_worker(runner, options);
   } catch (const atl::Error&) {
     return 1;
   }

@@ -36,6 +36,26 @@ void push(Outbox& outbox, std::uint64_t inference, std::int32_t tensor, const By
 
 Bytes payload_of(const Outbox::Frame& frame) { return {frame.bytes->begin() + wire::kHeaderBytes, frame.bytes->end()}; }
 
+TEST(Outbox, PayloadsGoToMemoryThatHasRoomForThem) {
+  Outbox outbox;
+  PayloadWriter memory;
+  const PayloadReader reader(memory.memory());
+  const Bytes large(kMinLentBytes, std::byte{5});
+  const Bytes little(10, std::byte{6});
+  const auto size = static_cast<std::uint32_t>(large.size());
+  outbox.push(frame_of(1, 0, 0, size, size), {large, nullptr});
+  push(outbox, 1, 1, little);
+  const auto lent = outbox.take(&memory);
+  const auto whole = outbox.take(&memory);
+  ASSERT_TRUE(lent && whole);
+  EXPECT_EQ(lent->header.kind, wire::FrameKind::kTensor);
+  EXPECT_EQ(payload_of(*whole), little);
+  wire::FrameParser().push(*lent->bytes, [&](const wire::ReceivedFrame& frame) {
+    ASSERT_EQ(frame.header.kind, wire::FrameKind::kLent);
+    EXPECT_TRUE(std::ranges::equal(reader.at(wire::lent_by(frame)), large));
+  });
+}
+
 TEST(Outbox, WhatIsPushedLeavesInOrder) {
   Outbox outbox;
   const Bytes bytes(25, std::byte{7});

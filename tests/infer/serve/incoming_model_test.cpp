@@ -103,6 +103,8 @@ class IncomingTest : public testing::Test, protected IncomingModel::Owner, prote
     changed_.notify_all();
   }
   void forward(std::span<const std::byte>) override {}
+  void forward(const wire::FrameHeader&, std::span<const std::byte>, std::shared_ptr<const void>) override {}
+  bool may_map_memory() const override { return false; }
   std::size_t queued_bytes() const override { return 0; }
   void pause() override { count_pauses(1); }
   void resume() override { count_pauses(-1); }

@@ -154,7 +154,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
   void on_bytes(transport::SecureStream& stream, std::span<const std::byte> bytes) override {
     const auto parser = parser_;
     parser->push(bytes, [&](const wire::ReceivedFrame& frame) {
-      if (stream_.get() == &stream) take(frame.header, frame.payload());
+      if (stream_.get() == &stream) take(frame.header, frame.payload);
     });
   }
 

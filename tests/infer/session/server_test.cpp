@@ -94,6 +94,23 @@ TEST_F(SessionServer, AnswersComeFromTheServer) {
   EXPECT_EQ(session->report().link.connections, 1U);
 }
 
+TEST_F(SessionServer, OnOneHostRowsDoNotPassThroughTheConnection) {
+  start();
+  const test::ServedGraph model(layers(0.1, 65'536));
+  const auto session = this->session(model, "offload", Hedge::kNever);
+  ASSERT_TRUE(is_ready(*session)) << session->report().json();
+  const std::uint64_t input_bytes = model.input(0).size();
+  ASSERT_GT(input_bytes, 1'000'000U);
+  const Deadline limit = Deadline::after(60s);
+  std::uint64_t passed = input_bytes;
+  for (std::uint64_t i = 0; passed >= input_bytes && !limit.expired(); ++i) {  // until the memory is mapped
+    const std::uint64_t before = server_->counts().bytes_in;
+    ASSERT_EQ(run(*session, model, i).origin, Origin::kServer);
+    passed = server_->counts().bytes_in - before;
+  }
+  EXPECT_LT(passed, input_bytes / 10);
+}
+
 // Proves I-6.
 TEST_F(SessionServer, AnyPlanGivesTheSame) {
   start();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -41,8 +42,10 @@ inline std::vector<wire::Message> every_message() {
   using namespace wire;
   BundleHash hash;
   for (std::size_t i = 0; i < hash.size(); ++i) hash[i] = static_cast<std::byte>(200 + i);
+  std::array<std::byte, 16> ticket;
+  for (std::size_t i = 0; i < ticket.size(); ++i) ticket[i] = static_cast<std::byte>(100 + i);
   const std::uint64_t model = 0x0102030405060708;
-  return {Hello{"atoll 0.1.0", "robot 7", 5},
+  return {Hello{"atoll 0.1.0", "robot 7", 5, 40'000},
           Welcome{"atoll 0.1.0", "cuda:0", std::uint64_t{1} << 34, 8, 3, "höflich", 6},
           Open{model, hash, 1000, std::uint64_t{5} << 32},
           Need{model, true, 77},
@@ -61,7 +64,9 @@ inline std::vector<wire::Message> every_message() {
           Draining{"the server goes down"},
           Close{model},
           Bye{},
-          Turn{Turn::What::kOver}};
+          Turn{Turn::What::kOver},
+          Offer{model, ticket, {std::byte{9}}},
+          Mapped{model}};
 }
 
 }  // namespace atl::infer::test

@@ -125,7 +125,7 @@ TEST(WireMessages, BodiesThatAreAbsentOrUnknownAreRefused) {
   const auto close = [](auto& builder) { return fbs::CreateClose(builder, 1); };
   EXPECT_EQ(refused(built(fbs::Body::Close, close)), "");
   EXPECT_NE(refused(built(fbs::Body::NONE, close)).find("unknown kind 0"), std::string::npos);
-  EXPECT_NE(refused(built(static_cast<fbs::Body>(21), close)).find("unknown kind 21"), std::string::npos);
+  EXPECT_NE(refused(built(static_cast<fbs::Body>(23), close)).find("unknown kind 23"), std::string::npos);
   EXPECT_NE(refused(built(static_cast<fbs::Body>(255), close)).find("unknown kind 255"), std::string::npos);
   // A table of another kind: its strings are not there.
   EXPECT_NE(refused(built(fbs::Body::Hello, close)), "");
@@ -237,6 +237,14 @@ TEST(WireMessages, DecodeRefusesFieldsOutOfBounds) {
     const std::vector<std::uint8_t> hash(size);
     says(refused(built(fbs::Body::Open, [&](auto& b) { return fbs::CreateOpenDirect(b, 1, &hash, 0, 0); })),
          "Open has hash of " + std::to_string(size) + " bytes; allowed: 32");
+  }
+  for (const std::size_t size : {0U, 15U, 17U}) {
+    const std::vector<std::uint8_t> some(size);
+    const std::vector<std::uint8_t> right(16);
+    says(refused(built(fbs::Body::Offer, [&](auto& b) { return fbs::CreateOfferDirect(b, 1, &some, &right); })),
+         "Offer has door of " + std::to_string(size) + " bytes; allowed: 16");
+    says(refused(built(fbs::Body::Offer, [&](auto& b) { return fbs::CreateOfferDirect(b, 1, &right, &some); })),
+         "Offer has ticket of " + std::to_string(size) + " bytes; allowed: 16");
   }
   const std::vector<double> nan{std::nan("")};
   says(refused(built(fbs::Body::Ready,

@@ -104,7 +104,7 @@ class WorkerThread {
     while (!found) {
       const ssize_t count = ::recv(socket_.get(), buffer.data(), buffer.size(), 0);
       if (count <= 0) throw Error(ErrorKind::kPeerLost, "the worker has ended");
-      const auto take = [&](const wire::ReceivedFrame& frame) { found = wire::decode(frame.payload()); };
+      const auto take = [&](const wire::ReceivedFrame& frame) { found = wire::decode(frame.payload); };
       parser_.push({buffer.data(), static_cast<std::size_t>(count)}, take);
     }
     return *found;

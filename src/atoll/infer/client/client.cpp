@@ -105,7 +105,7 @@ void Client::feed() {
 void Client::feed_on_loop() {
   if (!link_ || !link_->takes_inferences()) return outbox_.clear();
   while (link_->wants_more()) {
-    const std::optional<Outbox::Frame> frame = outbox_.take();
+    const std::optional<Outbox::Frame> frame = outbox_.take(link_->memory());
     if (!frame) return;
     if (frame->message) {
       link_->send(*frame->message);

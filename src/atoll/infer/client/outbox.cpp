@@ -17,14 +17,16 @@ void Outbox::push(const wire::FrameHeader& header, HostBytes payload) {
   queue_.push_back({std::nullopt, header, std::move(payload)});
 }
 
-std::optional<Outbox::Frame> Outbox::take() {
+std::optional<Outbox::Frame> Outbox::take(PayloadWriter* memory) {
   const std::lock_guard lock(mutex_);
   if (queue_.empty()) return std::nullopt;
   Waiting next = std::move(queue_.front());
   queue_.pop_front();
   if (next.message) return Frame{std::move(next.message), {}, nullptr};
   // Done under the lock that over() takes: after over() the payload may be changed.
-  return Frame{std::nullopt, next.header, wire::make_frame(next.header, next.payload.bytes)};
+  const auto lent = memory == nullptr ? std::nullopt : memory->put(next.payload.bytes);
+  return Frame{std::nullopt, next.header,
+               lent ? wire::make_frame(next.header, *lent) : wire::make_frame(next.header, next.payload.bytes)};
 }
 
 Outbox::Unsent Outbox::over(std::uint64_t inference, bool leaves) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 
+#include "atoll/infer/link/payload_ring.h"
 #include "atoll/infer/run/runner.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
@@ -18,7 +19,7 @@ namespace atl::infer {
 class Outbox {
  public:
   struct Frame {
-    std::optional<wire::Message> message;  ///< none: a kTensor frame, as follows
+    std::optional<wire::Message> message;  ///< none: a frame of rows, as follows
     wire::FrameHeader header;
     wire::FrameBytes bytes;
   };
@@ -31,8 +32,9 @@ class Outbox {
   void push(wire::Message message);
   /// Queues a kTensor frame. Its bytes are read until it is taken, or until over().
   void push(const wire::FrameHeader& header, HostBytes payload);
-  /// The next frame to send, which no longer refers to the caller's bytes.
-  std::optional<Frame> take();
+  /// The next frame to send, which no longer refers to the caller's bytes. A payload for which `memory` (null: none)
+  /// has room is put there.
+  std::optional<Frame> take(PayloadWriter* memory = nullptr);
   /// Stops reading what was given for the inference. Its rows are dropped, or with `leaves` copied and still sent.
   Unsent over(std::uint64_t inference, bool leaves);
   void clear();

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "atoll/infer/software.h"
+#include "atoll/transport/address.h"
 
 namespace atl::infer {
 namespace {
@@ -50,7 +51,8 @@ ServerLink::ServerLink(Loop& loop, LinkOwner& owner, Fd socket, const ClientOpti
       rates_(rates),
       heard_(Clock::now()),
       drained_(heard_),
-      pinged_(heard_) {
+      pinged_(heard_),
+      local_port_(transport::has_one_host(socket.get()) ? transport::local_address(socket.get()).port() : 0) {
   transport::SecureStream::Owner& self = *this;
   stream_ =
       std::make_unique<transport::SecureStream>(loop_, self, std::move(socket), transport::SecureStream::Role::kClient,
@@ -115,7 +117,7 @@ void ServerLink::on_open(transport::SecureStream& /*stream*/) {
   heard_ = Clock::now();
   pinged_ = heard_;  // Hello is a ping that Welcome answers
   enter(LinkState::kOpening, "greeting " + options_.server);
-  send(wire::Hello{software(), options_.name});
+  send(wire::Hello{software(), options_.name, kRulesVersion, local_port_});
 }
 
 void ServerLink::on_bytes(transport::SecureStream& /*stream*/, std::span<const std::byte> bytes) {
@@ -150,17 +152,38 @@ void ServerLink::on_closed(transport::SecureStream& /*stream*/, const std::optio
 
 void ServerLink::on_frame(const wire::ReceivedFrame& frame) {
   switch (frame.header.kind) {
-    case FrameKind::kControl: on_control(wire::decode(frame.payload())); return;
-    case FrameKind::kProbe: on_probe(frame.header, frame.payload()); return;
-    case FrameKind::kTensor:
-      if (const std::optional<wire::Ack> ack = owner_.on_tensor(frame.header, frame.payload())) {
-        rates_.received(*ack);
-        reply(*ack);
-      }
-      return;
+    case FrameKind::kControl: on_control(wire::decode(frame.payload)); return;
+    case FrameKind::kProbe: on_probe(frame.header, frame.payload); return;
+    case FrameKind::kTensor: on_rows(frame.header, frame.payload); return;
+    case FrameKind::kLent: on_lent(frame); return;
     case FrameKind::kWeights: break;
   }
   throw Error(ErrorKind::kProtocol, "it sent weights, which only a client sends");
+}
+
+void ServerLink::on_rows(const FrameHeader& header, std::span<const std::byte> payload) {
+  if (const std::optional<wire::Ack> ack = owner_.on_tensor(header, payload)) {
+    rates_.received(*ack);
+    reply(*ack);
+  }
+}
+
+void ServerLink::on_lent(const wire::ReceivedFrame& frame) {
+  if (!ends_) throw Error(ErrorKind::kProtocol, "it lent memory that is not mapped here");
+  const wire::LentPayload lent = wire::lent_by(frame);
+  on_rows(frame.header, ends_->in.at(lent));
+  ends_->in.release(lent);
+}
+
+// If the door is not here after all, nothing changes.
+void ServerLink::on_offer(const wire::Offer& offer) {
+  if (offer.model != model_ || local_port_ == 0) return;
+  fetch_ = std::make_unique<MemoryFetch>(loop_, offer.door, offer.ticket, [this](std::shared_ptr<PayloadEnds> ends) {
+    if (!ends) return;
+    ends_ = std::move(ends);
+    sends_lent_ = true;
+    send(wire::Mapped{model_});
+  });
 }
 
 void ServerLink::on_control(const wire::Message& message) {
@@ -192,6 +215,8 @@ void ServerLink::on_control(const wire::Message& message) {
     enter(LinkState::kReady, "ready");
     owner_.on_message(message);
     if (options_.probe_bytes > 0) probe();
+  } else if (const auto* offer = std::get_if<wire::Offer>(&message)) {
+    on_offer(*offer);
   } else if (const auto* failed = std::get_if<wire::Failed>(&message)) {
     on_failed(*failed);
   } else if (std::holds_alternative<wire::Divided>(message)) {
@@ -249,6 +274,8 @@ void ServerLink::open_model() {
   ++model_;
   divides_ = 0;
   runs_ = 0;
+  fetch_.reset();
+  sends_lent_ = false;
   enter(LinkState::kOpening, "opening the model on " + options_.server);
   send(wire::Open{model_, files_.hash, files_.graph.size(), files_.weights.bytes.size()});
 }

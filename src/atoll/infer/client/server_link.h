@@ -10,6 +10,7 @@
 #include "atoll/core/loop.h"
 #include "atoll/infer/client/link_owner.h"
 #include "atoll/infer/client/link_rates.h"
+#include "atoll/infer/link/memory_door.h"
 #include "atoll/infer/run/runner.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
@@ -53,7 +54,9 @@ class ServerLink final : private transport::SecureStream::Owner {
   ~ServerLink() override;
 
   void send(const wire::Message& message);
-  /// Sends a whole kTensor frame, which begins with its header.
+  /// Memory that the server's worker process reads, if it is on this host; null: not (yet).
+  PayloadWriter* memory() const noexcept { return sends_lent_ ? &ends_->out : nullptr; }
+  /// Sends a whole frame of rows, which begins with its header; `header` is that of a kTensor frame.
   void send_rows(const wire::FrameHeader& header, wire::FrameBytes frame);
   /// Returns whether little is queued, so that what is given now leaves soon.
   bool wants_more() const;
@@ -89,6 +92,9 @@ class ServerLink final : private transport::SecureStream::Owner {
   void on_control(const wire::Message& message);
   void on_welcome(const wire::Welcome& welcome);
   void on_need(const wire::Need& need);
+  void on_offer(const wire::Offer& offer);
+  void on_rows(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void on_lent(const wire::ReceivedFrame& frame);
   void on_failed(const wire::Failed& failed);
   void on_probe(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void reply(const wire::Message& message);
@@ -131,6 +137,10 @@ class ServerLink final : private transport::SecureStream::Owner {
   std::chrono::milliseconds reopen_delay_{1000};
   std::optional<Clock::time_point> drains_until_;
   std::optional<Probe> their_probe_;
+  const std::uint16_t local_port_;      // of this end if the server is on this host; otherwise 0
+  std::unique_ptr<MemoryFetch> fetch_;  // of what the server has offered
+  std::shared_ptr<PayloadEnds> ends_;   // kept for frames that are under way when the model is opened again
+  bool sends_lent_ = false;             // of the current model
   std::optional<Error> closing_reason_;  // known before the connection closes
   std::unique_ptr<transport::SecureStream> stream_;
 };

@@ -8,6 +8,7 @@
 #include "atoll/core/log.h"
 #include "atoll/infer/safety/admit.h"
 #include "atoll/infer/software.h"
+#include "atoll/transport/address.h"
 
 namespace atl::infer {
 namespace {
@@ -27,7 +28,12 @@ std::uint64_t most_model_bytes(const ServerOptions& options) {
 }  // namespace
 
 Connection::Connection(ServerContext& context, Fd socket, const std::string& peer, OnOver on_over)
-    : context_(context), peer_(peer), on_over_(std::move(on_over)), parser_(kMaxStrangerBytes) {
+    : context_(context),
+      peer_(peer),
+      on_over_(std::move(on_over)),
+      local_port_(transport::has_one_host(socket.get()) ? transport::remote_address(socket.get()).port() : 0),
+      parser_(kMaxStrangerBytes) {
+  parser_.assemble_in([this](const wire::FrameHeader& header) { return place_for(header); });
   transport::SecureStream::Options options;
   options.name = peer;
   stream_ = std::make_unique<transport::SecureStream>(context_.loop, *this, std::move(socket),
@@ -81,12 +87,18 @@ void Connection::refuse(const Error& error) {
 
 void Connection::take(const wire::ReceivedFrame& frame) {
   const wire::FrameHeader& header = frame.header;
-  if (header.kind == wire::FrameKind::kControl) return take(wire::decode(frame.payload()));
+  if (header.kind == wire::FrameKind::kControl) return take(wire::decode(frame.payload));
   if (!is_greeted_) throw Error(ErrorKind::kProtocol, "the client did not send Hello first");
-  if (header.kind == wire::FrameKind::kWeights) return model(header.id).take_weights(header.offset, frame.payload());
+  if (header.kind == wire::FrameKind::kWeights) return model(header.id).take_weights(header.offset, frame.payload);
   if (header.kind == wire::FrameKind::kProbe) return take_probe(header);
   const auto found = inferences_.find(header.id);
   if (found != inferences_.end()) found->second->take_rows(frame);  // otherwise it was cancelled and forgotten
+}
+
+wire::FrameParser::Place Connection::place_for(const wire::FrameHeader& header) {
+  if (header.kind != wire::FrameKind::kTensor) return {};
+  const auto found = inferences_.find(header.id);
+  return found == inferences_.end() ? wire::FrameParser::Place() : found->second->place_for(header);
 }
 
 void Connection::take(const wire::Message& message) {
@@ -111,6 +123,8 @@ void Connection::take(const wire::Message& message) {
   } else if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
     if (const auto found = inferences_.find(cancel->inference); found != inferences_.end())
       found->second->take(*cancel);
+  } else if (const auto* mapped = std::get_if<wire::Mapped>(&message)) {
+    model(mapped->model).take(*mapped);
   } else if (const auto* ping = std::get_if<wire::Ping>(&message)) {
     send(wire::Pong{ping->token, load_of_others()});
   } else if (const auto* closed = std::get_if<wire::Close>(&message)) {
@@ -203,6 +217,15 @@ void Connection::send(const wire::Message& message) { send_frame(wire::make_fram
 
 void Connection::forward(std::span<const std::byte> frame) {
   send_frame(std::make_shared<const std::vector<std::byte>>(frame.begin(), frame.end()));
+}
+
+void Connection::forward(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                         std::shared_ptr<const void> owner) {
+  if (is_over_) return;
+  const auto head = std::make_shared<const wire::HeaderBytes>(wire::encode(header, payload));
+  context_.counts.bytes_out += head->size() + payload.size();
+  stream_->send_on_loop({*head, head});
+  stream_->send_on_loop({payload, std::move(owner)});
 }
 
 void Connection::send_frame(wire::FrameBytes frame) {

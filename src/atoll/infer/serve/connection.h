@@ -34,11 +34,15 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
 
   void send(const wire::Message& message) override;
   void forward(std::span<const std::byte> frame) override;
+  void forward(const wire::FrameHeader& header, std::span<const std::byte> payload,
+               std::shared_ptr<const void> owner) override;
+  bool may_map_memory() const override { return local_port_ != 0 && hello_.port == local_port_; }
   std::size_t queued_bytes() const override;
   void pause() override;
   void resume() override;
 
   void send_frame(wire::FrameBytes frame);
+  wire::FrameParser::Place place_for(const wire::FrameHeader& header);
   void take(const wire::ReceivedFrame& frame);
   void take(const wire::Message& message);
   void greet(const wire::Hello& hello);
@@ -51,6 +55,7 @@ class Connection : public transport::SecureStream::Owner, public ServedModel::Cl
   ServerContext& context_;
   const std::string peer_;
   const OnOver on_over_;
+  const std::uint16_t local_port_;  // of the other end if it is on this host; otherwise 0
   const Clock::time_point started_ = Clock::now();
   wire::FrameParser parser_;
   std::map<std::uint64_t, std::unique_ptr<ServedModel>> models_;

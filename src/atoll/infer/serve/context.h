@@ -4,9 +4,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <set>
 
 #include "atoll/core/loop.h"
+#include "atoll/infer/link/memory_door.h"
 #include "atoll/infer/serve/model_cache.h"
 #include "atoll/infer/serve/profiles.h"
 #include "atoll/infer/serve/server.h"
@@ -28,6 +30,7 @@ struct ServerContext {
   Loop& loop;
   Loop& hashing;  ///< compares models with their hashes, which takes long
   Loop& disk;     ///< reads and writes the cache
+  std::unique_ptr<MemoryDoor> door;  ///< ends on the loop, after the models
   ModelCache cache;
   Turns turns;
   ServerCounts counts;

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "atoll/core/log.h"
+#include "atoll/transport/memfd.h"
+
 namespace atl::infer {
 namespace {
 
@@ -15,6 +18,11 @@ constexpr std::size_t kLittleForClient = std::size_t{64} << 20;  // allowed even
 constexpr std::chrono::milliseconds kBetweenPings{500};          // to a client whose messages are not read
 constexpr std::chrono::milliseconds kMaxUntaken{5'000};          // the client's kernel gives up unread data after 10 s
 
+std::optional<wire::LentPayload> lend(PayloadWriter& ring, std::span<const std::byte> payload) {
+  if (!payload.empty() && ring.is_reserved(payload)) return ring.commit(payload);
+  return ring.put(payload);
+}
+
 }  // namespace
 
 ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Open& open)
@@ -22,6 +30,7 @@ ServedModel::ServedModel(ServerContext& context, Client& client, const wire::Ope
 
 ServedModel::~ServedModel() {
   *is_alive_ = false;
+  if (ticket_) context_.door->withdraw(*ticket_);
   resume_client();
   std::erase(context_.waiting, this);
   const bool had_worker = context_.with_worker.erase(this) > 0;
@@ -82,20 +91,75 @@ void ServedModel::take(const wire::Cancel& cancel) {
   on_turn();
 }
 
+wire::FrameParser::Place ServedModel::place_for(const wire::FrameHeader& header) {
+  if (header.id != inference_ || !worker_ || ticket_) return {};
+  const auto& ring = worker_->payloads_in();
+  const std::span<std::byte> bytes = ring->reserve(header.payload_bytes);
+  return {bytes, bytes.empty() ? nullptr : ring};
+}
+
 void ServedModel::take_rows(const wire::ReceivedFrame& frame) {
-  if (frame.header.id != inference_ || !worker_) return;  // it is already over
-  worker_->forward(frame.bytes);
+  if (!worker_) return;
+  const bool is_lent = frame.header.kind == wire::FrameKind::kLent;
+  if (is_lent && !is_mapped_) throw Error(ErrorKind::kProtocol, "the client lent memory that it has not mapped");
+  if (frame.header.id != inference_) {  // it is already over, or was refused
+    if (!is_lent) return;
+    wire::FrameHeader released = frame.header;  // the worker drops what belongs to no inference, and releases it
+    released.id = 0;
+    worker_->forward(*wire::make_frame(released, wire::lent_by(frame)));
+    return pause_client();
+  }
+  const auto lent = is_lent || ticket_ ? std::nullopt : lend(*worker_->payloads_in(), frame.payload);
+  if (lent) {
+    worker_->forward(*wire::make_frame(frame.header, *lent));
+  } else if (!frame.bytes.empty()) {
+    worker_->forward(frame.bytes);
+  } else {
+    worker_->forward(*wire::make_frame(frame.header, frame.payload));
+  }
   pause_client();
+}
+
+void ServedModel::take(const wire::Mapped&) { is_mapped_ = ticket_.has_value(); }
+
+// From here on the memory of the worker's input has one writer, the client, if it takes the offer.
+void ServedModel::offer_memory() {
+  if (ticket_ || !client_.may_map_memory()) return;
+  try {
+    const PayloadWriter& sends = *worker_->payloads_in();
+    ticket_ = context_.door->offer({transport::duplicate(sends.memory()), sends.head(),
+                                    transport::duplicate(worker_->payloads_out_memory())});
+  } catch (const Error& error) {
+    return log(LogLevel::kWarning, std::string("serve: no memory is shared with a client: ") + error.what());
+  }
+  client_.send(wire::Offer{open_.model, context_.door->name(), *ticket_});
+}
+
+void ServedModel::forward_rows(const wire::ReceivedFrame& frame) {
+  if (frame.header.id != inference_)
+    throw Error(ErrorKind::kProtocol, "the worker process sent rows of an inference that is not running");
+  if (frame.header.kind == wire::FrameKind::kTensor || is_mapped_) return client_.forward(frame.bytes);
+  const wire::LentPayload lent = wire::lent_by(frame);
+  const std::shared_ptr<PayloadReader>& reader = worker_->payloads_out();
+  const std::span<const std::byte> payload = reader->at(lent);
+  if (*unsent_lent_ + payload.size() > kPayloadRingBytes)
+    throw Error(ErrorKind::kProtocol, "the worker process lent memory that it has lent already");
+  *unsent_lent_ += payload.size();
+  const auto sent = [reader, lent, unsent = unsent_lent_](const void*) {
+    *unsent -= lent.bytes;
+    reader->release(lent);
+  };
+  wire::FrameHeader header = frame.header;
+  header.kind = wire::FrameKind::kTensor;
+  client_.forward(header, payload, std::shared_ptr<const void>(payload.data(), sent));
 }
 
 void ServedModel::on_frame(const wire::ReceivedFrame& frame) {
   if (state_ == State::kDead) return;
-  if (frame.header.kind == wire::FrameKind::kTensor) {
-    if (frame.header.id != inference_)
-      throw Error(ErrorKind::kProtocol, "the worker process sent rows of an inference that is not running");
-    client_.forward(frame.bytes);
+  if (frame.header.kind == wire::FrameKind::kTensor || frame.header.kind == wire::FrameKind::kLent) {
+    forward_rows(frame);
   } else if (frame.header.kind == wire::FrameKind::kControl) {
-    take_from_worker(wire::decode(frame.payload()));
+    take_from_worker(wire::decode(frame.payload));
   } else {
     throw Error(ErrorKind::kProtocol, "the worker process sent a frame that is not a message");
   }
@@ -125,7 +189,8 @@ void ServedModel::take_from_worker(const wire::Message& message) {
     if (!timed_) timed_ = context_.profiles.keep(open_.hash, *ready);
     wire::Ready timed = *timed_;
     timed.model = open_.model;
-    return client_.send(timed);
+    client_.send(timed);
+    return offer_memory();
   } else if (const auto* done = std::get_if<wire::Done>(&message); done && done->inference == inference_) {
     ++context_.counts.inferences;
     context_.counts.compute_seconds += wire::seconds(done->compute_us);

@@ -22,6 +22,11 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
     virtual void send(const wire::Message& message) = 0;
     /// Sends a copy of a frame that the worker process made.
     virtual void forward(std::span<const std::byte> frame) = 0;
+    /// Sends a frame whose payload stays where it is; `owner` ends when it has been sent.
+    virtual void forward(const wire::FrameHeader& header, std::span<const std::byte> payload,
+                         std::shared_ptr<const void> owner) = 0;
+    /// Returns whether it may be on this host, and understands Offer.
+    virtual bool may_map_memory() const = 0;
     virtual std::size_t queued_bytes() const = 0;
     /// Called when the worker or the disk cannot keep up, and when it can again.
     virtual void pause() = 0;
@@ -42,7 +47,10 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void take(const wire::Divide& divide);
   void take(const wire::Run& run);
   void take(const wire::Cancel& cancel);
+  void take(const wire::Mapped& mapped);
   void take_rows(const wire::ReceivedFrame& frame);
+  /// Returns where the payload of a frame of rows is best assembled; empty: anywhere.
+  wire::FrameParser::Place place_for(const wire::FrameHeader& header);
 
   /// The turn that was requested begins.
   void on_turn();
@@ -82,6 +90,8 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   void lose_worker(const char* what, std::chrono::milliseconds limit);
   void start_worker(const ModelCache::Model& model);
   void take_from_worker(const wire::Message& message);
+  void offer_memory();
+  void forward_rows(const wire::ReceivedFrame& frame);
   void wait_for(const char* why);
   void tell_queued(std::size_t ahead, const char* why);
   void on_division();
@@ -111,6 +121,9 @@ class ServedModel : public WorkerProcess::Owner, private IncomingModel::Owner {
   std::optional<Clock::time_point> cancelled_;  // when the current inference was
   std::uint64_t inference_ = 0;
   bool is_paused_ = false;
+  std::optional<Ticket> ticket_;  // of the memory that was offered; from then on only the client puts payloads into it
+  bool is_mapped_ = false;        // by the client, which takes lent frames
+  std::shared_ptr<std::size_t> unsent_lent_ = std::make_shared<std::size_t>(0);  // bytes of the worker's memory
 };
 
 }  // namespace atl::infer

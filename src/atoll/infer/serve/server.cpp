@@ -36,6 +36,7 @@ ServerContext::ServerContext(const ServerOptions& given, Loop& serving, Loop& ha
       loop(serving),
       hashing(hashing_loop),
       disk(disk_loop),
+      door(std::make_unique<MemoryDoor>(serving)),
       cache(given.cache_folder, given.cache_bytes),
       turns(std::max<std::size_t>(given.turns, 1), [](Turns::Key key) {
         // Only served models request turns, and they are not const.
@@ -63,7 +64,7 @@ struct Server::Impl : public transport::StreamListener::Owner {
     loop.run_and_wait([this] {
       listener = std::make_unique<transport::StreamListener>(loop, *this, options.host, options.port);
       address = listener->address();
-      loop.add_timer_on_loop(kTick, true, [this] { tick(); });
+      timer = loop.add_timer_on_loop(kTick, true, [this] { tick(); });
     });
   }
 
@@ -72,7 +73,9 @@ struct Server::Impl : public transport::StreamListener::Owner {
   bool end() {
     loop.run_and_wait([this] {
       listener.reset();
+      loop.cancel_timer_on_loop(timer);
       connections.clear();
+      context.door.reset();
       context.waiting.clear();
     });
     context.cache.stop();
@@ -111,6 +114,7 @@ struct Server::Impl : public transport::StreamListener::Owner {
     for (const Turns::Key key : context.turns.longer_than(options.compute_limit, now)) {
       static_cast<ServedModel*>(const_cast<void*>(key))->on_overrun();
     }
+    context.door->on_tick(now);
     context.queued_for_clients = 0;
     for (const auto& connection : connections) {
       connection->on_tick(now);
@@ -124,6 +128,7 @@ struct Server::Impl : public transport::StreamListener::Owner {
   std::list<std::unique_ptr<Connection>> connections;
   std::unique_ptr<transport::StreamListener> listener;
   std::string address;
+  Loop::TimerId timer = 0;
   Loop loop;  // destroyed before what its tasks use
   Loop disk;  // this one and `hashing` post to `loop`
   Loop hashing;

@@ -21,14 +21,13 @@
 #include <utility>
 
 #include "atoll/core/deadline.h"
+#include "atoll/infer/link/worker_descriptors.h"
 
 extern char** environ;
 
 namespace atl::infer {
 namespace {
 
-constexpr int kSocketThere = 3;  // descriptors in the worker
-constexpr int kWeightsThere = 4;
 constexpr std::size_t kWorkerReadBytes = std::size_t{1} << 18;
 constexpr int kReadsAtOnce = 8;                           // then other descriptors are served
 constexpr std::chrono::milliseconds kMaxWaitForEnd{250};  // of a process that was killed
@@ -100,16 +99,15 @@ class SpawnAttributes {
   posix_spawnattr_t attributes_{};
 };
 
-pid_t spawn(const WorkerCommand& command, int socket, int weights) {
+pid_t spawn(const WorkerCommand& command, const std::array<int, kWorkerDescriptors>& descriptors) {
   SpawnActions actions;
   const SpawnAttributes attributes;
-  // dup2 onto the same number would leave close-on-exec set; both come from above.
-  const Fd high_socket(::fcntl(socket, F_DUPFD_CLOEXEC, 10));
-  const Fd high_weights(::fcntl(weights, F_DUPFD_CLOEXEC, 10));
-  if (!high_socket || !high_weights)
-    throw Error(ErrorKind::kUnavailable, with_errno("cannot duplicate a worker's descriptors", errno));
-  actions.inherit(high_socket.get(), kSocketThere);
-  actions.inherit(high_weights.get(), kWeightsThere);
+  std::vector<Fd> high;  // dup2 onto the same number would leave close-on-exec set, so all come from above
+  for (const int descriptor : descriptors) {
+    const Fd& copy = high.emplace_back(::fcntl(descriptor, F_DUPFD_CLOEXEC, 10));
+    if (!copy) throw Error(ErrorKind::kUnavailable, with_errno("cannot duplicate a worker's descriptors", errno));
+    actions.inherit(copy.get(), kFirstWorkerDescriptor + static_cast<int>(high.size()) - 1);
+  }
   std::vector<std::string> words{command.program, command.device, std::to_string(command.threads),
                                  std::to_string(command.memory_bytes), std::to_string(command.profile_seconds)};
   std::vector<char*> arguments;
@@ -160,7 +158,11 @@ std::string ending(int status) {
 }  // namespace
 
 WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& command, const Fd& weights)
-    : loop_(loop), owner_(owner), buffer_(kWorkerReadBytes) {
+    : loop_(loop),
+      owner_(owner),
+      payloads_in_(std::make_shared<PayloadWriter>()),
+      payloads_out_(std::make_shared<PayloadReader>(payloads_made_.memory())),
+      buffer_(kWorkerReadBytes) {
   std::array<int, 2> ends{};
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw Error(ErrorKind::kUnavailable, with_errno("cannot create a socket pair for a worker", errno));
@@ -168,7 +170,8 @@ WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& comm
   socket_ = Fd(ends[0]);
   const Fd theirs(ends[1]);
   ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  pid_ = spawn(command, theirs.get(), weights.get());
+  const std::array<int, kWorkerDescriptors> given{theirs.get(), weights.get(), payloads_in_->memory().get(), payloads_made_.memory().get()};
+  pid_ = spawn(command, given);
   loop_.add_fd_on_loop(socket_.get(), EPOLLIN, [this](std::uint32_t events) {
     if ((events & EPOLLOUT) != 0) flush();
     if (!is_stopped_ && (events & (EPOLLIN | EPOLLHUP | EPOLLERR)) != 0) read();

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
+#include "atoll/infer/link/payload_ring.h"
 #include "atoll/infer/wire/messages.h"
 
 namespace atl::infer {
@@ -49,6 +51,12 @@ class WorkerProcess {
   void send(const wire::Message& message);
   /// Sends a whole frame as it is. Copies what the process does not take at once.
   void forward(std::span<const std::byte> frame);
+  /// Payloads for it, which lent frames name. Shared, because one may still be assembled when it ends.
+  const std::shared_ptr<PayloadWriter>& payloads_in() const noexcept { return payloads_in_; }
+  /// Payloads of its lent frames. Shared, because a payload is released when it has been sent.
+  const std::shared_ptr<PayloadReader>& payloads_out() const noexcept { return payloads_out_; }
+  /// The memory of its lent frames, for another reader.
+  const Fd& payloads_out_memory() const noexcept { return payloads_made_.memory(); }
   /// Stops calling the owner.
   void stop();
   /// Bytes that it has not taken.
@@ -65,6 +73,9 @@ class WorkerProcess {
 
   Loop& loop_;
   Owner& owner_;
+  const std::shared_ptr<PayloadWriter> payloads_in_;
+  const PayloadWriter payloads_made_;  // the worker's memory, which it writes itself
+  const std::shared_ptr<PayloadReader> payloads_out_;
   Fd socket_;
   pid_t pid_ = -1;
   wire::FrameParser parser_;

@@ -16,6 +16,7 @@ namespace atl::infer::wire {
 namespace {
 
 constexpr std::uint32_t kMagic = 0x464c5441;  // "ATLF"
+constexpr std::size_t kLentBytes = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 constexpr std::size_t kSumAt = kHeaderBytes - sizeof(std::uint32_t);
 
 std::uint64_t sum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
@@ -31,6 +32,7 @@ const char* name_of(FrameKind kind) {
     case FrameKind::kWeights: return "weights";
     case FrameKind::kTensor: return "tensor";
     case FrameKind::kProbe: return "probe";
+    case FrameKind::kLent: return "lent";
   }
   return nullptr;
 }
@@ -44,7 +46,8 @@ std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) 
     return frame + " with the unknown codec " + std::to_string(static_cast<int>(header.codec));
 
   const bool is_control = header.kind == FrameKind::kControl;
-  const bool has_rows = header.kind == FrameKind::kTensor;
+  const bool is_lent = header.kind == FrameKind::kLent;
+  const bool has_rows = is_lent || header.kind == FrameKind::kTensor;
   const bool has_message = has_rows || header.kind == FrameKind::kProbe;
   const bool rows_are_zero = header.tensor == 0 && header.rows_begin == 0 && header.rows_end == 0;
   if ((!has_rows && (!rows_are_zero || header.codec != Codec::kRaw)) || (!has_message && header.message_bytes != 0) ||
@@ -56,14 +59,15 @@ std::string fault_of(const FrameHeader& header, std::size_t most_control_bytes) 
            ") of tensor " + std::to_string(header.tensor) + ", which is invalid";
   }
   const std::uint64_t payload = header.payload_bytes;
-  const std::uint64_t least = has_message && header.message_bytes == 0 ? 0 : 1;
-  const std::uint64_t most = is_control ? std::min(most_control_bytes, kMaxControlBytes) : kMaxDataBytes;
+  std::uint64_t least = has_message && header.message_bytes == 0 ? 0 : 1;
+  std::uint64_t most = is_control ? std::min(most_control_bytes, kMaxControlBytes) : kMaxDataBytes;
+  if (is_lent) least = most = kLentBytes;
   if (payload < least || payload > most) {
     return frame + " with a payload of " + std::to_string(payload) + " bytes: " + std::to_string(least) + " to " +
            std::to_string(most) + " are allowed";
   }
   const std::uint64_t end = has_message ? header.message_bytes : kMaxWeightBytes;
-  if (!is_control && (header.offset > end || payload > end - header.offset)) {
+  if (!is_control && !is_lent && (header.offset > end || payload > end - header.offset)) {
     return frame + " with " + std::to_string(payload) + " bytes at byte " + std::to_string(header.offset) +
            ", beyond the end at " + std::to_string(end);
   }
@@ -108,13 +112,12 @@ Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
   return parsed;
 }
 
-// `bytes`: of the whole frame.
-void deliver(const Parsed& parsed, std::span<const std::byte> bytes, const FrameParser::OnFrame& on_frame) {
-  const ReceivedFrame frame{parsed.header, bytes};
-  if (sum_of(frame.payload()) != parsed.payload_sum) {
+void deliver(const Parsed& parsed, std::span<const std::byte> payload, std::span<const std::byte> bytes,
+             const FrameParser::OnFrame& on_frame) {
+  if (sum_of(payload) != parsed.payload_sum) {
     bad_bytes(std::string("a ") + name_of(parsed.header.kind) + " frame's payload that does not match its checksum");
   }
-  on_frame(frame);
+  on_frame({parsed.header, payload, bytes});
 }
 
 class HeaderWriter {
@@ -164,6 +167,28 @@ FrameBytes make_frame(const FrameHeader& header, std::span<const std::byte> payl
   return std::make_shared<const std::vector<std::byte>>(std::move(bytes));
 }
 
+FrameBytes make_frame(FrameHeader header, const LentPayload& lent) {
+  header.kind = FrameKind::kLent;
+  std::vector<std::byte> payload;
+  ByteWriter writer(payload);
+  writer.integer(lent.position);
+  writer.integer(lent.bytes);
+  return make_frame(header, payload);
+}
+
+LentPayload lent_by(const ReceivedFrame& frame) {
+  ByteReader reader(frame.payload, "a lent frame's payload");
+  LentPayload lent;
+  lent.position = reader.integer<std::uint64_t>();
+  lent.bytes = reader.integer<std::uint32_t>();
+  const std::uint64_t end = frame.header.message_bytes;
+  if (lent.bytes == 0 || frame.header.offset > end || lent.bytes > end - frame.header.offset) {
+    bad_bytes("a lent frame with " + std::to_string(lent.bytes) + " bytes at byte " +
+              std::to_string(frame.header.offset) + " of " + std::to_string(end));
+  }
+  return lent;
+}
+
 FrameParser::FrameParser(std::size_t most_control_bytes) : most_control_bytes_(most_control_bytes) {}
 
 // Holds bytes until there are `up_to`; returns the number that it took from `bytes`.
@@ -171,6 +196,15 @@ std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_t
   const std::size_t count = std::min(bytes.size(), up_to - held_.size());
   held_.reserve(up_to);
   held_.insert(held_.end(), bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(count));
+  return count;
+}
+
+// Copies bytes to where the payload is assembled; returns how many.
+std::size_t FrameParser::place(std::span<const std::byte> bytes) {
+  const std::span<std::byte> rest = place_->bytes.subspan(placed_);
+  const std::size_t count = std::min(bytes.size(), rest.size());
+  std::copy_n(bytes.begin(), count, rest.begin());
+  placed_ += count;
   return count;
 }
 
@@ -189,12 +223,25 @@ void FrameParser::push(std::span<const std::byte> bytes, const OnFrame& on_frame
     if (!is_held && bytes.size() >= frame_bytes) {
       const std::span<const std::byte> frame = bytes.first(frame_bytes);
       bytes = bytes.subspan(frame_bytes);
-      deliver(parsed, frame, on_frame);
+      deliver(parsed, frame.subspan(kHeaderBytes), frame, on_frame);
+      continue;
+    }
+    if (!place_ && held_.size() <= kHeaderBytes) place_ = find_place_ ? find_place_(parsed.header) : Place();
+    if (place_ && !place_->bytes.empty()) {
+      bytes = bytes.subspan(hold(bytes, kHeaderBytes));
+      bytes = bytes.subspan(place(bytes));
+      if (placed_ < place_->bytes.size()) break;
+      const Place payload = *std::exchange(place_, std::nullopt);
+      placed_ = 0;
+      held_.clear();
+      deliver(parsed, payload.bytes, {}, on_frame);
       continue;
     }
     bytes = bytes.subspan(hold(bytes, frame_bytes));
     if (held_.size() < frame_bytes) break;
-    deliver(parsed, held_, on_frame);
+    place_.reset();
+    const std::span<const std::byte> frame(held_);
+    deliver(parsed, frame.subspan(kHeaderBytes), frame, on_frame);
     held_.clear();
     // Large control messages are rare, so their memory is not kept.
     if (held_.capacity() > kHeaderBytes + kMaxDataBytes) held_ = std::vector<std::byte>();

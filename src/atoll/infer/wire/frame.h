@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "atoll/core/region.h"
@@ -27,6 +29,7 @@ enum class FrameKind : std::uint8_t {
   kWeights = 2,  ///< bytes of a model's weight file at `offset`; `id` is the model
   kTensor = 3,   ///< bytes of rows of a tensor; `id` is the inference
   kProbe = 4,    ///< meaningless bytes that measure the link; `id` is a token
+  kLent = 5,     ///< the same as kTensor, but the payload says where the bytes lie in memory that both ends map
 };
 
 /// The codec by which one message of rows is packed (codecs.h), the same in every frame of a message.
@@ -48,6 +51,13 @@ struct FrameHeader {
 
 using HeaderBytes = std::array<std::byte, kHeaderBytes>;
 
+/// Where the bytes of a kLent frame lie (link/payload_ring.h).
+struct LentPayload {
+  std::uint64_t position = 0;  ///< counts all bytes ever put into the memory
+  std::uint32_t bytes = 0;
+  bool operator==(const LentPayload&) const = default;
+};
+
 /// Encodes the header of this payload, little-endian, with magic and version, and checksums (XXH3) of the header and of
 /// the payload; `payload_bytes` need not be set. For senders that write the payload from where it is. Throws
 /// Error(kInvalidArgument) for a header that a FrameParser would refuse.
@@ -57,13 +67,19 @@ HeaderBytes encode(FrameHeader header, std::span<const std::byte> payload);
 using FrameBytes = std::shared_ptr<const std::vector<std::byte>>;
 /// Makes a frame: the header, as encode() does, and a copy of the payload. Throws as encode() does.
 FrameBytes make_frame(const FrameHeader& header, std::span<const std::byte> payload);
+/// Makes the kLent frame for a kTensor frame's header. Throws as encode() does.
+FrameBytes make_frame(FrameHeader header, const LentPayload& lent);
 
 /// A frame that has arrived, whose checksums match.
 struct ReceivedFrame {
   FrameHeader header;
-  std::span<const std::byte> bytes;  ///< as they came, the header's first; another receiver accepts them too
-  std::span<const std::byte> payload() const { return bytes.subspan(kHeaderBytes); }
+  std::span<const std::byte> payload;
+  /// As they came, the header's first; another receiver accepts them too. Empty if the payload was assembled elsewhere.
+  std::span<const std::byte> bytes;
 };
+
+/// Reads the payload of a kLent frame. Throws Error(kProtocol) for bytes that do not fit in its message.
+LentPayload lent_by(const ReceivedFrame& frame);
 
 /// Splits a stream of bytes into frames. Never holds more than one frame, and delivers none before its checksum
 /// matches.
@@ -71,6 +87,14 @@ class FrameParser {
  public:
   /// `most_control_bytes`: the limit of a control frame, which is lower for a peer that has not been admitted yet.
   explicit FrameParser(std::size_t most_control_bytes = kMaxControlBytes);
+  /// Memory for the payload of a frame that arrives in pieces, and what keeps it; empty: the parser's own.
+  struct Place {
+    std::span<std::byte> bytes;
+    std::shared_ptr<const void> owner;
+  };
+  using FindPlace = std::function<Place(const FrameHeader& header)>;
+  /// Assembles payloads where `find` says, which is called once the header of such a frame is complete and valid.
+  void assemble_in(FindPlace find) { find_place_ = std::move(find); }
   /// Applies from the next frame on; may be called in `on_frame`.
   void set_most_control_bytes(std::size_t bytes) noexcept { most_control_bytes_ = bytes; }
 
@@ -86,9 +110,13 @@ class FrameParser {
 
  private:
   std::size_t hold(std::span<const std::byte> bytes, std::size_t up_to);
+  std::size_t place(std::span<const std::byte> bytes);
 
   std::size_t most_control_bytes_;
   std::vector<std::byte> held_;  // of an incomplete frame
+  FindPlace find_place_;
+  std::optional<Place> place_;  // of the incomplete frame's payload, once its header is complete
+  std::size_t placed_ = 0;      // bytes that are there
   bool is_broken_ = false;
 };
 

@@ -92,6 +92,8 @@ class Checker {
   void operator()(const Draining& m) const { sentence("text", m.text); }
   void operator()(const Close& m) const { number("model", m.model); }
   void operator()(const Bye&) const {}
+  void operator()(const Offer& m) const { number("model", m.model); }
+  void operator()(const Mapped& m) const { number("model", m.model); }
   void operator()(const Turn& m) const {
     at_most("what", static_cast<std::uint64_t>(m.what), static_cast<std::uint64_t>(Turn::What::kOver));
   }

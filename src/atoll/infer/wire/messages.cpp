@@ -31,6 +31,10 @@ std::string_view short_of(std::string_view text) {
 
 auto string(FlatBufferBuilder& to, std::string_view text) { return to.CreateString(text.data(), text.size()); }
 
+auto bytes(FlatBufferBuilder& to, std::span<const std::byte> from) {
+  return to.CreateVector(reinterpret_cast<const std::uint8_t*>(from.data()), from.size());
+}
+
 // A message as a table, with its number in the union.
 class Writer {
  public:
@@ -39,7 +43,7 @@ class Writer {
   void operator()(const Hello& m) {
     const auto software = string(to_, m.software);
     const auto name = string(to_, m.name);
-    finish(fbs::Body::Hello, fbs::CreateHello(to_, software, name, m.rules));
+    finish(fbs::Body::Hello, fbs::CreateHello(to_, software, name, m.rules, m.port));
   }
   void operator()(const Welcome& m) {
     const auto software = string(to_, m.software);
@@ -49,7 +53,7 @@ class Writer {
            fbs::CreateWelcome(to_, software, device, m.most_model_bytes, m.most_sessions, m.models, note, m.rules));
   }
   void operator()(const Open& m) {
-    const auto hash = to_.CreateVector(reinterpret_cast<const std::uint8_t*>(m.hash.data()), m.hash.size());
+    const auto hash = bytes(to_, m.hash);
     finish(fbs::Body::Open, fbs::CreateOpen(to_, m.model, hash, m.graph_bytes, m.weight_bytes));
   }
   void operator()(const Need& m) { finish(fbs::Body::Need, fbs::CreateNeed(to_, m.model, m.graph, m.weights_from)); }
@@ -107,6 +111,12 @@ class Writer {
   }
   void operator()(const Close& m) { finish(fbs::Body::Close, fbs::CreateClose(to_, m.model)); }
   void operator()(const Turn& m) { finish(fbs::Body::Turn, fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what))); }
+  void operator()(const Offer& m) {
+    const auto door = bytes(to_, m.door);
+    const auto ticket = bytes(to_, m.ticket);
+    finish(fbs::Body::Offer, fbs::CreateOffer(to_, m.model, door, ticket));
+  }
+  void operator()(const Mapped& m) { finish(fbs::Body::Mapped, fbs::CreateMapped(to_, m.model)); }
   void operator()(const Bye&) { finish(fbs::Body::Bye, fbs::CreateBye(to_)); }
 
  private:
@@ -131,18 +141,24 @@ fbs::Share share_at(const fbs::Divide& m, std::size_t index) {
   return share;
 }
 
+template <std::size_t size>
+void read_bytes(const flatbuffers::Vector<std::uint8_t>& from, std::array<std::byte, size>& to, const char* what) {
+  if (from.size() != size) {
+    malformed(std::string("the message ") + what + " of " + std::to_string(from.size()) +
+              " bytes; allowed: " + std::to_string(size));
+  }
+  std::memcpy(to.data(), from.data(), size);
+}
+
 // Tables as messages. They have been verified, so required fields exist.
-Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str(), m.rules()}; }
+Hello read(const fbs::Hello& m) { return {m.software()->str(), m.name()->str(), m.rules(), m.port()}; }
 Welcome read(const fbs::Welcome& m) {
   return {m.software()->str(), m.device()->str(), m.most_model_bytes(), m.most_sessions(), m.models(),
           m.note()->str(),     m.rules()};
 }
 Open read(const fbs::Open& m) {
   Open open{m.model(), {}, m.graph_bytes(), m.weight_bytes()};
-  if (m.hash()->size() != open.hash.size()) {
-    malformed("the message Open has hash of " + std::to_string(m.hash()->size()) + " bytes; allowed: 32");
-  }
-  std::memcpy(open.hash.data(), m.hash()->data(), open.hash.size());
+  read_bytes(*m.hash(), open.hash, "Open has hash");
   return open;
 }
 Need read(const fbs::Need& m) { return {m.model(), m.graph(), m.weights_from()}; }
@@ -187,6 +203,14 @@ Close read(const fbs::Close& m) { return {m.model()}; }
 
 Turn read(const fbs::Turn& m) { return {static_cast<Turn::What>(m.what())}; }
 
+Offer read(const fbs::Offer& m) {
+  Offer offer{m.model(), {}, {}};
+  read_bytes(*m.door(), offer.door, "Offer has door");
+  read_bytes(*m.ticket(), offer.ticket, "Offer has ticket");
+  return offer;
+}
+Mapped read(const fbs::Mapped& m) { return {m.model()}; }
+
 Message body_of(const fbs::Envelope& envelope) {
   if (envelope.body() == nullptr) malformed("a message without a body");
   switch (envelope.body_type()) {
@@ -211,6 +235,8 @@ Message body_of(const fbs::Envelope& envelope) {
     case fbs::Body::Close: return read(*envelope.body_as_Close());
     case fbs::Body::Bye: return Bye{};
     case fbs::Body::Turn: return read(*envelope.body_as_Turn());
+    case fbs::Body::Offer: return read(*envelope.body_as_Offer());
+    case fbs::Body::Mapped: return read(*envelope.body_as_Mapped());
   }
   malformed("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
 }
@@ -235,7 +261,8 @@ Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error) 
 const char* name_of(const Message& message) noexcept {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
       "Hello", "Welcome", "Open", "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",
-      "Done",  "Cancel",  "Ack",  "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",     "Turn"};
+      "Done",  "Cancel",  "Ack",  "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",     "Turn",
+      "Offer", "Mapped"};
   return kNames[message.index()];
 }
 

@@ -33,6 +33,7 @@ struct Hello {
   std::string software{};               ///< "atoll 0.1.0"
   std::string name{};                   ///< of the client, for logs
   std::uint32_t rules = kRulesVersion;  ///< version of its division rules; 0: a release that does not send it
+  std::uint16_t port = 0;               ///< of its end of the connection, if it understands Offer
   bool operator==(const Hello&) const = default;
 };
 
@@ -205,6 +206,23 @@ struct Turn {
   bool operator==(const Turn&) const = default;
 };
 
+/// From the server, after Ready, to a client on its host, whose connection comes from the port that Hello names, as it
+/// does not through a relay or a tunnel: memory for the payloads of this model's rows.
+/// The client can fetch it once, at a door that only this host has (link/memory_door.h).
+struct Offer {
+  std::uint64_t model = 0;
+  std::array<std::byte, 16> door{};
+  std::array<std::byte, 16> ticket{};
+  bool operator==(const Offer&) const = default;
+};
+
+/// From the client, in reply to Offer: it has mapped the memory, so that both may send kLent frames. No reply: it is on
+/// another host, and nothing changes.
+struct Mapped {
+  std::uint64_t model = 0;
+  bool operator==(const Mapped&) const = default;
+};
+
 /// The message of an error that concerns this model and inference; 0 as in Failed.
 Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error);
 
@@ -215,7 +233,7 @@ inline std::uint64_t microseconds(Clock::duration duration) {
 inline double seconds(std::uint64_t us) { return static_cast<double>(us) * 1e-6; }
 
 using Message = std::variant<Hello, Welcome, Open, Need, GraphText, Queued, Ready, Divide, Divided, Run, Done, Cancel,
-                             Ack, Ping, Pong, Failed, Draining, Close, Bye, Turn>;
+                             Ack, Ping, Pong, Failed, Draining, Close, Bye, Turn, Offer, Mapped>;
 
 /// "Hello"
 const char* name_of(const Message& message) noexcept;

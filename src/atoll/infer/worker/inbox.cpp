@@ -17,7 +17,8 @@ constexpr std::size_t kInboxReadBytes = std::size_t{1} << 18;
 
 }  // namespace
 
-Inbox::Inbox(int socket, FrameSender& sender) : socket_(socket), sender_(sender), thread_([this] { read(); }) {}
+Inbox::Inbox(int socket, FrameSender& sender, PayloadReader* lent)
+    : socket_(socket), sender_(sender), lent_(lent), thread_([this] { read(); }) {}
 
 Inbox::~Inbox() { thread_.join(); }
 
@@ -65,21 +66,15 @@ void Inbox::read() {
 }
 
 void Inbox::take(const wire::ReceivedFrame& frame) {
-  if (frame.header.kind == wire::FrameKind::kTensor) {
-    std::shared_ptr<Arrivals> arrivals;
-    {
-      const std::lock_guard lock(mutex_);
-      arrivals = current_;
-    }
-    if (!arrivals) return;  // of an unknown division, which Run reports
-    if (const auto ack = arrivals->take(frame.header, frame.payload())) {
-      sender_.send(wire::Message(*ack));  // for cancelled inferences, too, because it measures the link
-    }
-    return;
+  if (frame.header.kind == wire::FrameKind::kTensor) return take_rows(frame.header, frame.payload);
+  if (frame.header.kind == wire::FrameKind::kLent && lent_ != nullptr) {
+    const wire::LentPayload lent = wire::lent_by(frame);
+    take_rows(frame.header, lent_->at(lent));
+    return lent_->release(lent);
   }
   if (frame.header.kind != wire::FrameKind::kControl)
     throw Error(ErrorKind::kProtocol, "a worker does not accept such frames");
-  wire::Message message = wire::decode(frame.payload());
+  wire::Message message = wire::decode(frame.payload);
   const std::lock_guard lock(mutex_);
   if (const auto* cancel = std::get_if<wire::Cancel>(&message)) {
     cancelled_ = std::max(cancelled_.load(), cancel->inference);
@@ -95,6 +90,18 @@ void Inbox::take(const wire::ReceivedFrame& frame) {
     messages_.push_back(std::move(message));
   }
   changed_.notify_all();
+}
+
+void Inbox::take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+  std::shared_ptr<Arrivals> arrivals;
+  {
+    const std::lock_guard lock(mutex_);
+    arrivals = current_;
+  }
+  if (!arrivals) return;  // of an unknown division, which Run reports
+  if (const auto ack = arrivals->take(header, payload)) {
+    sender_.send(wire::Message(*ack));  // for cancelled inferences, too, because it measures the link
+  }
 }
 
 void Inbox::end(std::optional<Error> error) {

@@ -14,6 +14,7 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/link/arrivals.h"
 #include "atoll/infer/link/frame_sender.h"
+#include "atoll/infer/link/payload_ring.h"
 
 namespace atl::infer {
 
@@ -21,8 +22,9 @@ namespace atl::infer {
 /// turns and cancellations take effect at once, and all other messages wait to be taken in order.
 class Inbox {
  public:
-  /// `socket` is blocking and must stay open until the inbox has ended. Acknowledgements go to `sender`.
-  Inbox(int socket, FrameSender& sender);
+  /// `socket` is blocking and must stay open until the inbox has ended. Acknowledgements go to `sender`. `lent`: where
+  /// the payloads of lent frames lie; null: such frames are an error.
+  Inbox(int socket, FrameSender& sender, PayloadReader* lent = nullptr);
   /// Joins the thread; the socket must have been shut down.
   ~Inbox();
 
@@ -40,10 +42,12 @@ class Inbox {
  private:
   void read();
   void take(const wire::ReceivedFrame& frame);
+  void take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void end(std::optional<Error> error);
 
   const int socket_;
   FrameSender& sender_;
+  PayloadReader* const lent_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<wire::Message> messages_;

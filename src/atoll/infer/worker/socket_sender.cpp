@@ -12,10 +12,15 @@ namespace atl::infer {
 
 void SocketSender::send(const wire::Message& message) {
   const wire::FrameBytes frame = wire::make_frame(message);
+  const std::lock_guard lock(mutex_);
   write(*frame, {});
 }
 
 void SocketSender::send(const wire::FrameHeader& header, HostBytes payload) {
+  const std::lock_guard lock(mutex_);
+  if (lent_ != nullptr && !is_gone_) {
+    if (const auto lent = lent_->put(payload.bytes)) return write(*wire::make_frame(header, *lent), {});
+  }
   write(wire::encode(header, payload.bytes), payload.bytes);
 }
 
@@ -23,7 +28,6 @@ void SocketSender::write(std::span<const std::byte> head, std::span<const std::b
   // sendmsg does not change the bytes that the iovecs point to.
   std::array<iovec, 2> pieces{iovec{const_cast<std::byte*>(head.data()), head.size()},
                               iovec{const_cast<std::byte*>(payload.data()), payload.size()}};
-  const std::lock_guard lock(mutex_);
   std::size_t first = 0;
   while (!is_gone_ && first < pieces.size()) {
     msghdr message{};

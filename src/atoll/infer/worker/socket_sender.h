@@ -6,6 +6,7 @@
 
 #include "atoll/core/fd.h"
 #include "atoll/infer/link/frame_sender.h"
+#include "atoll/infer/link/payload_ring.h"
 
 namespace atl::infer {
 
@@ -13,16 +14,17 @@ namespace atl::infer {
 /// closed.
 class SocketSender : public FrameSender {
  public:
-  /// Borrows the socket.
-  explicit SocketSender(int socket) noexcept : socket_(socket) {}
+  /// Borrows the socket. Payloads for which `lent` has room are put there (null: none).
+  explicit SocketSender(int socket, PayloadWriter* lent = nullptr) noexcept : socket_(socket), lent_(lent) {}
   void send(const wire::Message& message) override;
   void send(const wire::FrameHeader& header, HostBytes payload) override;
 
  private:
   void write(std::span<const std::byte> head, std::span<const std::byte> payload);
 
-  std::mutex mutex_;
+  std::mutex mutex_;  // guards everything below
   int socket_;
+  PayloadWriter* const lent_;
   bool is_gone_ = false;
 };
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include "atoll/infer/bundle/weight_file.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/link/link_exchange.h"
+#include "atoll/infer/link/worker_descriptors.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/safety/admit.h"
@@ -87,8 +89,8 @@ class Worker {
         weights_(std::move(weights)),
         runner_(std::move(runner)),
         options_(options),
-        sender_(socket_.get()),
-        inbox_(socket_.get(), sender_) {}
+        sender_(socket_.get(), options.payloads ? &options.payloads->out : nullptr),
+        inbox_(socket_.get(), sender_, options.payloads ? &options.payloads->in : nullptr) {}
   ~Worker() { ::shutdown(socket_.get(), SHUT_RDWR); }
 
   void serve() {
@@ -254,6 +256,16 @@ int run_worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, co
   Worker worker(std::move(socket), std::move(weights), std::move(runner), options);
   worker.serve();
   return 0;
+}
+
+int run_worker(std::shared_ptr<OperatorRunner> runner, WorkerOptions options) {
+  std::array<Fd, kWorkerDescriptors> given;
+  int next = kFirstWorkerDescriptor;
+  for (Fd& each : given) each = Fd(next++);
+  options.payloads = std::make_shared<PayloadEnds>(PayloadEnds{PayloadReader(given[2]), PayloadWriter(given[3], 0)});
+  given[2].reset();
+  given[3].reset();
+  return run_worker(std::move(given[0]), std::move(given[1]), std::move(runner), options);
 }
 
 }  // namespace atl::infer

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "atoll/core/fd.h"
+#include "atoll/infer/link/payload_ring.h"
 #include "atoll/infer/run/runner.h"
 
 namespace atl::infer {
@@ -17,6 +18,7 @@ struct WorkerOptions {
   std::function<void()> enter_sandbox = {};  ///< called before the first byte from a client is read
   std::function<void()> on_ready = {};       ///< called when the model is ready to run
   bool admits_everything = false;            ///< for tests whose operators are not PyTorch's
+  std::shared_ptr<PayloadEnds> payloads{};   ///< null: they all go through the socket
 };
 
 /// Serves one client's model: reads frames from `socket`, whose other end is the server, until that is closed.
@@ -25,5 +27,8 @@ struct WorkerOptions {
 /// are timed, and Ready has no dimension. Answers errors of the client with wire::Failed. Returns the exit status of
 /// the process.
 int run_worker(Fd socket, Fd weights, std::shared_ptr<OperatorRunner> runner, const WorkerOptions& options);
+
+/// Does the same in a worker process, with the descriptors that it was started with. Uses all of them, once.
+int run_worker(std::shared_ptr<OperatorRunner> runner, WorkerOptions options);
 
 }  // namespace atl::infer

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// atoll_infer_worker DEVICE THREADS BYTES SECONDS: serves the model of one client over descriptor 3; descriptor 4 is
-// its weight file. Started by infer/serve.
+// atoll_infer_worker DEVICE THREADS BYTES SECONDS: serves the model of one client. Started by infer/serve.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/InferenceMode.h>
@@ -12,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "atoll/core/fd.h"
+#include "atoll/infer/link/worker_descriptors.h"
 #include "atoll/infer/safety/sandbox.h"
 #include "atoll/infer/worker/worker.h"
 #include "atoll/logging/spdlog_sink.h"
@@ -21,8 +20,6 @@
 
 namespace {
 
-constexpr int kSocket = 3;
-constexpr int kWeights = 4;
 constexpr int kDescriptorsOfDrivers = 1024;  // drivers open their devices many times
 
 // Libraries query the processor at first use, which the sandbox would not allow.
@@ -35,7 +32,7 @@ void warm_up(const std::string& device) {
 
 int serve(const std::string& device, int threads, std::int64_t memory_bytes, double profile_seconds) {
   const pid_t server = ::getppid();
-  ::close_range(kWeights + 1, ~0U, 0);
+  ::close_range(atl::infer::kFirstWorkerDescriptor + atl::infer::kWorkerDescriptors, ~0U, 0);
   at::set_num_threads(threads);
   at::set_num_interop_threads(1);
   atl::pytorch::load_device_library(device);
@@ -51,7 +48,7 @@ int serve(const std::string& device, int threads, std::int64_t memory_bytes, dou
     if (sandbox.device) sandbox.descriptors = kDescriptorsOfDrivers;
     atl::infer::safety::enter_sandbox(sandbox);
   };
-  return atl::infer::run_worker(atl::Fd(kSocket), atl::Fd(kWeights), std::move(runner), options);
+  return atl::infer::run_worker(std::move(runner), std::move(options));
 }
 
 }  // namespace
