@@ -141,10 +141,7 @@ void Group::monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_r
   impl_->monitored_barrier(timeout, wait_all_ranks);
 }
 
-std::uint64_t Group::sequence() const noexcept {
-  const std::lock_guard lock(impl_->mutex);
-  return impl_->next_number;
-}
+std::uint64_t Group::sequence() const noexcept { return impl_->next_number.load(); }
 
 void Group::refuse(const std::string& why) { impl_->refuse(why); }
 std::uint64_t Group::commit() { return impl_->commit(); }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -147,7 +148,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::deque<Pending> queue;
-  std::uint64_t next_number = 0;                           // of operations
+  std::atomic<std::uint64_t> next_number{0};               // of operations; changed under the mutex
   std::array<std::optional<std::uint64_t>, 64> committed;  // the last ones, by number
   std::uint64_t next_barrier_tag = 0;
   std::map<std::pair<int, bool>, CarriedMessages> carried;  // by peer and whether this rank sends

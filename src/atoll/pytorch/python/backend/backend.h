@@ -188,8 +188,9 @@ class BackendAtoll final : public c10d::Backend {
   static collectives::Call call_for(collectives::Operation operation, const About& about, collectives::DataType dtype);
   WorkPtr issue(const About& about, std::vector<collectives::Call> calls, Operands operands, const Tensors& inputs,
                 Tensors outputs);
-  WorkPtr issue_on_host(const About& about, std::vector<collectives::Call> calls, Operands operands,
-                        const Tensors& inputs, Tensors outputs);
+  WorkPtr issue(const About& about, collectives::Call call, Operands operands, const Tensors& inputs, Tensors outputs);
+  WorkPtr issue_on_host(collectives::Group& group, const About& about, std::vector<collectives::Call> calls,
+                        Operands operands, const Tensors& inputs, Tensors outputs);
   struct Message;
   Message new_message(const About& about, const at::Tensor& tensor, bool sends, int peer);
   WorkPtr receive_from(const char* title, c10d::OpType type, Tensors& tensors, int source, int tag);

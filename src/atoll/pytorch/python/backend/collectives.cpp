@@ -37,7 +37,7 @@ WorkPtr BackendAtoll::issue_broadcast(Tensors& tensors, const c10d::BroadcastOpt
   call.root = static_cast<int>(opts.rootRank);
   call.input = {is_root ? operands.read(tensor) : operands.write(tensor)};
   call.output = call.input;
-  return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
+  return issue(about, std::move(call), std::move(operands), tensors, tensors);
 }
 
 WorkPtr BackendAtoll::issue_allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) {
@@ -63,7 +63,7 @@ WorkPtr BackendAtoll::issue_allreduce(Tensors& tensors, const c10d::AllreduceOpt
   Call call = call_for(Kind::kAllReduce, about, reduced_type("all_reduce", tensor, how));
   set_reduction(call, how);
   call.input = call.output = {operands.write(tensor, /*load=*/true)};
-  return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
+  return issue(about, std::move(call), std::move(operands), tensors, tensors);
 }
 
 WorkPtr BackendAtoll::issue_allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& opts) {
@@ -137,7 +137,7 @@ WorkPtr BackendAtoll::issue_reduce(Tensors& tensors, const c10d::ReduceOptions& 
   } else {
     call.input = {operands.read(tensor)};
   }
-  return issue(about, {std::move(call)}, std::move(operands), tensors, tensors);
+  return issue(about, std::move(call), std::move(operands), tensors, tensors);
 }
 
 WorkPtr BackendAtoll::issue_reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
@@ -163,7 +163,7 @@ WorkPtr BackendAtoll::issue_reduce_scatter(Tensors& outputs, std::vector<Tensors
   set_reduction(call, how);
   for (const at::Tensor& part : parts) call.input.push_back(operands.read(part));
   call.output = {operands.write(output)};
-  return issue(about, {std::move(call)}, std::move(operands), given, outputs);
+  return issue(about, std::move(call), std::move(operands), given, outputs);
 }
 
 WorkPtr BackendAtoll::issue_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -229,7 +229,7 @@ WorkPtr BackendAtoll::issue_barrier(const c10d::BarrierOptions& opts) {
   Call call = call_for(Kind::kBarrier, about, collectives::DataType::kUInt8);
   call.reduce_op = collectives::ReduceOp::kBor;
   call.input = call.output = {{&barrier_byte_, 1}};
-  return issue(about, {std::move(call)}, {}, {}, {});
+  return issue(about, std::move(call), {}, {}, {});
 }
 
 void BackendAtoll::monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) {

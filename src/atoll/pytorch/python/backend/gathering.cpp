@@ -31,7 +31,7 @@ WorkPtr BackendAtoll::issue_allgather(std::vector<Tensors>& outputs, Tensors& in
   Call call = call_for(Kind::kAllGather, about, wire_type(input.scalar_type()));
   call.input = {operands.read(source)};
   for (const at::Tensor& part : parts) call.output.push_back(operands.write(part));
-  return issue(about, {std::move(call)}, std::move(operands), inputs, parts);
+  return issue(about, std::move(call), std::move(operands), inputs, parts);
 }
 
 WorkPtr BackendAtoll::issue_allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -139,7 +139,7 @@ WorkPtr BackendAtoll::issue_gather(std::vector<Tensors>& outputs, Tensors& input
   call.root = static_cast<int>(opts.rootRank);
   call.input = {operands.read(source)};
   for (const at::Tensor& part : results) call.output.push_back(operands.write(part));
-  return issue(about, {std::move(call)}, std::move(operands), inputs, std::move(results));
+  return issue(about, std::move(call), std::move(operands), inputs, std::move(results));
 }
 
 WorkPtr BackendAtoll::issue_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
@@ -172,7 +172,7 @@ WorkPtr BackendAtoll::issue_scatter(Tensors& outputs, std::vector<Tensors>& inpu
   call.root = static_cast<int>(opts.rootRank);
   for (const at::Tensor& part : parts) call.input.push_back(operands.read(part));
   call.output = {operands.write(output)};
-  return issue(about, {std::move(call)}, std::move(operands), parts, outputs);
+  return issue(about, std::move(call), std::move(operands), parts, outputs);
 }
 
 WorkPtr BackendAtoll::issue_alltoall_base(at::Tensor& output, at::Tensor& input,
@@ -201,7 +201,7 @@ WorkPtr BackendAtoll::issue_alltoall_base(at::Tensor& output, at::Tensor& input,
   Call call = call_for(Kind::kAllToAll, about, wire_type(input.scalar_type()));
   call.input = cut(operands.read(source), sent, input.element_size());
   call.output = cut(operands.write(output), received, output.element_size());
-  return issue(about, {std::move(call)}, std::move(operands), {input}, {output});
+  return issue(about, std::move(call), std::move(operands), {input}, {output});
 }
 
 WorkPtr BackendAtoll::issue_alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAllOptions& opts) {
@@ -227,7 +227,7 @@ WorkPtr BackendAtoll::issue_alltoall(Tensors& outputs, Tensors& inputs, const c1
   Call call = call_for(Kind::kAllToAll, about, wire_type(inputs[0].scalar_type()));
   for (const at::Tensor& source : sources) call.input.push_back(operands.read(source));
   for (const at::Tensor& part : outputs) call.output.push_back(operands.write(part));
-  return issue(about, {std::move(call)}, std::move(operands), inputs, outputs);
+  return issue(about, std::move(call), std::move(operands), inputs, outputs);
 }
 
 }  // namespace atl::pytorch

@@ -36,18 +36,24 @@ WorkPtr BackendAtoll::issue(const About& about, std::vector<collectives::Call> c
   const bool on_host = operands.device().is_cpu() && std::none_of(calls.begin(), calls.end(), [&](const auto& call) {
                          return staging_.library_for(call, operands) != nullptr;
                        });
-  return on_host ? issue_on_host(about, std::move(calls), std::move(operands), inputs, std::move(outputs))
+  return on_host ? issue_on_host(*group, about, std::move(calls), std::move(operands), inputs, std::move(outputs))
                  : staging_.issue(about, calls, std::move(operands), inputs, std::move(outputs));
 }
 
-WorkPtr BackendAtoll::issue_on_host(const About& about, std::vector<collectives::Call> calls, Operands operands,
-                                    const Tensors& inputs, Tensors outputs) {
-  const auto group = this->group();
+WorkPtr BackendAtoll::issue(const About& about, collectives::Call call, Operands operands, const Tensors& inputs,
+                            Tensors outputs) {
+  std::vector<collectives::Call> calls;  // not made of a list, which would copy the call
+  calls.push_back(std::move(call));
+  return issue(about, std::move(calls), std::move(operands), inputs, std::move(outputs));
+}
+
+WorkPtr BackendAtoll::issue_on_host(collectives::Group& group, const About& about, std::vector<collectives::Call> calls,
+                                    Operands operands, const Tensors& inputs, Tensors outputs) {
   auto work = open_->new_work(about, std::move(operands), inputs, std::move(outputs));
   if (!about.async && !regions_.is_open()) {
     std::exception_ptr error;
     try {
-      for (const collectives::Call& call : calls) group->run(call);
+      for (const collectives::Call& call : calls) group.run(call);
     } catch (...) {
       error = std::current_exception();
     }
@@ -58,7 +64,7 @@ WorkPtr BackendAtoll::issue_on_host(const About& about, std::vector<collectives:
   work->expect_parts(calls.size());
   for (std::size_t i = 0; i < calls.size(); ++i) {
     try {
-      group->submit(std::move(calls[i]), [work](const std::exception_ptr& error) { work->part_done(error); });
+      group.submit(std::move(calls[i]), [work](const std::exception_ptr& error) { work->part_done(error); });
     } catch (...) {  // it was not queued, and those after it are not either
       const auto error = std::current_exception();
       for (std::size_t part = i; part < calls.size(); ++part) work->part_done(error);

@@ -5,11 +5,18 @@
 #include "atoll/pytorch/python/errors.h"
 
 namespace atl::pytorch {
+namespace {
+
+std::optional<std::vector<at::Tensor>> seen_by_profiler(const std::vector<at::Tensor>& inputs) {
+  return at::hasCallbacks() ? std::optional(inputs) : std::nullopt;
+}
+
+}  // namespace
 
 WorkAtoll::WorkAtoll(const WorkFacts& facts, const std::vector<at::Tensor>& inputs, std::vector<at::Tensor> outputs,
                      Operands operands, std::shared_ptr<Completions> completions, std::weak_ptr<Watchdog> watchdog,
                      std::weak_ptr<collectives::Group> group)
-    : c10d::Work(facts.rank, facts.type, facts.title, inputs),
+    : c10d::Work(facts.rank, facts.type, at::hasCallbacks() ? facts.title : nullptr, seen_by_profiler(inputs)),
       facts_(facts),
       outputs_(std::move(outputs)),
       completions_(std::move(completions)),
