@@ -8,6 +8,7 @@ from typing import Any
 import balancenet
 import breakeven
 import kaitian
+import nothing
 import online
 import parity
 import pipelines_figures as pipelines
@@ -88,10 +89,38 @@ def bound(operation: str, ranks: int) -> Any:
     return measure
 
 
-def call_time(size: int) -> Any:
+def call_time(size: int, ranks: int = 2) -> Any:
     def measure(document: Document) -> list[Found]:
-        times = [row["call_us"]["atoll"] for row in _rows(document, "all_reduce", 2, size, size)]
+        times = [row["call_us"]["atoll"] for row in _rows(document, "all_reduce", ranks, size, size)]
         return [Found(time["median"], time["median"], time["p99"], "to the 99th percentile") for time in times]
+
+    return measure
+
+
+def above_floor(size: int) -> Any:
+    """Returns what a call takes more than one of a backend that does nothing."""
+
+    def measure(document: Document) -> list[Found]:
+        found = []
+        for row in _rows(document, "all_reduce", 2, size, size):
+            if nothing.NAME in row["call_us"]:
+                floor, time = row["call_us"][nothing.NAME]["median"], row["call_us"]["atoll"]
+                found.append(Found(time["median"] - floor, time["median"] - floor, time["p99"] - floor,
+                                   f"above {floor:.1f} us, to the 99th percentile"))  # fmt: skip
+        return found
+
+    return measure
+
+
+def tail(size: int) -> Any:
+    """Returns the 99th percentile of calls, of their median."""
+
+    def measure(document: Document) -> list[Found]:
+        ratios = [
+            row["call_us"]["atoll"]["p99"] / row["call_us"]["atoll"]["median"]
+            for row in _rows(document, "all_reduce", 2, size, size)
+        ]
+        return [Found(ratio, ratio, ratio, "") for ratio in ratios]
 
     return measure
 
@@ -244,6 +273,9 @@ MPI = ("ompi4", "ompi5")
 VGG, KAPAO, AGRNAV = "nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav"
 AIMS = [
     Aim("latency", "2 ranks, 4 B, one call", 10, "us", call_time(4), at_most=True),
+    Aim("latency", "2 ranks, 4 B, one call above torch.distributed's own time", 3.5, "us", above_floor(4), at_most=True),
+    Aim("latency", "2 ranks, 4 B, 99th percentile of the median", 3, "x", tail(4), at_most=True),
+    Aim("latency", "4 ranks on 2 cores, 4 B, one call", 20, "us", call_time(4, 4), at_most=True),
     Aim("latency", "2 ranks, 64 KiB, one call", 25, "us", call_time(1 << 16), at_most=True),
     Aim("latency", "4 ranks, up to 64 KiB, against Gloo", 5, "x", ratios("all_reduce", 4, ("gloo",))),
     Aim("host", "2 ranks, 1 to 25 MiB, against Gloo", 3, "x", ratios("all_reduce", 2, ("gloo",), MIB, 25 * MIB)),
