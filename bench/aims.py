@@ -8,7 +8,6 @@ from typing import Any
 import balancenet
 import breakeven
 import kaitian
-import nothing
 import online
 import parity
 import pipelines_figures as pipelines
@@ -16,8 +15,9 @@ import planner
 import ready
 import shares
 from fewer_bytes import bytes_of_half, losses_of_exact
-from found import Document, Found, one
+from found import Document, Found, one, rows_of
 from host import IN_ARENA
+from latency_aims import above_floor, call_time, tail
 from pipelines_sets import FAST, SLOW
 from split_aims import divided, software, with_bytes
 
@@ -56,18 +56,12 @@ def size_text(size: int) -> str:
     return f"{size // MIB} MiB" if size >= MIB else f"{size // 1024} KiB" if size >= 1024 else f"{size} B"
 
 
-def _rows(document: Document, operation: str, ranks: int, first: int = 0, last: int = 1 << 40) -> Iterable[Any]:
-    for part in document["parts"]:
-        if part.get("operation", "all_reduce") == operation and part["ranks"] == ranks:
-            yield from (row for row in part["rows"] if first <= row["bytes"] <= last)
-
-
 def ratios(operation: str, ranks: int, peers: tuple[str, ...], first: int = 0, last: int = 1 << 40) -> Any:
     """Returns by size how many times as long the better of `peers` takes."""
 
     def measure(document: Document) -> list[Found]:
         found = []
-        for row in _rows(document, operation, ranks, first, last):
+        for row in rows_of(document, operation, ranks, first, last):
             ratio = min((row["ratio"][name] for name in peers), key=lambda ratio: ratio["median"])
             found.append(Found(ratio["median"], ratio["p10"], ratio["p90"], f"at {size_text(row['bytes'])}"))
         return found
@@ -78,49 +72,13 @@ def ratios(operation: str, ranks: int, peers: tuple[str, ...], first: int = 0, l
 def bound(operation: str, ranks: int) -> Any:
     def measure(document: Document) -> list[Found]:
         found = []
-        for row in _rows(document, operation, ranks):
+        for row in rows_of(document, operation, ranks):
             if "bound_fraction" not in row:
                 continue
             times = row["us"]["atoll"]
             of = [row["bound_fraction"] * times["median"] / times[name] for name in ("median", "p90", "p10")]
             found.append(Found(of[0], of[1], of[2], f"at {size_text(row['bytes'])}"))
         return found
-
-    return measure
-
-
-def call_time(size: int, ranks: int = 2) -> Any:
-    def measure(document: Document) -> list[Found]:
-        times = [row["call_us"]["atoll"] for row in _rows(document, "all_reduce", ranks, size, size)]
-        return [Found(time["median"], time["median"], time["p99"], "to the 99th percentile") for time in times]
-
-    return measure
-
-
-def above_floor(size: int) -> Any:
-    """Returns what a call takes more than one of a backend that does nothing."""
-
-    def measure(document: Document) -> list[Found]:
-        found = []
-        for row in _rows(document, "all_reduce", 2, size, size):
-            if nothing.NAME in row["call_us"]:
-                floor, time = row["call_us"][nothing.NAME]["median"], row["call_us"]["atoll"]
-                found.append(Found(time["median"] - floor, time["median"] - floor, time["p99"] - floor,
-                                   f"above {floor:.1f} us, to the 99th percentile"))  # fmt: skip
-        return found
-
-    return measure
-
-
-def tail(size: int) -> Any:
-    """Returns the 99th percentile of calls, of their median."""
-
-    def measure(document: Document) -> list[Found]:
-        ratios = [
-            row["call_us"]["atoll"]["p99"] / row["call_us"]["atoll"]["median"]
-            for row in _rows(document, "all_reduce", 2, size, size)
-        ]
-        return [Found(ratio, ratio, ratio, "") for ratio in ratios]
 
     return measure
 
@@ -273,7 +231,9 @@ MPI = ("ompi4", "ompi5")
 VGG, KAPAO, AGRNAV = "nsdi25_VGG19_BN", "nsdi25_kapao", "nsdi25_agrnav"
 AIMS = [
     Aim("latency", "2 ranks, 4 B, one call", 10, "us", call_time(4), at_most=True),
-    Aim("latency", "2 ranks, 4 B, one call above torch.distributed's own time", 3.5, "us", above_floor(4), at_most=True),
+    Aim(
+        "latency", "2 ranks, 4 B, one call above torch.distributed's own time", 3.5, "us", above_floor(4), at_most=True
+    ),
     Aim("latency", "2 ranks, 4 B, 99th percentile of the median", 3, "x", tail(4), at_most=True),
     Aim("latency", "4 ranks on 2 cores, 4 B, one call", 20, "us", call_time(4, 4), at_most=True),
     Aim("latency", "2 ranks, 64 KiB, one call", 25, "us", call_time(1 << 16), at_most=True),

@@ -18,12 +18,13 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from atoll._C import calls_entered
+from atoll import _C
 
 _SENDS = {"send", "isend", "send_object_list"}
 _RECEIVES = {"recv", "irecv", "recv_object_list"}
 _SAMPLE = distributed_c10d.all_reduce  # wrapped like all the others
 _is_installed = False
+_calls_entered = _C.calls_entered
 
 
 def wrapped_functions() -> list[Callable[..., Any]]:
@@ -102,11 +103,11 @@ def _replace_code(function: Any, telling: Callable[[Callable[..., Any]], Callabl
 def _reporting(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*arguments: Any, **named: Any) -> Any:
-        before = calls_entered()
+        before = _calls_entered()
         try:
             return function(*arguments, **named)
         except Exception as error:
-            if calls_entered() == before:
+            if _calls_entered() == before:
                 _tell(function, arguments, named, error)
             raise
 
@@ -118,11 +119,11 @@ def _reporting_each(batch: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(batch)
     def call(p2p_op_list: list[dist.P2POp]) -> Any:
-        before = calls_entered()
+        before = _calls_entered()
         try:
             return batch(p2p_op_list)
         except Exception as error:
-            for left in p2p_op_list[calls_entered() - before :]:
+            for left in p2p_op_list[_calls_entered() - before :]:
                 if isinstance(left, dist.P2POp):
                     peer = "group_dst" if left.op is distributed_c10d.isend else "group_src"
                     named = {"group": left.group, "tag": left.tag, peer: left.group_peer}
@@ -138,11 +139,11 @@ def reported_to(group: dist.ProcessGroup, what: str) -> Iterator[None]:
     for this one."""
     from atoll.backend import backend_of
 
-    before = calls_entered()
+    before = _calls_entered()
     try:
         yield
     except Exception as error:
-        if calls_entered() == before:
+        if _calls_entered() == before:
             with contextlib.suppress(ValueError):
                 backend_of(group).refuse(f"{what}: {type(error).__name__}: {error}")
         raise

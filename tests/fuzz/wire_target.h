@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/link/payload_ring.h"
 #include "atoll/infer/wire/codecs.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
@@ -70,6 +71,13 @@ inline void wire_frames(std::span<const std::byte> bytes) {
     const FrameBytes made = make_frame(frame.header, frame.payload);
     if (!std::equal(made->begin(), made->end(), frame.bytes.begin(), frame.bytes.end())) std::abort();
     again.insert(again.end(), made->begin(), made->end());
+    if (frame.header.kind != FrameKind::kLent) return;
+    static const infer::PayloadWriter memory;
+    static const infer::PayloadReader reader(memory.memory());
+    is_good([&] {
+      const auto payload = reader.at(lent_by(frame));
+      if (checksum(payload) == 1) std::abort();  // reads all of it
+    });
   };
   constexpr std::size_t kMaxWireControl = 4096;
   FrameParser parser(kMaxWireControl);

@@ -77,6 +77,7 @@ REACHED = {
     "infer/safety/admit.h: admit_call": "admit",
     "infer/wire/codecs.h: unpack": "codecs",
     "infer/wire/few_values.h: unpack_few_values": "codecs",
+    "infer/link/payload_ring.h: PayloadReader": "wire_frames",
     "infer/wire/frame.h: FrameParser": "wire_frames",
     "infer/wire/images.h: unpack_jpeg": "codecs",
     "infer/wire/jpeg.h: decode_jpeg": "codecs",

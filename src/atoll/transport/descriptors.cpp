@@ -72,8 +72,8 @@ std::optional<ReceivedDescriptors> receive_descriptors(int socket, std::size_t b
   if (count <= 0) throw Error(ErrorKind::kPeerLost, "the other end of a Unix socket is closed");
   DescriptorSpace::take_from(message, received.descriptors);
   if (static_cast<std::size_t>(count) != bytes) {
-    throw Error(ErrorKind::kProtocol, "a Unix socket brought " + std::to_string(count) + " bytes instead of " +
-                                          std::to_string(bytes));
+    throw Error(ErrorKind::kProtocol,
+                "a Unix socket brought " + std::to_string(count) + " bytes instead of " + std::to_string(bytes));
   }
   return received;
 }

@@ -34,7 +34,8 @@ class MemoryDoorTest : public testing::Test {
   Ticket offer() {
     Ticket ticket{};
     loop_.run_and_wait([&] {
-      ticket = door_->offer({transport::duplicate(sends_.memory()), sends_.head(), transport::duplicate(gets_.memory())});
+      ticket =
+          door_->offer({transport::duplicate(sends_.memory()), sends_.head(), transport::duplicate(gets_.memory())});
     });
     return ticket;
   }
@@ -43,8 +44,8 @@ class MemoryDoorTest : public testing::Test {
     const auto fetched = std::make_shared<std::promise<std::shared_ptr<PayloadEnds>>>();
     std::future<std::shared_ptr<PayloadEnds>> answer = fetched->get_future();
     loop_.run_and_wait([&] {
-      fetch_ = std::make_unique<MemoryFetch>(loop_, name, ticket,
-                                             [fetched](const auto& ends) { fetched->set_value(ends); });
+      fetch_ =
+          std::make_unique<MemoryFetch>(loop_, name, ticket, [fetched](const auto& ends) { fetched->set_value(ends); });
     });
     if (answer.wait_for(kSoon) != std::future_status::ready) throw Error(ErrorKind::kTimeout, "no answer");
     return answer.get();

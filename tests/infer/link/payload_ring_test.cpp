@@ -105,7 +105,8 @@ TEST(PayloadRing, AnotherWriterContinues) {
   PayloadWriter second(first.memory(), first.head());
   EXPECT_FALSE(second.memory());
   std::vector<wire::LentPayload> lent;
-  while (const auto next = second.put(pattern(wire::kMaxDataBytes, static_cast<int>(lent.size())))) lent.push_back(*next);
+  while (const auto next = second.put(pattern(wire::kMaxDataBytes, static_cast<int>(lent.size()))))
+    lent.push_back(*next);
   ASSERT_EQ(lent.size(), kPayloadRingBytes / wire::kMaxDataBytes - 1);
   EXPECT_TRUE(std::ranges::equal(reader.at(*before), pattern(8'000, 6)));
   for (std::size_t i = 0; i < lent.size(); ++i) {

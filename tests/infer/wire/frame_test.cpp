@@ -224,8 +224,8 @@ TEST(WireFrame, PayloadsAreAssembledWhereTheReceiverWants) {
 }
 
 TEST(WireFrame, ALentFrameSaysWhereItsBytesLie) {
-  const FrameHeader header{.kind = FrameKind::kTensor, .id = 7, .tensor = 2, .rows_end = 3, .message_bytes = 900,
-                           .offset = 100};
+  const FrameHeader header{
+      .kind = FrameKind::kTensor, .id = 7, .tensor = 2, .rows_end = 3, .message_bytes = 900, .offset = 100};
   const auto found = [&](const LentPayload& lent, FrameHeader its) {
     LentPayload back;
     FrameParser().push(*make_frame(its, lent), [&](const ReceivedFrame& frame) {

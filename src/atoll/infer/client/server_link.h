@@ -137,10 +137,10 @@ class ServerLink final : private transport::SecureStream::Owner {
   std::chrono::milliseconds reopen_delay_{1000};
   std::optional<Clock::time_point> drains_until_;
   std::optional<Probe> their_probe_;
-  const std::uint16_t local_port_;      // of this end if the server is on this host; otherwise 0
-  std::unique_ptr<MemoryFetch> fetch_;  // of what the server has offered
-  std::shared_ptr<PayloadEnds> ends_;   // kept for frames that are under way when the model is opened again
-  bool sends_lent_ = false;             // of the current model
+  const std::uint16_t local_port_;       // of this end if the server is on this host; otherwise 0
+  std::unique_ptr<MemoryFetch> fetch_;   // of what the server has offered
+  std::shared_ptr<PayloadEnds> ends_;    // kept for frames that are under way when the model is opened again
+  bool sends_lent_ = false;              // of the current model
   std::optional<Error> closing_reason_;  // known before the connection closes
   std::unique_ptr<transport::SecureStream> stream_;
 };

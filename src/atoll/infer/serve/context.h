@@ -28,8 +28,8 @@ struct ServerContext {
 
   const ServerOptions& options;
   Loop& loop;
-  Loop& hashing;  ///< compares models with their hashes, which takes long
-  Loop& disk;     ///< reads and writes the cache
+  Loop& hashing;                     ///< compares models with their hashes, which takes long
+  Loop& disk;                        ///< reads and writes the cache
   std::unique_ptr<MemoryDoor> door;  ///< ends on the loop, after the models
   ModelCache cache;
   Turns turns;

@@ -127,8 +127,8 @@ void ServedModel::offer_memory() {
   if (ticket_ || !client_.may_map_memory()) return;
   try {
     const PayloadWriter& sends = *worker_->payloads_in();
-    ticket_ = context_.door->offer({transport::duplicate(sends.memory()), sends.head(),
-                                    transport::duplicate(worker_->payloads_out_memory())});
+    ticket_ = context_.door->offer(
+        {transport::duplicate(sends.memory()), sends.head(), transport::duplicate(worker_->payloads_out_memory())});
   } catch (const Error& error) {
     return log(LogLevel::kWarning, std::string("serve: no memory is shared with a client: ") + error.what());
   }

@@ -170,7 +170,8 @@ WorkerProcess::WorkerProcess(Loop& loop, Owner& owner, const WorkerCommand& comm
   socket_ = Fd(ends[0]);
   const Fd theirs(ends[1]);
   ::fcntl(socket_.get(), F_SETFL, ::fcntl(socket_.get(), F_GETFL) | O_NONBLOCK);
-  const std::array<int, kWorkerDescriptors> given{theirs.get(), weights.get(), payloads_in_->memory().get(), payloads_made_.memory().get()};
+  const std::array<int, kWorkerDescriptors> given{theirs.get(), weights.get(), payloads_in_->memory().get(),
+                                                  payloads_made_.memory().get()};
   pid_ = spawn(command, given);
   loop_.add_fd_on_loop(socket_.get(), EPOLLIN, [this](std::uint32_t events) {
     if ((events & EPOLLOUT) != 0) flush();

@@ -260,9 +260,8 @@ Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error) 
 
 const char* name_of(const Message& message) noexcept {
   static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
-      "Hello", "Welcome", "Open", "Need", "GraphText", "Queued", "Ready",    "Divide", "Divided", "Run",
-      "Done",  "Cancel",  "Ack",  "Ping", "Pong",      "Failed", "Draining", "Close",  "Bye",     "Turn",
-      "Offer", "Mapped"};
+      "Hello",  "Welcome", "Open", "Need", "GraphText", "Queued",   "Ready", "Divide", "Divided", "Run",   "Done",
+      "Cancel", "Ack",     "Ping", "Pong", "Failed",    "Draining", "Close", "Bye",    "Turn",    "Offer", "Mapped"};
   return kNames[message.index()];
 }
 

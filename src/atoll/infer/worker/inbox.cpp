@@ -66,10 +66,10 @@ void Inbox::read() {
 }
 
 void Inbox::take(const wire::ReceivedFrame& frame) {
-  if (frame.header.kind == wire::FrameKind::kTensor) return take_rows(frame.header, frame.payload);
+  if (frame.header.kind == wire::FrameKind::kTensor) return deliver(frame.header, frame.payload);
   if (frame.header.kind == wire::FrameKind::kLent && lent_ != nullptr) {
     const wire::LentPayload lent = wire::lent_by(frame);
-    take_rows(frame.header, lent_->at(lent));
+    deliver(frame.header, lent_->at(lent));
     return lent_->release(lent);
   }
   if (frame.header.kind != wire::FrameKind::kControl)
@@ -92,7 +92,7 @@ void Inbox::take(const wire::ReceivedFrame& frame) {
   changed_.notify_all();
 }
 
-void Inbox::take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload) {
+void Inbox::deliver(const wire::FrameHeader& header, std::span<const std::byte> payload) {
   std::shared_ptr<Arrivals> arrivals;
   {
     const std::lock_guard lock(mutex_);

@@ -42,7 +42,7 @@ class Inbox {
  private:
   void read();
   void take(const wire::ReceivedFrame& frame);
-  void take_rows(const wire::FrameHeader& header, std::span<const std::byte> payload);
+  void deliver(const wire::FrameHeader& header, std::span<const std::byte> payload);
   void end(std::optional<Error> error);
 
   const int socket_;
