@@ -24,20 +24,25 @@ def measure(settings: Settings) -> dict[str, Any]:
     dram = peers.cxx_program("dram_bandwidth")
     mpis = [peers.open_mpi_4(), peers.open_mpi_5()]
     sizes = [4, 4096, 1 << 20] if settings.quick else SIZES
-    large = [1 << 16] if settings.quick else [size for size in SIZES if size >= 1 << 20]
-    parts = [_all_reduce(settings, ranks, sizes, mpis, dram) for ranks in (2, 4)]
-    parts += [_all_reduce(settings, ranks, large, mpis, dram, arena=True) for ranks in (2, 4)]
-    parts += [_one_operation(settings, operation, large) for operation in ("all_gather", "reduce_scatter")]
+    parts = [all_reduce(settings, ranks, sizes, mpis, dram) for ranks in (2, 4)]
+    parts += [
+        _one_operation(settings, operation, large_sizes(settings)) for operation in ("all_gather", "reduce_scatter")
+    ]
     return {"open_mpi": {mpi.name: mpi.version for mpi in mpis}, "parts": parts}
+
+
+def large_sizes(settings: Settings) -> list[int]:
+    return [1 << 16] if settings.quick else [size for size in SIZES if size >= 1 << 20]
 
 
 def _rounds(settings: Settings, size: int) -> int:
     return settings.rounds(15 if size <= 1 << 20 else 9)
 
 
-def _all_reduce(
+def all_reduce(
     settings: Settings, ranks: int, sizes: list[int], mpis: list[peers.OpenMpi], dram: Path, arena: bool = False
 ) -> dict[str, Any]:
+    """Measures each size. `arena`: with Atoll's buffers in atoll.empty's memory."""
     rows = []
     with ExitStack() as stack:
         torch_ranks = stack.enter_context(TorchRanks([Place()] * ranks, settings.backends))

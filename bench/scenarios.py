@@ -9,6 +9,7 @@ import ddp_host
 import devices
 import fewer_bytes
 import host
+import host_arena
 import idle
 import kaitian
 import latency
@@ -34,6 +35,7 @@ from results import Scenario
 
 SCENARIOS: dict[str, Scenario] = {
     "host": host,
+    "host_arena": host_arena,
     "latency": latency,
     "bridge": bridge,
     "rails": rails,
