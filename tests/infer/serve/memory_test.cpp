@@ -59,6 +59,20 @@ class SharedMemory : public ServeTest {
       robot.lend(header, part(input, header));
     }
   }
+  // `send` sends a whole input.
+  template <typename Send>
+  static void expect_late_rows_to_be_dropped(RawClient& robot, const ServedGraph& model, const Send& send) {
+    const auto input = model.input(3);
+    for (std::uint64_t inference = 1; inference <= 20; ++inference) {  // more than the memory holds
+      robot.send(wire::Run{1, inference, 7, 0});
+      robot.send(wire::Cancel{inference});
+      robot.expect<wire::Done>();
+      send(robot, model, inference, input);
+    }
+    robot.send(wire::Run{1, 21, 7, 0});
+    send(robot, model, 21, input);
+    EXPECT_EQ(answer(robot, 21), model.expected(input));
+  }
   static std::span<const std::byte> part(const std::vector<std::byte>& input, const wire::FrameHeader& header) {
     return std::span(input).subspan(header.offset, std::min(wire::kMaxDataBytes, input.size() - header.offset));
   }
@@ -99,18 +113,7 @@ TEST_F(SharedMemory, RowsOfACancelledInferenceAreDroppedWhereTheyWereAssembled) 
   start();
   const ServedGraph model(large_layers());
   auto robot = remote_robot(model);
-  const auto input = model.input(3);
-  for (std::uint64_t inference = 1; inference <= 20; ++inference) {  // more than the memory holds
-    robot->send(wire::Run{1, inference, 7, 0});
-    const wire::FrameHeader first = headers(model, inference, input.size()).front();
-    robot->send(first, part(input, first));
-    robot->send(wire::Cancel{inference});
-    robot->expect<wire::Done>();
-    send_all(*robot, model, inference, input);  // too late
-  }
-  robot->send(wire::Run{1, 21, 7, 0});
-  send_all(*robot, model, 21, input);
-  EXPECT_EQ(answer(*robot, 21), model.expected(input));
+  expect_late_rows_to_be_dropped(*robot, model, send_all);
 }
 
 TEST_F(SharedMemory, NothingIsOfferedToAClientThatComesThroughARelay) {
@@ -152,16 +155,7 @@ TEST_F(SharedMemory, LentRowsOfAnInferenceThatIsOverAreReleased) {
   start();
   const ServedGraph model(large_layers());
   auto robot = local_robot(model);
-  const auto input = model.input(3);
-  for (std::uint64_t inference = 1; inference <= 20; ++inference) {  // more than the memory holds
-    robot->send(wire::Run{1, inference, 7, 0});
-    robot->send(wire::Cancel{inference});
-    robot->expect<wire::Done>();
-    lend_input(*robot, model, inference, input);  // too late
-  }
-  robot->send(wire::Run{1, 21, 7, 0});
-  lend_input(*robot, model, 21, input);
-  EXPECT_EQ(answer(*robot, 21), model.expected(input));
+  expect_late_rows_to_be_dropped(*robot, model, lend_input);
 }
 
 TEST_F(SharedMemory, LendingWithoutMappingEndsTheConnection) {

@@ -133,11 +133,21 @@ def test_a_trace_is_noticed_from_its_first_line_to_its_last() -> None:
     assert not capture_lock._is_any_thread_tracing()
 
 
+class ComputesOtherwiseWhileTraced(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + (1 if torch.compiler.is_compiling() else 2)
+
+
 def test_flags_that_two_traces_left_set_are_cleared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a capture would compare the graph with what the model computes while it is traced."""
     monkeypatch.setattr(torch.compiler, "_is_compiling_flag", True)
     monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)
-    capture(nn.ReLU().eval(), X)
+    with pytest.raises(ExportError, match="output is off by"):
+        capture(ComputesOtherwiseWhileTraced(), X)
     assert not torch.compiler.is_compiling()
     assert not torch.compiler.is_exporting()
 
