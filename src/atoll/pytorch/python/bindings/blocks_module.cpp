@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/blocks_module.h"
-
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -11,7 +9,7 @@
 #include <vector>
 
 #include "atoll/collectives/reduce/blocks.h"
-#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {
@@ -137,19 +135,10 @@ void unpack(const std::string& format_name, const at::Tensor& packed, const at::
 }  // namespace
 
 void bind_blocks(pybind11::module_& module) {
-  module.def(
-      "pack_blocks",
-      [](const std::string& format, const at::Tensor& values, const at::Tensor& packed, std::int64_t row,
-         bool keep_loss) { translated([&] { pack(format, values, packed, row, keep_loss); }); },
-      pybind11::arg("format"), pybind11::arg("values"), pybind11::arg("packed"), pybind11::arg("row"),
-      pybind11::arg("keep_loss") = false);
-  module.def(
-      "unpack_blocks",
-      [](const std::string& format, const at::Tensor& packed, const at::Tensor& values, std::int64_t row, bool add) {
-        translated([&] { unpack(format, packed, values, row, add); });
-      },
-      pybind11::arg("format"), pybind11::arg("packed"), pybind11::arg("values"), pybind11::arg("row"),
-      pybind11::arg("add") = false);
+  module.def("pack_blocks", &pack, pybind11::arg("format"), pybind11::arg("values"), pybind11::arg("packed"),
+             pybind11::arg("row"), pybind11::arg("keep_loss") = false);
+  module.def("unpack_blocks", &unpack, pybind11::arg("format"), pybind11::arg("packed"), pybind11::arg("values"),
+             pybind11::arg("row"), pybind11::arg("add") = false);
 }
 
 }  // namespace atl::pytorch

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <pybind11/chrono.h>
+#include <torch/csrc/Exceptions.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include "atoll/collectives/schedule/schedule.h"
 #include "atoll/logging/spdlog_sink.h"
 #include "atoll/pytorch/python/backend/backend.h"
-#include "atoll/pytorch/python/bindings/blocks_module.h"
-#include "atoll/pytorch/python/bindings/infer_module.h"
-#include "atoll/pytorch/python/bindings/plan_module.h"
-#include "atoll/pytorch/python/bindings/redis_module.h"
+#include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/python/process/direct_device.h"
@@ -19,8 +17,8 @@
 namespace atl::pytorch {
 namespace {
 
-using collectives::Group;
 using Options = BackendAtoll::Options;
+using ReleasesGil = py::call_guard<py::gil_scoped_release>;
 
 py::dict time_split(const BackendAtoll& backend) {
   const auto split = [&] {
@@ -60,10 +58,8 @@ std::string schedule(const BackendAtoll& backend, const std::string& operation, 
   shape.root = root;
   shape.counts = counts;
   shape.receive_counts = receive_counts;
-  return translated([&] {
-    const auto built = backend.group()->schedule(shape);
-    return "algorithm: " + built->algorithm + "\n" + collectives::print_schedule(*built);
-  });
+  const auto built = backend.group()->schedule(shape);
+  return "algorithm: " + built->algorithm + "\n" + collectives::print_schedule(*built);
 }
 
 // One library per island, one device per rank.
@@ -100,15 +96,13 @@ void bind_places(py::module_& module) {
 void bind_arena(py::module_& module) {
   module.def(
       "empty",
-      [](const std::vector<std::int64_t>& sizes, at::ScalarType dtype) {
-        return translated([&] { return empty_in_arena(sizes, dtype); });
-      },
-      py::arg("sizes"), py::arg("dtype"), py::call_guard<py::gil_scoped_release>(),
+      [](const std::vector<std::int64_t>& sizes, at::ScalarType dtype) { return empty_in_arena(sizes, dtype); },
+      py::arg("sizes"), py::arg("dtype"), ReleasesGil(),
       "Returns an uninitialised CPU tensor in this process's arena.");
   module.def(
       "arena_bytes",
       [] {
-        const auto arena = translated([] { return process_arena(); });
+        const auto arena = process_arena();
         return arena ? std::pair(arena->allocated_bytes(), arena->mapped_bytes())
                      : std::pair<std::size_t, std::size_t>();
       },
@@ -140,33 +134,31 @@ void bind_network_memory(py::module_& module) {
       },
       py::arg("device"), py::arg("kind"), py::arg("host_view") = 0,
       "Sets how networks access the memory of a type of device: host, cuda or rocm; for host, with the address of the "
-      "C "
-      "function that returns the host address.");
+      "C function that returns the host address.");
 }
 
 void bind_direct_trial(py::module_& module) {
-  const py::call_guard<py::gil_scoped_release> no_gil;
   module.def(
       "remember_direct",
       [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
-        translated([&] { remember_direct(*backend.group(), peer, tensor); });
+        remember_direct(*backend.group(), peer, tensor);
       },
-      py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil,
+      py::arg("backend"), py::arg("peer"), py::arg("tensor"), ReleasesGil(),
       "Registers a tensor's memory with the network devices on the path to a rank.");
   module.def(
       "forget_direct",
       [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
-        translated([&] { forget_direct(*backend.group(), peer, tensor); });
+        forget_direct(*backend.group(), peer, tensor);
       },
-      py::arg("backend"), py::arg("peer"), py::arg("tensor"), no_gil, "Undoes remember_direct.");
+      py::arg("backend"), py::arg("peer"), py::arg("tensor"), ReleasesGil(), "Undoes remember_direct.");
   module.def(
       "pass_direct",
       [](const BackendAtoll& backend, int peer, std::uint64_t number, const at::Tensor& tensor, bool sends,
          std::chrono::milliseconds timeout) {
-        translated([&] { pass_direct(*backend.group(), peer, number, tensor, sends, timeout); });
+        pass_direct(*backend.group(), peer, number, tensor, sends, timeout);
       },
       py::arg("backend"), py::arg("peer"), py::arg("number"), py::arg("tensor"), py::arg("sends"), py::arg("timeout"),
-      no_gil,
+      ReleasesGil(),
       "Sends or receives a tensor directly from or to its memory, without a ring, and waits until that is done.");
 }
 
@@ -189,8 +181,7 @@ void bind_interrupt(py::module_& module) {
       },
       py::arg("interrupt"), py::arg("take_back"), py::arg("main_thread"),
       "Sets how an error is raised in a thread that relies on values which turned out wrong, and how that is undone "
-      "before "
-      "the thread has seen it; called once, before the first group.");
+      "before the thread has seen it; called once, before the first group.");
 }
 
 PyObject* calls_entered(PyObject* /*module*/, PyObject* /*none*/) {
@@ -219,35 +210,31 @@ void bind_backend(py::module_& module) {
              return c10::make_intrusive<BackendAtoll>(store, rank, size, options, global_rank, place);
            }),
            py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"), py::arg("global_rank"),
-           py::arg("place"), py::call_guard<py::gil_scoped_release>())
+           py::arg("place"), ReleasesGil())
       .def_property_readonly("options", &BackendAtoll::getBackendOptions)
-      .def("islands", &islands, py::call_guard<py::gil_scoped_release>())
-      .def("libraries", &libraries, py::call_guard<py::gil_scoped_release>())
-      .def("devices", &devices, py::call_guard<py::gil_scoped_release>())
+      .def("islands", &islands, ReleasesGil())
+      .def("libraries", &libraries, ReleasesGil())
+      .def("devices", &devices, ReleasesGil())
       .def("device", &BackendAtoll::device_type)
       .def_static("stop_tensor_alloc", &BackendAtoll::stop_tensor_alloc)
-      .def("refuse", &BackendAtoll::refuse, py::arg("why"), py::call_guard<py::gil_scoped_release>())
+      .def("refuse", &BackendAtoll::refuse, py::arg("why"), ReleasesGil())
       .def("refuse_message", &BackendAtoll::refuse_message, py::arg("peer"), py::arg("tag"), py::arg("sends"),
-           py::arg("why"), py::call_guard<py::gil_scoped_release>())
+           py::arg("why"), ReleasesGil())
       .def("time_split", &time_split)
       .def(
           "perform_nocolor_split", [](const BackendAtoll&, const py::object&) {}, py::arg("device"),
           "Does nothing, for ranks outside a group that is split off. Before torch 2.13 Backend has no such method.")
-      .def("staging_seconds", &BackendAtoll::staging_seconds, py::call_guard<py::gil_scoped_release>())
+      .def("staging_seconds", &BackendAtoll::staging_seconds, ReleasesGil())
       .def(
-          "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); },
-          py::call_guard<py::gil_scoped_release>())
+          "sent_bytes", [](const BackendAtoll& self) { return self.group()->sent_bytes(); }, ReleasesGil())
       .def(
-          "direct_messages", [](const BackendAtoll& self) { return self.group()->direct_messages(); },
-          py::call_guard<py::gil_scoped_release>())
+          "direct_messages", [](const BackendAtoll& self) { return self.group()->direct_messages(); }, ReleasesGil())
       .def(
-          "links", [](const BackendAtoll& self) { return self.group()->links(); },
-          py::call_guard<py::gil_scoped_release>())
+          "links", [](const BackendAtoll& self) { return self.group()->links(); }, ReleasesGil())
       .def(
-          "dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); },
-          py::call_guard<py::gil_scoped_release>())
+          "dump_json", [](const BackendAtoll& self) { return self.group()->dump_json(); }, ReleasesGil())
       .def("schedule", &schedule, py::arg("operation"), py::arg("dtype"), py::arg("root"), py::arg("counts"),
-           py::arg("receive_counts"), py::call_guard<py::gil_scoped_release>());
+           py::arg("receive_counts"), ReleasesGil());
 }
 
 }  // namespace
@@ -259,6 +246,13 @@ PYBIND11_MODULE(_C, module) {
   } catch (const atl::Error&) {  // an unknown level; groups, sessions and servers refuse it when they are made
   }
   py::module_::import("torch");  // registers the base classes
+  py::register_local_exception_translator([](std::exception_ptr thrown) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const atl::Error&) {
+      torch::translate_exception_to_python(atl::pytorch::as_torch(thrown));
+    }
+  });
   atl::pytorch::bind_places(module);
   atl::pytorch::bind_arena(module);
   atl::pytorch::bind_network_memory(module);
@@ -267,7 +261,11 @@ PYBIND11_MODULE(_C, module) {
   atl::pytorch::bind_direct_trial(module);
   atl::pytorch::bind_blocks(module);
   atl::pytorch::bind_plan(module);
-  atl::pytorch::bind_infer(module);
+  atl::pytorch::bind_json(module);
+  atl::pytorch::bind_profile(module);
+  atl::pytorch::bind_serve(module);
+  atl::pytorch::bind_session(module);
+  atl::pytorch::bind_watch(module);
   atl::pytorch::bind_redis(module);
-  module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, py::call_guard<py::gil_scoped_release>());
+  module.def("shut_down_all", &atl::pytorch::BackendAtoll::shut_down_all, atl::pytorch::ReleasesGil());
 }

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/plan_module.h"
-
 #include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -13,10 +11,7 @@
 #include "atoll/plan/cost_fit.h"
 #include "atoll/plan/hash.h"
 #include "atoll/plan/permutation.h"
-#include "atoll/pytorch/python/bindings/plan_layers_module.h"
-#include "atoll/pytorch/python/bindings/plan_operators_module.h"
-#include "atoll/pytorch/python/bindings/plan_simulate_module.h"
-#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/bindings/modules.h"
 
 namespace atl::pytorch {
 namespace {
@@ -34,16 +29,22 @@ std::string as_text(const py::object& value) {
 
 py::object from_text(const std::string& text) { return py::module_::import("json").attr("loads")(text); }
 
-// Converts a dictionary to JSON for `answer`, and its result back to a dictionary.
+// Returns the answer to a request, both as dictionaries.
 template <typename Answer>
 py::object answered(const py::object& request, Answer answer) {
   const std::string text = as_text(request);
   std::string result;
   {
     const py::gil_scoped_release no_gil;
-    result = translated([&] { return answer(text); });
+    result = answer(text).to_json();
   }
   return from_text(result);
+}
+
+template <typename Answer>
+void def_answer(py::module_& module, const char* name, Answer answer) {
+  module.def(
+      name, [answer](const py::object& request) { return answered(request, answer); }, py::arg("request"));
 }
 
 std::vector<Point> points_of(const std::vector<Pair>& pairs) {
@@ -67,7 +68,7 @@ at::Tensor drawn(const at::Tensor& weights, std::int64_t count, std::uint64_t se
   TORCH_CHECK_VALUE(weights.dim() == 1, "weights have ", weights.dim(), " dimensions: give one weight per index");
   const at::Tensor plain = weights.to(at::kCPU, at::kDouble).contiguous();
   const std::span<const double> values(plain.const_data_ptr<double>(), static_cast<std::size_t>(plain.numel()));
-  return as_tensor(translated([&] { return plan::draw(values, count, seed, epoch); }));
+  return as_tensor(plan::draw(values, count, seed, epoch));
 }
 
 std::uint64_t index_hash(const at::Tensor& values) {
@@ -82,147 +83,100 @@ Integers apportioned(const std::vector<double>& weights, std::int64_t total, con
   for (const auto& [least, most, quantum] : limits) {
     bounds.push_back({least, most.value_or(plan::kUnbounded), quantum});
   }
-  return translated([&] { return plan::apportion(weights, total, bounds, names); });
+  return plan::apportion(weights, total, bounds, names);
 }
 
 void bind_cost(py::module_& module) {
-  const auto from_json = [](const std::string& text) { return translated([&] { return Cost::from_json(text); }); };
   py::class_<Cost>(module, "Cost", "The seconds of a rank's step as a non-decreasing function of its batch.")
+      .def_static("affine", &Cost::affine, py::arg("fixed"), py::arg("per_sample"))
+      .def_static("saturating", &Cost::saturating, py::arg("fixed"), py::arg("per_sample"), py::arg("knee"))
+      .def_static("staircase", &Cost::staircase, py::arg("step"), py::arg("per_launch"), py::arg("per_sample"))
       .def_static(
-          "affine", [](double a, double c) { return translated([&] { return Cost::affine(a, c); }); }, py::arg("fixed"),
-          py::arg("per_sample"))
-      .def_static(
-          "saturating",
-          [](double a, double c, double k) { return translated([&] { return Cost::saturating(a, c, k); }); },
-          py::arg("fixed"), py::arg("per_sample"), py::arg("knee"))
-      .def_static(
-          "staircase",
-          [](std::int64_t q, double a, double c) { return translated([&] { return Cost::staircase(q, a, c); }); },
-          py::arg("step"), py::arg("per_launch"), py::arg("per_sample"))
-      .def_static(
-          "table",
-          [](const std::vector<Pair>& points) { return translated([&] { return Cost::table(points_of(points)); }); },
-          py::arg("points"))
-      .def_static("from_json", from_json, py::arg("text"))
+          "table", [](const std::vector<Pair>& points) { return Cost::table(points_of(points)); }, py::arg("points"))
+      .def_static("from_json", &Cost::from_json, py::arg("text"))
       .def("to_json", &Cost::to_json)
-      .def(
-          "scaled", [](const Cost& self, double factor) { return translated([&] { return self.scaled(factor); }); },
-          py::arg("factor"))
+      .def("scaled", &Cost::scaled, py::arg("factor"))
       .def(
           "overlapped",
           [](const Cost& self, double forward_share, const std::vector<Pair>& pairs) {
             std::vector<plan::Bucket> buckets;
             for (const auto& [ready, seconds] : pairs) buckets.push_back({ready, seconds});
-            return translated([&] { return self.overlapped(forward_share, std::move(buckets)); });
+            return self.overlapped(forward_share, std::move(buckets));
           },
           py::arg("forward_share"), py::arg("buckets"))
-      .def(
-          "seconds",
-          [](const Cost& self, std::int64_t batch) { return translated([&] { return self.seconds(batch); }); },
-          py::arg("batch"))
-      .def(
-          "compute_seconds",
-          [](const Cost& self, std::int64_t batch) { return translated([&] { return self.compute_seconds(batch); }); },
-          py::arg("batch"))
+      .def("seconds", &Cost::seconds, py::arg("batch"))
+      .def("compute_seconds", &Cost::compute_seconds, py::arg("batch"))
       .def_property_readonly("shape", &Cost::shape)
       .def_property_readonly("factor", &Cost::factor)
       .def(
           "__eq__", [](const Cost& self, const Cost& other) { return self == other; }, py::is_operator())
       .def("__hash__", [](const Cost& self) { return plan::hash_of(self.to_json()); })
       .def("__repr__", [](const Cost& self) { return "Cost(" + self.to_json() + ")"; })
-      .def(py::pickle([](const Cost& self) { return self.to_json(); }, from_json));
+      .def(py::pickle([](const Cost& self) { return self.to_json(); },
+                      [](const std::string& text) { return Cost::from_json(text); }));
   module.def(
       "fit_cost",
       [](const std::vector<Pair>& points) {
-        const plan::Fit fit = translated([&] { return plan::fit(points_of(points)); });
+        const plan::Fit fit = plan::fit(points_of(points));
         return std::pair(fit.cost, fit.error);
       },
       py::arg("points"));
 }
 
 void bind_indices(py::module_& module) {
+  const py::call_guard<py::gil_scoped_release> no_gil;
   module.def(
       "permutation",
       [](std::int64_t size, std::uint64_t seed, std::int64_t epoch) {
-        return as_tensor(translated([&] { return plan::permutation(size, seed, epoch); }));
+        return as_tensor(plan::permutation(size, seed, epoch));
       },
-      py::arg("size"), py::arg("seed"), py::arg("epoch"), py::call_guard<py::gil_scoped_release>());
-  module.def("draw", &drawn, py::arg("weights"), py::arg("count"), py::arg("seed"), py::arg("epoch"),
-             py::call_guard<py::gil_scoped_release>());
-  module.def("index_hash", &index_hash, py::arg("values"), py::call_guard<py::gil_scoped_release>());
+      py::arg("size"), py::arg("seed"), py::arg("epoch"), no_gil);
+  module.def("draw", &drawn, py::arg("weights"), py::arg("count"), py::arg("seed"), py::arg("epoch"), no_gil);
+  module.def("index_hash", &index_hash, py::arg("values"), no_gil);
 }
 
 void bind_policies(py::module_& module) {
+  using plan::Request;
   module.def("policies", [] { return std::vector<std::string>(plan::policies().begin(), plan::policies().end()); });
-  module.def(
-      "plan_batches",
-      [](const py::object& request) {
-        return answered(request, [](const std::string& text) {
-          return plan::plan_batches(plan::Request::from_json(text)).to_json();
-        });
-      },
-      py::arg("request"));
-  module.def(
-      "explain_batches",
-      [](const py::object& request) {
-        return answered(
-            request, [](const std::string& text) { return plan::explain(plan::Request::from_json(text)).to_json(); });
-      },
-      py::arg("request"));
+  def_answer(module, "plan_batches", [](const auto& text) { return plan::plan_batches(Request::from_json(text)); });
+  def_answer(module, "explain_batches", [](const auto& text) { return plan::explain(Request::from_json(text)); });
+  def_answer(module, "advise_membership", [](const auto& text) { return plan::membership_from_json(text); });
   module.def(
       "evaluate_batches",
       [](const py::object& request, const Integers& batches) {
-        return answered(request, [&](const std::string& text) {
-          return plan::evaluate(plan::Request::from_json(text), batches).to_json();
-        });
+        return answered(request, [&](const auto& text) { return plan::evaluate(Request::from_json(text), batches); });
       },
       py::arg("request"), py::arg("batches"));
-  module.def(
-      "advise_membership",
-      [](const py::object& request) {
-        return answered(request, [](const std::string& text) { return plan::membership_from_json(text).to_json(); });
-      },
-      py::arg("request"));
+}
+
+py::list history_of(const plan::Adapter& adapter) {
+  py::list list;
+  for (const plan::PlanChange& change : adapter.history())
+    list.append(py::dict(py::arg("step") = change.step, py::arg("batches") = change.batches));
+  return list;
 }
 
 void bind_adapter(py::module_& module) {
   using plan::Adapter;
   py::class_<Adapter>(module, "PlanAdapter", "Keeps a plan up to date from what the ranks measure.")
       .def(py::init([](const py::object& request, const py::object& options) {
-             const std::string wanted = as_text(request);
-             const std::string how = as_text(options);
-             return translated(
-                 [&] { return Adapter(plan::Request::from_json(wanted), plan::AdapterOptions::from_json(how)); });
+             return Adapter(plan::Request::from_json(as_text(request)),
+                            plan::AdapterOptions::from_json(as_text(options)));
            }),
            py::arg("request"), py::arg("options") = py::dict())
       .def(
           "observe",
           [](Adapter& self, const py::object& window) {
-            const std::string text = as_text(window);
-            return from_text(translated([&] { return self.observe(plan::Window::from_json(text)).to_json(); }));
+            return from_text(self.observe(plan::Window::from_json(as_text(window))).to_json());
           },
           py::arg("window"))
       .def_property_readonly("plan", [](const Adapter& self) { return from_text(self.plan().to_json()); })
       .def_property_readonly("version", &Adapter::version)
-      .def_property_readonly("history",
-                             [](const Adapter& self) {
-                               py::list list;
-                               for (const plan::PlanChange& change : self.history()) {
-                                 py::dict entry;
-                                 entry["step"] = change.step;
-                                 entry["batches"] = change.batches;
-                                 list.append(entry);
-                               }
-                               return list;
-                             })
+      .def_property_readonly("history", &history_of)
       .def("freeze", &Adapter::freeze, py::arg("frozen") = true)
       .def("state_dict", [](const Adapter& self) { return from_text(self.save()); })
       .def(
-          "load_state_dict",
-          [](Adapter& self, const py::object& state) {
-            const std::string text = as_text(state);
-            translated([&] { self.restore(text); });
-          },
+          "load_state_dict", [](Adapter& self, const py::object& state) { self.restore(as_text(state)); },
           py::arg("state"));
 }
 
@@ -233,9 +187,6 @@ void bind_plan(py::module_& module) {
   bind_indices(module);
   bind_policies(module);
   bind_adapter(module);
-  bind_plan_operators(module);
-  bind_plan_simulate(module);
-  bind_plan_layers(module);
   module.def("apportion", &apportioned, py::arg("weights"), py::arg("total"), py::arg("bounds"),
              py::arg("names") = std::vector<std::string>());
 }

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/profile_module.h"
-
+#include <torch/csrc/utils/pybind.h>
 #include <torch/version.h>
 
 #include <chrono>
@@ -11,13 +10,11 @@
 
 #include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/client/server_profile.h"
-#include "atoll/infer/graph_json.h"
 #include "atoll/infer/run/measure.h"
-#include "atoll/infer/run/profiled.h"
 #include "atoll/infer/wire/codecs.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
-#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/seconds.h"
 #include "atoll/transport/stream/credentials.h"
@@ -70,14 +67,6 @@ std::string profile_there(const std::string& folder, const std::string& server, 
   return infer::to_json(profile);
 }
 
-std::string profiled_operators(const std::string& graph, const std::string& robot, const std::string& server) {
-  const infer::Graph read = infer::graph_from_json(graph);
-  const infer::Profile mine = infer::profile_from_json(robot);
-  if (server.empty()) return infer::profiled_json(read, mine, nullptr);
-  const infer::Profile its = infer::profile_from_json(server);
-  return infer::profiled_json(read, mine, &its);
-}
-
 using PackingLoss = std::tuple<std::string, std::size_t, double, double>;
 
 PackingLoss packing_loss(const at::Tensor& tensor, const std::string& name) {
@@ -97,31 +86,11 @@ PackingLoss packing_loss(const at::Tensor& tensor, const std::string& name) {
 }  // namespace
 
 void bind_profile(py::module_& module) {
-  module.def(
-      "infer_profile",
-      [](const std::string& bundle, const std::string& device, int rounds, const py::object& progress) {
-        return translated([&] { return profile_here(bundle, device, rounds, progress); });
-      },
-      py::arg("bundle"), py::arg("device"), py::arg("rounds"), py::arg("progress") = py::none());
-  module.def(
-      "infer_server_profile",
-      [](const std::string& bundle, const std::string& server, const std::string& key_file, double seconds,
-         const py::object& progress) {
-        return translated([&] { return profile_there(bundle, server, key_file, seconds, progress); });
-      },
-      py::arg("bundle"), py::arg("server"), py::arg("key_file"), py::arg("seconds"), py::arg("progress") = py::none());
-  module.def(
-      "infer_profiled_operators",
-      [](const std::string& graph, const std::string& robot, const std::string& server) {
-        return translated([&] { return profiled_operators(graph, robot, server); });
-      },
-      py::arg("graph"), py::arg("robot"), py::arg("server") = "", py::call_guard<ReleaseGil>());
-  module.def(
-      "infer_packing_loss",
-      [](const at::Tensor& tensor, const std::string& codec) {
-        return translated([&] { return packing_loss(tensor, codec); });
-      },
-      py::arg("tensor"), py::arg("codec"), py::call_guard<ReleaseGil>());
+  module.def("infer_profile", &profile_here, py::arg("bundle"), py::arg("device"), py::arg("rounds"),
+             py::arg("progress") = py::none());
+  module.def("infer_server_profile", &profile_there, py::arg("bundle"), py::arg("server"), py::arg("key_file"),
+             py::arg("seconds"), py::arg("progress") = py::none());
+  module.def("infer_packing_loss", &packing_loss, py::arg("tensor"), py::arg("codec"), py::call_guard<ReleaseGil>());
 }
 
 }  // namespace atl::pytorch

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/serve_module.h"
-
 #include <torch/csrc/utils/pybind.h>
 
 #include <chrono>
@@ -9,7 +7,7 @@
 
 #include "atoll/infer/serve/server.h"
 #include "atoll/logging/spdlog_sink.h"
-#include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/process/interrupts.h"
 #include "atoll/pytorch/python/seconds.h"
@@ -82,15 +80,13 @@ py::dict dict_of(const ServerCounts& counts) {
 void bind_serve(py::module_& module) {
   py::class_<Server, std::shared_ptr<Server>>(module, "InferServer")
       .def(py::init([](const py::dict& given) {
-             return translated([&] {
-               logging::install_spdlog_sink();
-               const ServerOptions options = options_of(given);
-               const ReleaseGil released;
-               // Its destructor waits for its threads, which may be writing to a disk.
-               return std::shared_ptr<Server>(new Server(options), [](Server* server) {
-                 const ReleaseGil others_may_need_it;
-                 delete server;
-               });
+             logging::install_spdlog_sink();
+             const ServerOptions options = options_of(given);
+             const ReleaseGil released;
+             // Its destructor waits for its threads, which may be writing to a disk.
+             return std::shared_ptr<Server>(new Server(options), [](Server* server) {
+               const ReleaseGil others_may_need_it;
+               delete server;
              });
            }),
            py::arg("options"))
@@ -100,19 +96,18 @@ void bind_serve(py::module_& module) {
              ServerCounts counts;
              {
                const ReleaseGil released;
-               counts = translated([&] { return server.counts(); });
+               counts = server.counts();
              }
              return dict_of(counts);
            })
       .def(
           "drain",
           [](Server& server, double seconds) {
-            return translated([&] { return server.drain(Deadline::after(milliseconds_of(seconds)), check_signals); });
+            return server.drain(Deadline::after(milliseconds_of(seconds)), check_signals);
           },
           py::arg("seconds"), py::call_guard<ReleaseGil>());
   module.def(
-      "make_key_file", [](const std::string& path) { translated([&] { transport::make_key_file(path); }); },
-      py::arg("path"));
+      "make_key_file", [](const std::string& path) { transport::make_key_file(path); }, py::arg("path"));
 }
 
 }  // namespace atl::pytorch

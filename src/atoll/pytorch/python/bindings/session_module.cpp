@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/session_module.h"
-
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -31,8 +29,8 @@
 #include "atoll/pytorch/aten/package_engine.h"
 #include "atoll/pytorch/aten/plain_state.h"
 #include "atoll/pytorch/python/bindings/callable_engine.h"
+#include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/python/bindings/session_options.h"
-#include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/host_bytes.h"
 #include "atoll/pytorch/python/process/interrupts.h"
@@ -136,12 +134,12 @@ class InferSession {
     open();
   }
 
-  /// Runs `body` with the GIL released and rethrows its atl::Error as torch's exception.
+  /// Runs `body` with the GIL released.
   template <typename Body>
   auto outside(Body&& body) {
     const ReleaseGil released;
     try {
-      return translated(std::forward<Body>(body));
+      return body();
     } catch (...) {
       // Python does not wait for this thread, and would print its error at the end of every program.
       if (is_left_ && std::this_thread::get_id() != leaver_) std::this_thread::sleep_for(kEndOfPython);
@@ -230,32 +228,28 @@ infer::Bundle bundle_of(std::string graph, int weights, const std::string& hash)
 std::unique_ptr<InferSession> make_session(const py::dict& given, const py::bytes& graph, int weights,
                                            const py::bytes& hash, const std::string& device, const py::object& engine,
                                            const std::vector<at::Tensor>& example) {
-  return translated([&] {
-    logging::install_spdlog_sink();
-    infer::SessionOptions options = session_options(given);
-    const bool is_package = py::isinstance<py::str>(engine);
-    const std::string package = is_package ? engine.cast<std::string>() : std::string();
-    std::string text = graph;
-    const std::string digest = hash;
-    std::shared_ptr<infer::LocalEngine> own;
-    if (!is_package && !engine.is_none()) {
-      own = make_callable_engine(py::reinterpret_borrow<py::function>(engine), device);
-    }
-    const ReleaseGil released;
-    const PlainState state;
-    if (is_package) own = load_package_engine(package, device);
-    for (const at::Tensor& each : example) options.engine.example.push_back(host_bytes_of(each));
-    return std::make_unique<InferSession>(options, bundle_of(std::move(text), weights, digest),
-                                          make_operator_runner(device), std::move(own));
-  });
+  logging::install_spdlog_sink();
+  infer::SessionOptions options = session_options(given);
+  const bool is_package = py::isinstance<py::str>(engine);
+  const std::string package = is_package ? engine.cast<std::string>() : std::string();
+  std::string text = graph;
+  const std::string digest = hash;
+  std::shared_ptr<infer::LocalEngine> own;
+  if (!is_package && !engine.is_none()) {
+    own = make_callable_engine(py::reinterpret_borrow<py::function>(engine), device);
+  }
+  const ReleaseGil released;
+  const PlainState state;
+  if (is_package) own = load_package_engine(package, device);
+  for (const at::Tensor& each : example) options.engine.example.push_back(host_bytes_of(each));
+  return std::make_unique<InferSession>(options, bundle_of(std::move(text), weights, digest),
+                                        make_operator_runner(device), std::move(own));
 }
 
 // Checks what can be checked without the model.
 void check_session(const py::dict& given, const std::string& device) {
-  translated([&] {
-    infer::check_options(session_options(given));
-    make_operator_runner(device);
-  });
+  infer::check_options(session_options(given));
+  make_operator_runner(device);
 }
 
 }  // namespace

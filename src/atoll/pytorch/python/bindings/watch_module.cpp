@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/watch_module.h"
-
 #include <c10/core/StorageImpl.h>
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/csrc/utils/pybind.h>
@@ -12,6 +10,8 @@
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include "atoll/pytorch/python/bindings/modules.h"
 
 namespace atl::pytorch {
 namespace {
