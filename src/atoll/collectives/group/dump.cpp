@@ -3,11 +3,11 @@
 #include <unistd.h>
 
 #include <cctype>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
 #include "atoll/collectives/group/impl.h"
+#include "atoll/core/environment.h"
 #include "atoll/core/log.h"
 #include "atoll/core/private_file.h"
 #include "atoll/json/parse.h"
@@ -92,8 +92,7 @@ std::vector<ClockSample> Group::Impl::clock_list() const {
 }
 
 std::string Group::Impl::dump_folder() const {
-  const char* configured = std::getenv("ATOLL_DUMP_DIR");
-  if (configured && *configured) return configured;
+  if (const std::string configured = environment("ATOLL_DUMP_DIR"); !configured.empty()) return configured;
   return options.trace_folder.empty() ? std::filesystem::temp_directory_path().string() : options.trace_folder;
 }
 

@@ -3,8 +3,7 @@
 
 #include <pthread.h>
 
-#include <cstdlib>
-
+#include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 
 namespace atl::collectives {
@@ -269,10 +268,7 @@ std::shared_ptr<const Schedule> Group::Impl::schedule_for(const Call& call) {
 // Schedules of small groups are checked before their first use, those of larger ones on request. Shapes that differ by
 // rank are not known here.
 void Group::Impl::check_schedule(const Shape& wanted) const {
-  static const bool always = [] {
-    const char* value = std::getenv("ATOLL_CHECK");
-    return value && std::string(value) == "1";
-  }();
+  static const bool always = environment("ATOLL_CHECK") == "1";
   std::uint64_t elements = 0;
   for (const auto count : wanted.counts) elements += count;
   const bool small = options.size <= 4 && elements * size_of(wanted.dtype) <= limits.small_bytes;

@@ -2,9 +2,9 @@
 #include "atoll/sim/pytorch/process_group.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
+#include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 #include "atoll/sim/pytorch/allocator.h"
 #include "atoll/sim/pytorch/runtime.h"
@@ -21,8 +21,7 @@ constexpr Milliseconds kHold{5'000};
 constexpr Milliseconds kClosingSlack{5'000};  // for an operation that has passed its deadline to end
 
 bool switched_on(const char* name) {
-  const char* const text = std::getenv(name);
-  const std::string value = text == nullptr ? "" : text;
+  const std::string value = environment(name);
   TORCH_CHECK_VALUE(value.empty() || value == "0" || value == "1", name, " is \"", value, "\"; it must be 0 or 1");
   return value == "1";
 }

@@ -6,12 +6,12 @@
 
 #include <array>
 #include <atomic>
-#include <charconv>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 
 namespace atl::sim {
@@ -58,16 +58,16 @@ void require_working() {
 }
 
 double number_from(const char* name, double fallback) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr || *text == '\0') return fallback;
+  const std::string text = environment(name);
+  if (text.empty()) return fallback;
   char* end = nullptr;
-  double value = std::strtod(text, &end);
+  double value = std::strtod(text.c_str(), &end);
   const std::string unit = end;
   if (unit == "K") value *= 1e3;
   if (unit == "M") value *= 1e6;
   if (unit == "G") value *= 1e9;
   const bool known = unit.empty() || unit == "K" || unit == "M" || unit == "G";
-  TORCH_CHECK_VALUE(end != text && known && value >= 0, name, " is \"", text,
+  TORCH_CHECK_VALUE(end != text.c_str() && known && value >= 0, name, " is \"", text,
                     "\"; it must be a number that is not negative, like 2.5 or 16G");
   return value;
 }
@@ -113,15 +113,12 @@ void set_kind(DeviceKind kind) {
 
 c10::DeviceIndex device_count() {
   static const auto count = [] {
-    const char* const text = std::getenv("ATOLL_SIM_DEVICES");
-    const std::string_view value = text == nullptr ? "" : text;
+    const std::string value = environment("ATOLL_SIM_DEVICES");
     if (value.empty()) return kUsualDevices;
-    int wanted = 0;
-    const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), wanted);
-    const bool is_number = error == std::errc{} && end == value.data() + value.size();
-    TORCH_CHECK_VALUE(is_number && wanted >= 1 && wanted <= kMaxDevices, "ATOLL_SIM_DEVICES is \"", value,
+    const auto wanted = number_in<int>(value);
+    TORCH_CHECK_VALUE(wanted && *wanted >= 1 && *wanted <= kMaxDevices, "ATOLL_SIM_DEVICES is \"", value,
                       "\"; it must be a whole number from 1 to ", static_cast<int>(kMaxDevices));
-    return static_cast<c10::DeviceIndex>(wanted);
+    return static_cast<c10::DeviceIndex>(*wanted);
   }();
   return count;
 }

@@ -6,12 +6,9 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <charconv>
-#include <cstdlib>
 #include <string>
-#include <string_view>
 
-#include "atoll/core/error.h"
+#include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 #include "atoll/pytorch/python/errors.h"
 
@@ -19,18 +16,12 @@ namespace atl::pytorch {
 namespace {
 
 std::size_t arena_budget() {
-  const char* const value = std::getenv("ATOLL_ARENA");
-  if (value == nullptr || std::string_view(value).empty()) {
+  if (environment("ATOLL_ARENA").empty()) {
     return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   }
-  const std::string_view text = value;
-  std::uint64_t mebibytes = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mebibytes);
-  const bool is_number = error == std::errc{} && end == text.data() + text.size();
-  if (!is_number || (mebibytes > 0 && mebibytes < 16) || mebibytes > (std::uint64_t{1} << 30)) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "ATOLL_ARENA=\"" + std::string(text) + "\": expected a whole number of mebibytes from 16 on, or 0");
-  }
+  const auto is_valid = [](std::uint64_t size) { return size == 0 || (size >= 16 && size <= std::uint64_t{1} << 30); };
+  const auto mebibytes = number_setting("ATOLL_ARENA", std::uint64_t{0}, is_valid,
+                                        "a whole number of mebibytes from 16 on, or 0");
   return mebibytes << 20;
 }
 
