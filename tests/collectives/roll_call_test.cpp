@@ -148,10 +148,9 @@ TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
   const auto message = rolls.message(812, at(0, Stage::kInside), true, kStart);
   EXPECT_EQ(message.ranks.size(), kMaxRollCallRanks);
   EXPECT_EQ(message.ranks[1].rank, 999);
-  std::vector<std::byte> bytes;
-  encode(message, bytes);
+  const auto bytes = encode(7, message);
   EXPECT_LT(bytes.size(), 4000u);
-  const auto read = decode_roll_call(bytes);
+  const auto read = decode_roll_call(std::span(bytes).subspan(kGroupIdBytes + 1));
   ASSERT_TRUE(read);
   EXPECT_EQ(read->ranks[1].last_sequence, sequence_of(811, 0));
   EXPECT_EQ(read->ranks[1].since, 1s);
@@ -159,8 +158,8 @@ TEST(RollCall, MessagesOfLargeGroupsAreBoundedAndKeepWhoIsAway) {
 }
 
 TEST(RollCall, MutatedMessagesDoNoHarm) {
-  std::vector<std::byte> whole;
-  encode(RollCallMessage{true, 812, {away(1, 1s), at(2, Stage::kInside, 2s), at(3, Stage::kDone)}}, whole);
+  auto whole = encode(7, RollCallMessage{true, 812, {away(1, 1s), at(2, Stage::kInside, 2s), at(3, Stage::kDone)}});
+  whole.erase(whole.begin(), whole.begin() + kGroupIdBytes + 1);
   std::mt19937 random(8);
   for (int i = 0; i < 20000; ++i) {
     auto bytes = whole;

@@ -68,7 +68,7 @@ REACHED = {
     "collectives/messages/point_to_point.h: admit": "messages",
     "collectives/messages/point_to_point.h: take": "messages",
     "collectives/group/rendezvous_table.h: decode_table": "rendezvous",
-    "collectives/roll_call_message.h: decode_roll_call": "roll_call",
+    "collectives/control_message.h: decode_roll_call": "roll_call",
     "infer/graph_json.h: graph_from_json": "graph",
     "infer/link/arrivals.h: take": "arrivals",
     "infer/profile.h: profile_from_json": "saved_json",

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/control_message.h"
 
-#include <tuple>
+#include <algorithm>
+#include <type_traits>
 
 #include "atoll/core/bytes.h"
 
@@ -10,49 +11,168 @@ namespace {
 
 // Later times are implausible, and arithmetic on them could overflow.
 constexpr std::uint64_t kLatest = std::uint64_t{1} << 60;
+constexpr std::uint8_t kHasLast = 1;
+constexpr std::uint8_t kLastDone = 2;
 
-auto fields(const IssuedCall& call) {
-  const Signature& of = call.signature;
-  return std::tuple(of.operation, of.dtype, of.reduce_op, of.root, of.sequence, of.attempt, call.count);
+// The layout of a body stands once, in fields(): it hands the fields in their order to a Writer, or to a Reader.
+
+class Writer {
+ public:
+  explicit Writer(std::vector<std::byte>& out) : writer_(out) {}
+
+  template <typename Integer>
+  void integer(Integer value) {
+    writer_.integer(static_cast<std::make_unsigned_t<Integer>>(value));
+  }
+  template <typename Enum>
+  void enumerator(Enum value, Enum /*first*/, Enum /*last*/) {
+    integer(static_cast<std::uint8_t>(value));
+  }
+  void flag(bool value) { integer(static_cast<std::uint8_t>(value)); }
+  void duration(std::chrono::milliseconds value) {
+    integer(static_cast<std::uint32_t>(std::clamp<std::int64_t>(value.count(), 0, UINT32_MAX)));
+  }
+  void rest(const std::string& text) { writer_.bytes(as_byte_span(std::string_view(text).substr(0, kMaxReport))); }
+  void require(bool /*is_valid*/) {}
+
+ private:
+  ByteWriter writer_;
+};
+
+/// Throws Error(kProtocol) for bytes that no Writer makes.
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> body) : reader_(body, "a control message") {}
+
+  template <typename Integer>
+  void integer(Integer& value) {
+    value = static_cast<Integer>(reader_.integer<std::make_unsigned_t<Integer>>());
+  }
+  template <typename Enum>
+  void enumerator(Enum& value, Enum first, Enum last) {
+    const auto found = reader_.integer<std::uint8_t>();
+    require(found >= static_cast<int>(first) && found <= static_cast<int>(last));
+    value = static_cast<Enum>(found);
+  }
+  void flag(bool& value) {
+    const auto found = reader_.integer<std::uint8_t>();
+    require(found <= 1);
+    value = found == 1;
+  }
+  void duration(std::chrono::milliseconds& value) {
+    value = std::chrono::milliseconds(reader_.integer<std::uint32_t>());
+  }
+  void rest(std::string& text) {
+    require(reader_.left() <= kMaxReport);
+    const auto bytes = reader_.bytes(reader_.left());
+    text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  void require(bool is_valid) const {
+    if (!is_valid) throw Error(ErrorKind::kProtocol, "invalid field");
+  }
+  void expect_end() const { reader_.expect_end(); }
+
+ private:
+  ByteReader reader_;
+};
+
+void fields(auto& codec, Report& report) {
+  codec.enumerator(report.kind, ErrorKind::kInvalidArgument, ErrorKind::kInternal);
+  codec.integer(report.rank);
+  codec.rest(report.text);
 }
 
-/// Reads a value of an enumeration that starts at 0; returns nothing if it is above `last`.
-template <class Enum>
-std::optional<Enum> enumerator(ByteReader& reader, int last) {
-  const auto value = reader.integer<std::uint8_t>();
-  if (value > last) return std::nullopt;
-  return static_cast<Enum>(value);
+void fields(auto& codec, RefusalMessage& refusal) {
+  codec.integer(refusal.number);
+  codec.integer(refusal.rank);
+  codec.rest(refusal.why);
 }
 
-/// Returns the result of `read` on the whole body; nothing if the body is too short or too long.
-template <class Read>
-auto whole(std::span<const std::byte> body, const Read& read) -> decltype(read(std::declval<ByteReader&>())) {
+void fields(auto& codec, WithdrawalMessage& withdrawal) {
+  codec.flag(withdrawal.sends);
+  codec.integer(withdrawal.number);
+  codec.rest(withdrawal.why);
+}
+
+void fields(auto& codec, LibraryStep& step) {
+  codec.enumerator(step.kind, LibraryStep::Kind::kIn, LibraryStep::Kind::kMessage);
+  codec.integer(step.sender);
+  codec.integer(step.receiver);
+  codec.integer(step.number);
+}
+
+void fields(auto& codec, IssuedCall& call) {
+  codec.enumerator(call.signature.operation, Operation::kAllReduce, Operation::kReceive);
+  codec.enumerator(call.signature.dtype, DataType::kFloat64, DataType::kComplex128);
+  codec.enumerator(call.signature.reduce_op, ReduceOp::kSum, ReduceOp::kPremulSum);
+  codec.integer(call.signature.root);
+  codec.integer(call.signature.sequence);
+  codec.integer(call.signature.attempt);
+  codec.integer(call.count);
+}
+
+void fields(auto& codec, ClockMessage& message) {
+  codec.flag(message.is_answer);
+  for (std::int64_t* time_us : {&message.asked_us, &message.answered_us}) {
+    codec.integer(*time_us);
+    codec.require(static_cast<std::uint64_t>(*time_us) <= kLatest);
+  }
+}
+
+void fields(auto& codec, RankProgress& one) {
+  auto flags = static_cast<std::uint8_t>((one.has_last ? kHasLast : 0) | (one.last_done ? kLastDone : 0));
+  codec.integer(one.rank);
+  codec.enumerator(one.stage, Stage::kAway, Stage::kDone);
+  codec.integer(flags);
+  codec.enumerator(one.last, Operation::kAllReduce, Operation::kReceive);
+  codec.integer(one.last_sequence);
+  codec.duration(one.since);
+  codec.duration(one.reported);
+  codec.require(one.rank >= 0 && flags <= (kHasLast | kLastDone));
+  one.has_last = (flags & kHasLast) != 0;
+  one.last_done = (flags & kLastDone) != 0;
+}
+
+void fields(auto& codec, RollCallMessage& message) {
+  auto count = static_cast<std::uint16_t>(std::min(message.ranks.size(), kMaxRollCallRanks));
+  codec.flag(message.wants_reply);
+  codec.integer(message.sequence);
+  codec.integer(count);
+  codec.require(count <= kMaxRollCallRanks);
+  message.ranks.resize(count);
+  for (RankProgress& one : message.ranks) fields(codec, one);
+}
+
+std::vector<std::byte> header_of(std::uint64_t group_id, ControlType type) {
+  std::vector<std::byte> message;
+  Writer writer(message);
+  writer.integer(group_id);
+  writer.integer(static_cast<std::uint8_t>(type));
+  return message;
+}
+
+template <typename Body>
+std::vector<std::byte> encoded(std::uint64_t group_id, ControlType type, Body body) {
+  auto message = header_of(group_id, type);
+  Writer writer(message);
+  fields(writer, body);
+  return message;
+}
+
+template <typename Body>
+std::optional<Body> decoded(std::span<const std::byte> bytes) {
   try {
-    ByteReader reader(body, "a control message");
-    auto found = read(reader);
-    if (found) reader.expect_end();
-    return found;
+    Reader reader(bytes);
+    Body body;
+    fields(reader, body);
+    reader.expect_end();
+    return body;
   } catch (const Error&) {
     return std::nullopt;
   }
 }
 
-std::string text_at_end(ByteReader& reader) {
-  const auto text = reader.bytes(reader.left());
-  return {reinterpret_cast<const char*>(text.data()), text.size()};
-}
-
 }  // namespace
-
-bool IssuedCall::operator==(const IssuedCall& other) const noexcept { return fields(*this) == fields(other); }
-
-std::vector<std::byte> begin_control(std::uint64_t group_id, ControlType type) {
-  std::vector<std::byte> message;
-  ByteWriter writer(message);
-  writer.integer(group_id);
-  writer.integer(static_cast<std::uint8_t>(type));
-  return message;
-}
 
 std::optional<ControlType> control_type(std::span<const std::byte> message) {
   if (message.empty()) return std::nullopt;
@@ -62,137 +182,49 @@ std::optional<ControlType> control_type(std::span<const std::byte> message) {
 }
 
 std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const Report& report) {
-  auto message = begin_control(group_id, type);
-  ByteWriter writer(message);
-  writer.integer(static_cast<std::uint8_t>(report.kind));
-  writer.integer(static_cast<std::uint32_t>(report.rank));
-  writer.bytes(as_byte_span(std::string_view(report.text).substr(0, kMaxReport)));
-  return message;
-}
-
-std::optional<Report> decode_report(std::span<const std::byte> body) {
-  return whole(body, [](ByteReader& reader) -> std::optional<Report> {
-    const auto kind = enumerator<ErrorKind>(reader, static_cast<int>(ErrorKind::kInternal));
-    const auto rank = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-    if (!kind || reader.left() > kMaxReport) return std::nullopt;
-    const auto text = reader.bytes(reader.left());
-    return Report{*kind, rank, std::string(reinterpret_cast<const char*>(text.data()), text.size())};
-  });
+  return encoded(group_id, type, report);
 }
 
 std::vector<std::byte> encode(std::uint64_t group_id, const RefusalMessage& refusal) {
-  auto message = begin_control(group_id, ControlType::kRefusal);
-  ByteWriter writer(message);
-  writer.integer(refusal.number);
-  writer.integer(static_cast<std::uint32_t>(refusal.rank));
-  writer.bytes(as_byte_span(std::string_view(refusal.why).substr(0, kMaxReport)));
-  return message;
-}
-
-std::optional<RefusalMessage> decode_refusal(std::span<const std::byte> body) {
-  return whole(body, [](ByteReader& reader) -> std::optional<RefusalMessage> {
-    RefusalMessage refusal;
-    refusal.number = reader.integer<std::uint64_t>();
-    refusal.rank = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-    refusal.why = text_at_end(reader);
-    if (refusal.why.size() > kMaxReport) return std::nullopt;
-    return refusal;
-  });
+  return encoded(group_id, ControlType::kRefusal, refusal);
 }
 
 std::vector<std::byte> encode(std::uint64_t group_id, const WithdrawalMessage& withdrawal) {
-  auto message = begin_control(group_id, ControlType::kWithdrawal);
-  ByteWriter writer(message);
-  writer.integer(static_cast<std::uint8_t>(withdrawal.sends));
-  writer.integer(withdrawal.number);
-  writer.bytes(as_byte_span(std::string_view(withdrawal.why).substr(0, kMaxReport)));
-  return message;
-}
-
-std::optional<WithdrawalMessage> decode_withdrawal(std::span<const std::byte> body) {
-  return whole(body, [](ByteReader& reader) -> std::optional<WithdrawalMessage> {
-    WithdrawalMessage withdrawal;
-    const auto sends = reader.integer<std::uint8_t>();
-    if (sends > 1) return std::nullopt;
-    withdrawal.sends = sends == 1;
-    withdrawal.number = reader.integer<std::uint64_t>();
-    withdrawal.why = text_at_end(reader);
-    if (withdrawal.why.size() > kMaxReport) return std::nullopt;
-    return withdrawal;
-  });
+  return encoded(group_id, ControlType::kWithdrawal, withdrawal);
 }
 
 std::vector<std::byte> encode(std::uint64_t group_id, ControlType type, const LibraryStep& step) {
-  auto message = begin_control(group_id, type);
-  ByteWriter writer(message);
-  writer.integer(static_cast<std::uint8_t>(step.kind));
-  writer.integer(static_cast<std::uint32_t>(step.sender));
-  writer.integer(static_cast<std::uint32_t>(step.receiver));
-  writer.integer(step.number);
-  return message;
-}
-
-std::optional<LibraryStep> decode_step(std::span<const std::byte> body) {
-  return whole(body, [](ByteReader& reader) -> std::optional<LibraryStep> {
-    const auto kind = enumerator<LibraryStep::Kind>(reader, static_cast<int>(LibraryStep::Kind::kMessage));
-    LibraryStep step;
-    step.sender = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-    step.receiver = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-    step.number = reader.integer<std::uint64_t>();
-    if (!kind || *kind < LibraryStep::Kind::kIn) return std::nullopt;
-    step.kind = *kind;
-    return step;
-  });
+  return encoded(group_id, type, step);
 }
 
 std::vector<std::byte> encode(std::uint64_t group_id, const Inquiry& inquiry) {
-  auto message = begin_control(group_id, ControlType::kInquiry);
-  if (!inquiry.call) return message;
-  const Signature& of = inquiry.call->signature;
-  ByteWriter writer(message);
-  writer.integer(static_cast<std::uint8_t>(of.operation));
-  writer.integer(static_cast<std::uint8_t>(of.dtype));
-  writer.integer(static_cast<std::uint8_t>(of.reduce_op));
-  writer.integer(static_cast<std::uint32_t>(of.root));
-  writer.integer(of.sequence);
-  writer.integer(of.attempt);
-  writer.integer(inquiry.call->count);
-  return message;
-}
-
-std::optional<Inquiry> decode_inquiry(std::span<const std::byte> body) {
-  return whole(body, [](ByteReader& reader) -> std::optional<Inquiry> {
-    if (reader.left() == 0) return Inquiry{};
-    const auto operation = enumerator<Operation>(reader, static_cast<int>(Operation::kReceive));
-    const auto dtype = enumerator<DataType>(reader, kDataTypeCount - 1);
-    const auto reduce_op = enumerator<ReduceOp>(reader, kReduceOpCount - 1);
-    if (!operation || !dtype || !reduce_op) return std::nullopt;
-    IssuedCall call{{*operation, *dtype, *reduce_op}, 0};
-    call.signature.root = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-    call.signature.sequence = reader.integer<std::uint64_t>();
-    call.signature.attempt = reader.integer<std::uint32_t>();
-    call.count = reader.integer<std::uint64_t>();
-    return Inquiry{call};
-  });
+  if (!inquiry.call) return header_of(group_id, ControlType::kInquiry);
+  return encoded(group_id, ControlType::kInquiry, *inquiry.call);
 }
 
 std::vector<std::byte> encode(std::uint64_t group_id, const ClockMessage& message) {
-  auto bytes = begin_control(group_id, ControlType::kClock);
-  ByteWriter writer(bytes);
-  writer.integer(static_cast<std::uint8_t>(message.is_answer ? 1 : 0));
-  writer.integer(static_cast<std::uint64_t>(message.asked_us));
-  writer.integer(static_cast<std::uint64_t>(message.answered_us));
-  return bytes;
+  return encoded(group_id, ControlType::kClock, message);
 }
 
-std::optional<ClockMessage> decode_clock(std::span<const std::byte> body) {
-  return whole(body, [](ByteReader& reader) -> std::optional<ClockMessage> {
-    const auto what = reader.integer<std::uint8_t>();
-    const auto asked = reader.integer<std::uint64_t>();
-    const auto answered = reader.integer<std::uint64_t>();
-    if (what > 1 || asked > kLatest || answered > kLatest) return std::nullopt;
-    return ClockMessage{what == 1, static_cast<std::int64_t>(asked), static_cast<std::int64_t>(answered)};
-  });
+std::vector<std::byte> encode(std::uint64_t group_id, const RollCallMessage& message) {
+  return encoded(group_id, ControlType::kRollCall, message);
+}
+
+std::optional<Report> decode_report(std::span<const std::byte> body) { return decoded<Report>(body); }
+std::optional<RefusalMessage> decode_refusal(std::span<const std::byte> body) { return decoded<RefusalMessage>(body); }
+std::optional<WithdrawalMessage> decode_withdrawal(std::span<const std::byte> body) {
+  return decoded<WithdrawalMessage>(body);
+}
+std::optional<LibraryStep> decode_step(std::span<const std::byte> body) { return decoded<LibraryStep>(body); }
+std::optional<ClockMessage> decode_clock(std::span<const std::byte> body) { return decoded<ClockMessage>(body); }
+std::optional<RollCallMessage> decode_roll_call(std::span<const std::byte> body) {
+  return decoded<RollCallMessage>(body);
+}
+
+std::optional<Inquiry> decode_inquiry(std::span<const std::byte> body) {
+  if (body.empty()) return Inquiry{};
+  const auto call = decoded<IssuedCall>(body);
+  return call ? std::optional(Inquiry{call}) : std::nullopt;
 }
 
 }  // namespace atl::collectives

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,16 +23,13 @@ enum class ControlType : std::uint8_t {
   kError = 1,    ///< a report of the group's first error
   kLeft,         ///< a report that the sender takes no further part
   kInquiry,      ///< from a rank whose wait has stalled; answered with a report if there is one
-  kRollCall,     ///< how far each rank has come in a collective; see roll_call_message.h
+  kRollCall,     ///< how far each rank has come in a collective; see roll_call.h
   kClock,        ///< a request for the time, or the reply
   kRefusal,      ///< a rank refuses one operation
   kWithdrawal,   ///< a rank refuses one message that the island's library was to carry
   kStepRequest,  ///< the sender is ready for a step of the island's library; see group/island_order.h
   kStepGrant,    ///< all ranks of the step are ready
 };
-
-/// Returns the beginning of a message, to which the caller appends the body.
-std::vector<std::byte> begin_control(std::uint64_t group_id, ControlType type);
 
 /// Returns the type of `message`, the bytes after the group's id; nothing if the first byte is not a valid type.
 std::optional<ControlType> control_type(std::span<const std::byte> message);
@@ -73,7 +71,7 @@ std::optional<LibraryStep> decode_step(std::span<const std::byte> body);
 struct IssuedCall {
   Signature signature;
   std::uint64_t count = 0;  ///< elements, summed over all ranks' parts if every rank knows them
-  bool operator==(const IssuedCall& other) const noexcept;
+  bool operator==(const IssuedCall&) const = default;
 };
 
 /// Body of kInquiry: the operation that the sender waits in, if it is a collective.
@@ -91,5 +89,36 @@ struct ClockMessage {
 };
 std::vector<std::byte> encode(std::uint64_t group_id, const ClockMessage& message);
 std::optional<ClockMessage> decode_clock(std::span<const std::byte> body);
+
+/// How far a rank has come towards a collective.
+enum class Stage : std::uint8_t {
+  kAway,    ///< it has not called the collective
+  kQueued,  ///< it has called it and is still in an earlier one
+  kInput,   ///< it has called it; the input is still on its way from a device or from the island's other ranks
+  kInside,  ///< it is executing it
+  kDone,    ///< it has finished its part
+};
+
+/// One rank's progress towards a collective. Times are durations, so that clocks need not agree.
+struct RankProgress {
+  std::int32_t rank = 0;
+  Stage stage = Stage::kAway;
+  bool has_last = false;   ///< away or queued: it called an operation before
+  bool last_done = false;  ///< whether that one has finished
+  Operation last = Operation::kBarrier;
+  std::uint64_t last_sequence = 0;
+  std::chrono::milliseconds since{0};     ///< how long ago it reached this stage; away: since its last operation
+  std::chrono::milliseconds reported{0};  ///< how long ago the rank itself reported this
+};
+
+/// Body of kRollCall: what the members send each other about the collective `sequence` while some of them wait in it.
+struct RollCallMessage {
+  bool wants_reply = false;  ///< the receiver is to reply
+  std::uint64_t sequence = 0;
+  std::vector<RankProgress> ranks;  ///< the sender first; at most kMaxRollCallRanks are sent
+};
+inline constexpr std::size_t kMaxRollCallRanks = 128;
+std::vector<std::byte> encode(std::uint64_t group_id, const RollCallMessage& message);
+std::optional<RollCallMessage> decode_roll_call(std::span<const std::byte> body);
 
 }  // namespace atl::collectives

@@ -44,6 +44,7 @@ struct Signature {
   std::int32_t root = -1;
   std::uint64_t sequence = 0;  ///< see sequence_of()
   std::uint32_t attempt = 0;
+  bool operator==(const Signature&) const = default;
 };
 
 bool has_reduction(Operation operation) noexcept;

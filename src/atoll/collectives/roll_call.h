@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/collectives/roll_call_message.h"
+#include "atoll/collectives/control_message.h"
 #include "atoll/core/deadline.h"
 
 namespace atl::collectives {

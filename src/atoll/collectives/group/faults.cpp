@@ -99,14 +99,9 @@ void Group::Impl::compare_calls(int from, const IssuedCall& theirs) {
     const std::lock_guard lock(mutex);
     mine = find_issued(theirs.signature.sequence);
   }
-  if (!mine) return;
-  const Signature& a = mine->signature;
-  const Signature& b = theirs.signature;
-  const bool equal = a.operation == b.operation && a.dtype == b.dtype && a.reduce_op == b.reduce_op &&
-                     a.root == b.root && mine->count == theirs.count;
-  if (!equal)
-    fail(Error(ErrorKind::kMismatch,
-               describe_mismatch(describe(a, mine->count), options.rank, describe(b, theirs.count), from)));
+  if (!mine || *mine == theirs) return;
+  fail(Error(ErrorKind::kMismatch, describe_mismatch(describe(mine->signature, mine->count), options.rank,
+                                                     describe(theirs.signature, theirs.count), from)));
 }
 
 void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {

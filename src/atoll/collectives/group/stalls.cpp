@@ -50,9 +50,8 @@ RankProgress Group::Impl::progress_in(std::uint64_t sequence) const {
 }
 
 void Group::Impl::call_roll(transport::Link& link, std::uint64_t sequence, bool wants_reply) {
-  auto message = begin_control(ports.group_id(), ControlType::kRollCall);
-  encode(roll_call.message(sequence, progress_in(sequence), wants_reply, Clock::now()), message);
-  link.send_control(message);
+  const auto message = roll_call.message(sequence, progress_in(sequence), wants_reply, Clock::now());
+  link.send_control(encode(ports.group_id(), message));
 }
 
 void Group::Impl::answer_roll_call(transport::Link& link, std::span<const std::byte> message) {
