@@ -83,7 +83,7 @@ void PointToPoint::send(int destination, std::uint64_t tag, DataType dtype, std:
     Peer& peer = peers_[static_cast<std::size_t>(destination)];
     const auto id = peer.next_id++;
     auto tell = [shared](const std::exception_ptr& e) { (*shared)(e); };
-    peer.outgoing.push_back({id, tag, dtype, data, origin, deadline, std::move(tell), nullptr});
+    peer.outgoing.push_back({id, tag, dtype, data, origin, deadline, std::move(tell)});
     ++outgoing_count_;
     queued = true;
     open(destination);
@@ -97,17 +97,9 @@ void PointToPoint::receive(int source, std::uint64_t tag, DataType dtype, std::s
   bool queued = false;
   step_outside_lock([&](Ready& ready) {
     auto tell = [shared](const std::exception_ptr& e, int from) { (*shared)(e, from); };
-    posted_.push_back({source, tag, dtype, data, std::move(landing), deadline, std::move(tell), nullptr});
+    posted_.push_back({source, tag, dtype, data, std::move(landing), deadline, std::move(tell)});
     queued = true;
-    bool finished = false;
-    Posted& posted = posted_.back();
-    if (match_unexpected(posted, ready, &finished)) {
-      if (!finished) arriving_.splice(arriving_.end(), posted_, std::prev(posted_.end()));
-      if (finished) posted_.pop_back();
-    }
-    for (int rank = 0; rank < ports_.size(); ++rank) {
-      if (rank != ports_.rank() && (source == kAnySource || source == rank)) open(rank);
-    }
+    match_newest(ready);
   });
   if (!queued) (*shared)(name_operation(failure_.get(), "receive"), -1);
 }
@@ -158,8 +150,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
   bool moved = false;
   while (const transport::Frame* frame = peer.channel->front()) {
     const auto& head = frame->header;
-    if (head.where != transport::Payload::kHere)
-      throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a message without its bytes");
+    if (head.where != transport::Payload::kHere) broken_by(rank, "sent a message without its bytes");
     check_payload(rank, *frame);
     switch (static_cast<FrameKind>(head.kind)) {
       case FrameKind::kMessage:
@@ -178,9 +169,7 @@ bool PointToPoint::pull(int rank, Peer& peer, Ready& ready) {
           if (message.origin.device) start_direct(rank, peer, message);
         }
         break;
-      default:
-        throw Error(ErrorKind::kProtocol,
-                    "rank " + std::to_string(rank) + " sent a frame of unknown kind on the message channel");
+      default: broken_by(rank, "sent a frame of unknown kind on the message channel");
     }
     peer.channel->pop();
     moved = true;
@@ -211,16 +200,13 @@ void PointToPoint::admit(int rank, Peer& peer, const transport::Frame& frame) {
   const bool announced = kind != FrameKind::kMessage && kind != FrameKind::kWithdrawn;
   const std::uint64_t expected = announced ? 0 : frame.header.count;
   if (frame.payload.size() != expected) {
-    throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a message of " +
-                                          std::to_string(frame.header.count) + " bytes with a payload of " +
-                                          std::to_string(frame.payload.size()));
+    broken_by(rank, "sent a message of " + std::to_string(frame.header.count) + " bytes with a payload of " +
+                        std::to_string(frame.payload.size()));
   }
   if (announced) ++peer.announced_held;
   if (!announced) peer.eager_held += eager_cost(expected);
-  if (peer.announced_held > kAnnouncedBudget || peer.eager_held > kEagerBudget) {
-    throw Error(ErrorKind::kProtocol,
-                "rank " + std::to_string(rank) + " sent more messages than it may before they are received");
-  }
+  if (peer.announced_held > kAnnouncedBudget || peer.eager_held > kEagerBudget)
+    broken_by(rank, "sent more messages than it may before they are received");
 }
 
 void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& frame, Ready& ready) {
@@ -229,16 +215,33 @@ void PointToPoint::accept_start(int rank, Peer& peer, const transport::Frame& fr
   const auto kind = static_cast<FrameKind>(head.kind);
   Unexpected message{rank, head.tag, static_cast<DataType>(head.dtype), head.count, kind, head.sequence, {}};
   for (auto it = posted_.begin(); it != posted_.end(); ++it) {
-    if ((it->source != kAnySource && it->source != rank) || it->tag != head.tag) continue;
-    if (take(*it, message, frame.payload, ready)) {
-      posted_.erase(it);
-    } else {
-      arriving_.splice(arriving_.end(), posted_, it);
-    }
-    return;
+    if (it->wants(message)) return match(it, message, frame.payload, ready);
   }
   message.payload.assign(frame.payload.begin(), frame.payload.end());
   unexpected_.push_back(std::move(message));
+}
+
+void PointToPoint::match(std::list<Posted>::iterator posted, const Unexpected& message,
+                         std::span<const std::byte> payload, Ready& ready) {
+  if (take(*posted, message, payload, ready)) {
+    posted_.erase(posted);
+  } else {
+    arriving_.splice(arriving_.end(), posted_, posted);
+  }
+}
+
+// Matches the receive posted last with a message that arrived before it, if there is one.
+void PointToPoint::match_newest(Ready& ready) {
+  const auto newest = std::prev(posted_.end());
+  const int source = newest->source;
+  const auto earlier = std::ranges::find_if(unexpected_, [&](const Unexpected& each) { return newest->wants(each); });
+  if (earlier != unexpected_.end()) {
+    match(newest, *earlier, earlier->payload, ready);
+    unexpected_.erase(earlier);
+  }
+  for (int rank = 0; rank < ports_.size(); ++rank) {
+    if (rank != ports_.rank() && (source == kAnySource || source == rank)) open(rank);
+  }
 }
 
 // Matches a message with its receive; returns true if that completes it.
@@ -271,10 +274,8 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
   const auto& head = frame.header;
   for (auto it = arriving_.begin(); it != arriving_.end(); ++it) {
     if (it->from != rank || it->message_id != head.tag || it->transfer) continue;
-    if (head.offset != it->received || frame.payload.size() > it->data.size() - it->received) {
-      throw Error(ErrorKind::kProtocol,
-                  "rank " + std::to_string(rank) + " sent a part of a message that does not fit it");
-    }
+    if (head.offset != it->received || frame.payload.size() > it->data.size() - it->received)
+      broken_by(rank, "sent a part of a message that does not fit it");
     copy_bytes(it->data.data() + it->received, frame.payload.data(), frame.payload.size());
     it->received += frame.payload.size();
     if (it->received < it->data.size()) {
@@ -285,19 +286,7 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
     arriving_.erase(it);
     return;
   }
-  throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " sent a part of a message that was not granted");
-}
-
-// Matches a receive with a message that arrived before it; returns true if there is one, and sets `finished` if it is
-// complete.
-bool PointToPoint::match_unexpected(Posted& posted, Ready& ready, bool* finished) {
-  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
-    if ((posted.source != kAnySource && posted.source != it->source) || posted.tag != it->tag) continue;
-    *finished = take(posted, *it, it->payload, ready);
-    unexpected_.erase(it);
-    return true;
-  }
-  return false;
+  broken_by(rank, "sent a part of a message that was not granted");
 }
 
 // Moves messages while some are pending and no caller does.

@@ -82,7 +82,7 @@ class PointToPoint {
     MessageOrigin origin;
     Deadline deadline;
     Completion done;
-    std::shared_ptr<TransferStatus> transfer;  // of a granted direct message
+    std::shared_ptr<TransferStatus> transfer{};  // of a granted direct message
     bool announced = false;
     bool granted = false;
     std::uint64_t sent = 0;
@@ -91,21 +91,6 @@ class PointToPoint {
     std::uint64_t loaded() const {
       return origin.loaded ? origin.loaded->load(std::memory_order_acquire) : data.size();
     }
-  };
-  struct Posted {
-    int source;
-    std::uint64_t tag;
-    DataType dtype;
-    std::span<std::byte> data;
-    std::shared_ptr<Landing> landing;  // nullptr: none
-    Deadline deadline;
-    ReceiveCompletion done;
-    std::shared_ptr<TransferStatus> transfer;  // of a direct message
-    // Once matched with an announced message:
-    int from = -1;
-    std::uint64_t message_id = 0;
-    std::uint64_t received = 0;
-    std::string refusal{};  // why the receive was refused
   };
   struct Unexpected {
     int source;
@@ -116,6 +101,26 @@ class PointToPoint {
     std::uint64_t id;
     std::vector<std::byte> payload;  // of an eager or withdrawn message
     bool is_announced() const { return kind == FrameKind::kAnnounce || kind == FrameKind::kAnnounceDirect; }
+  };
+  struct Posted {
+    int source;
+    std::uint64_t tag;
+    DataType dtype;
+    std::span<std::byte> data;
+    std::shared_ptr<Landing> landing;  // nullptr: none
+    Deadline deadline;
+    ReceiveCompletion done;
+    std::shared_ptr<TransferStatus> transfer{};  // of a direct message
+    // Once matched with an announced message:
+    int from = -1;
+    std::uint64_t message_id = 0;
+    std::uint64_t received = 0;
+    std::string refusal{};  // why the receive was refused
+
+    bool wants(const Unexpected& message) const {
+      return (source == kAnySource || source == message.source) && tag == message.tag;
+    }
+    int awaited_rank() const { return from >= 0 ? from : source; }  // or kAnySource
   };
   struct Peer {
     transport::Channel* channel = nullptr;
@@ -151,7 +156,9 @@ class PointToPoint {
   void fail_withdrawn(Posted& posted, const Unexpected& message, std::span<const std::byte> payload,
                       Ready& ready) const;
   bool take(Posted& posted, const Unexpected& message, std::span<const std::byte> payload, Ready& ready);
-  bool match_unexpected(Posted& posted, Ready& ready, bool* finished);
+  void match(std::list<Posted>::iterator posted, const Unexpected& message, std::span<const std::byte> payload,
+             Ready& ready);
+  void match_newest(Ready& ready);
   void bind(Posted& posted, const Unexpected& message, Peer& peer);
   static std::span<std::byte> on_host(Posted& posted);
   void start_direct(int rank, Peer& peer, Outgoing& message);
@@ -167,7 +174,9 @@ class PointToPoint {
   bool fail_left(Ready& ready);
   bool gone(int rank);
   bool all_gone();
-  void fail_all(const std::exception_ptr& error, Ready& ready);
+  void end_messages(const std::function<std::exception_ptr(bool sends, int rank)>& error_of, Ready& ready);
+  std::string name_of(bool sends, int rank) const;
+  [[noreturn]] static void broken_by(int rank, const std::string& how);
   static std::exception_ptr name_operation(const std::exception_ptr& error, const std::string& operation);
   bool pending() const;
   std::vector<int> awaited() const;

@@ -36,10 +36,7 @@ bool PointToPoint::is_transferred(const Outgoing& message) {
 
 void PointToPoint::start_direct(Posted& posted) {
   auto* const port = ports_.direct(posted.from);
-  if (!port) {
-    throw Error(ErrorKind::kProtocol, "rank " + std::to_string(posted.from) +
-                                          " announced a message between devices on a link that does not support them");
-  }
+  if (!port) broken_by(posted.from, "announced a message between devices on a link that does not support them");
   posted.transfer = std::make_shared<TransferStatus>();
   direct_.add({posted.from, port, ChunkRing::Direction::kReceive, ports_.group_id() + posted.message_id,
                posted.landing ? posted.landing->device() : nullptr, posted.data.data(), posted.data.size(),
@@ -51,12 +48,10 @@ void PointToPoint::start_direct(Posted& posted) {
 bool PointToPoint::finish_direct(Ready& ready) {
   bool moved = false;
   for (auto it = arriving_.begin(); it != arriving_.end();) {
-    if (!it->transfer || !it->transfer->is_over()) {
-      ++it;
-      continue;
-    }
-    if (const auto problem = it->transfer->problem()) {
-      if (problem->kind() != ErrorKind::kPeerLost) throw Error(*problem);
+    const bool is_over = it->transfer && it->transfer->is_over();
+    const auto problem = is_over ? it->transfer->problem() : std::nullopt;
+    if (problem && problem->kind() != ErrorKind::kPeerLost) throw Error(*problem);
+    if (!is_over || problem) {
       ++it;
       continue;
     }
@@ -74,10 +69,8 @@ void PointToPoint::accept_landed(int rank, Peer& peer, std::uint64_t id, Ready& 
   const auto message =
       std::find_if(peer.outgoing.begin(), peer.outgoing.end(), [id](const Outgoing& each) { return each.id == id; });
   const bool is_known = message != peer.outgoing.end();
-  if (peer.not_landed == 0 || (is_known && !message->transfer)) {
-    throw Error(ErrorKind::kProtocol,
-                "rank " + std::to_string(rank) + " reported the arrival of a message that was not sent");
-  }
+  if (peer.not_landed == 0 || (is_known && !message->transfer))
+    broken_by(rank, "reported the arrival of a message that was not sent");
   --peer.not_landed;
   --not_landed_;
   direct_count_.fetch_add(1, std::memory_order_relaxed);

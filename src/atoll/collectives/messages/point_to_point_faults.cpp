@@ -53,7 +53,7 @@ void PointToPoint::check_deadlines() {
   const auto check = [&](const std::list<Posted>& receives, const char* what) {
     for (const Posted& posted : receives) {
       if (!late(posted.deadline)) continue;
-      const int from = posted.from >= 0 ? posted.from : posted.source;
+      const int from = posted.awaited_rank();
       throw Error(ErrorKind::kTimeout,
                   "receive of " + std::to_string(posted.data.size()) + " bytes (tag " + std::to_string(posted.tag) +
                       ")" + me + (from == kAnySource ? std::string("no rank") : "rank " + std::to_string(from)) + what +
@@ -64,39 +64,53 @@ void PointToPoint::check_deadlines() {
   check(arriving_, " has stopped sending it");
 }
 
-// Fails messages whose peers have all left the group, since they can never complete. Only these messages fail: the
-// group is intact.
-bool PointToPoint::fail_left(Ready& ready) {
-  const std::string me = " on rank " + std::to_string(ports_.rank());
-  const auto name = [](int rank) { return "rank " + std::to_string(rank); };
-  const auto error = [](const std::string& text) { return std::make_exception_ptr(Error(ErrorKind::kPeerLost, text)); };
-  const std::size_t before = ready.size();
+// Returns "send to rank 2 on rank 0".
+std::string PointToPoint::name_of(bool sends, int rank) const {
+  return std::string(sends ? "send to " : "receive from ") +
+         (rank == kAnySource ? "any rank" : "rank " + std::to_string(rank)) + " on rank " +
+         std::to_string(ports_.rank());
+}
+
+void PointToPoint::broken_by(int rank, const std::string& how) {
+  throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " " + how);
+}
+
+// Ends the messages to or from each rank for which `error_of` returns an error.
+void PointToPoint::end_messages(const std::function<std::exception_ptr(bool sends, int rank)>& error_of,
+                                Ready& ready) {
   for (int rank = 0; rank < ports_.size(); ++rank) {
     auto& outgoing = peers_[static_cast<std::size_t>(rank)].outgoing;
-    if (outgoing.empty() || !gone(rank)) continue;
+    const auto error = outgoing.empty() ? nullptr : error_of(true, rank);
+    if (!error) continue;
     for (Outgoing& message : outgoing) {
-      const auto left = error("send to " + name(rank) + me + ": " + name(rank) + " has left the group");
       finish(
-          message.transfer, [done = std::move(message.done), left] { done(left); }, ready);
+          message.transfer, [done = std::move(message.done), error] { done(error); }, ready);
     }
     outgoing_count_ -= outgoing.size();
     outgoing.clear();
   }
   for (auto* receives : {&posted_, &arriving_}) {
     for (auto it = receives->begin(); it != receives->end();) {
-      const int source = it->from >= 0 ? it->from : it->source;
-      const bool from_any = source == kAnySource;
-      if (!(from_any ? all_gone() : gone(source))) {
-        ++it;
-        continue;
+      const auto error = error_of(false, it->awaited_rank());
+      if (error) {
+        finish(
+            it->transfer, [done = std::move(it->done), error] { done(error, -1); }, ready);
       }
-      const auto left = error("receive from " + (from_any ? "any rank" : name(source)) + me + ": " +
-                              (from_any ? "all other ranks have" : name(source) + " has") + " left the group");
-      finish(
-          it->transfer, [done = std::move(it->done), left] { done(left, -1); }, ready);
-      it = receives->erase(it);
+      it = error ? receives->erase(it) : std::next(it);
     }
   }
+}
+
+// Fails messages whose peers have all left the group, since they can never complete. Only these messages fail: the
+// group is intact.
+bool PointToPoint::fail_left(Ready& ready) {
+  const std::size_t before = ready.size();
+  const auto error_of = [this](bool sends, int rank) -> std::exception_ptr {
+    if (rank == kAnySource ? !all_gone() : !gone(rank)) return nullptr;
+    const std::string who = rank == kAnySource ? "all other ranks have" : "rank " + std::to_string(rank) + " has";
+    return std::make_exception_ptr(Error(ErrorKind::kPeerLost, name_of(sends, rank) + ": " + who + " left the group"));
+  };
+  end_messages(error_of, ready);
   return ready.size() > before;
 }
 
@@ -119,7 +133,7 @@ std::vector<int> PointToPoint::awaited() const {
   for (std::size_t rank = 0; rank < peers_.size(); ++rank) waits[rank] = !peers_[rank].outgoing.empty();
   for (const auto* receives : {&posted_, &arriving_}) {
     for (const Posted& posted : *receives) {
-      const int source = posted.from >= 0 ? posted.from : posted.source;
+      const int source = posted.awaited_rank();
       if (!posted.refusal.empty()) continue;
       if (source == kAnySource) waits.assign(waits.size(), true);
       if (source != kAnySource) waits[static_cast<std::size_t>(source)] = true;
@@ -135,32 +149,6 @@ std::vector<int> PointToPoint::awaited() const {
 void PointToPoint::mark_left(int rank) {
   const std::lock_guard lock(mutex_);
   peers_[static_cast<std::size_t>(rank)].left = true;
-}
-
-void PointToPoint::fail_all(const std::exception_ptr& error, Ready& ready) {
-  const std::string me = " on rank " + std::to_string(ports_.rank());
-  for (std::size_t rank = 0; rank < peers_.size(); ++rank) {
-    for (Outgoing& message : peers_[rank].outgoing) {
-      const auto named = name_operation(error, "send to rank " + std::to_string(rank) + me);
-      finish(
-          message.transfer, [done = std::move(message.done), named] { done(named); }, ready);
-    }
-    peers_[rank].outgoing.clear();
-    peers_[rank].not_landed = 0;
-  }
-  outgoing_count_ = 0;
-  not_landed_ = 0;
-  for (auto* receives : {&posted_, &arriving_}) {
-    for (Posted& posted : *receives) {
-      const std::string from = posted.source == kAnySource ? "any rank" : "rank " + std::to_string(posted.source);
-      std::string what = "receive from ";
-      what.append(from).append(me);
-      const auto named = name_operation(error, what);
-      finish(
-          posted.transfer, [done = std::move(posted.done), named] { done(named, -1); }, ready);
-    }
-    receives->clear();
-  }
 }
 
 // Ends the group with the exception that is being handled, and fails everything pending.
@@ -180,7 +168,12 @@ void PointToPoint::fail_pending() {
   Ready ready;
   {
     const std::lock_guard lock(mutex_);
-    fail_all(failure_.get(), ready);
+    const auto error_of = [&, error = failure_.get()](bool sends, int rank) {
+      return name_operation(error, name_of(sends, rank));
+    };
+    end_messages(error_of, ready);
+    for (Peer& peer : peers_) peer.not_landed = 0;
+    not_landed_ = 0;
   }
   changed_.notify_all();
   for (const auto& complete : ready) complete();

@@ -20,8 +20,7 @@ std::string text_of(std::span<const std::byte> payload) {
 void PointToPoint::refuse_send(int destination, std::uint64_t tag, const std::string& why) {
   step_outside_lock([&](Ready&) {
     Peer& peer = open(destination);
-    Outgoing message{peer.next_id++, tag, DataType::kUInt8, {}, {}, Deadline::never(), [](std::exception_ptr) {},
-                     nullptr};
+    Outgoing message{peer.next_id++, tag, DataType::kUInt8, {}, {}, Deadline::never(), [](std::exception_ptr) {}};
     message.refusal = shortened(why);
     peer.outgoing.push_back(std::move(message));
     ++outgoing_count_;
@@ -30,15 +29,10 @@ void PointToPoint::refuse_send(int destination, std::uint64_t tag, const std::st
 
 void PointToPoint::refuse_receive(int source, std::uint64_t tag, const std::string& why) {
   step_outside_lock([&](Ready& ready) {
-    Posted posted{source, tag, DataType::kUInt8, {}, nullptr, Deadline::never(), [](std::exception_ptr, int) {},
-                  nullptr};
+    Posted posted{source, tag, DataType::kUInt8, {}, nullptr, Deadline::never(), [](std::exception_ptr, int) {}};
     posted.refusal = shortened(why);
-    bool finished = false;
-    if (match_unexpected(posted, ready, &finished)) return;
     posted_.push_back(std::move(posted));
-    for (int rank = 0; rank < ports_.size(); ++rank) {
-      if (rank != ports_.rank() && (source == kAnySource || source == rank)) open(rank);
-    }
+    match_newest(ready);
   });
 }
 
@@ -66,7 +60,7 @@ void PointToPoint::accept_turned_down(int rank, Peer& peer, const transport::Fra
     --peer.announced_in_flight;
     return;
   }
-  throw Error(ErrorKind::kProtocol, "rank " + std::to_string(rank) + " turned down a message that was not announced");
+  broken_by(rank, "turned down a message that was not announced");
 }
 
 }  // namespace atl::collectives
