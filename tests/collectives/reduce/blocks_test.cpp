@@ -37,14 +37,14 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 
-/// Packs values of any dtype; fails the test unless all instruction sets and pack_blocks agree.
+/// Packs values of any dtype; fails the test unless all instruction sets agree.
 template <class T>
 Bytes packed(BlockFormat format, DataType dtype, const std::vector<T>& values) {
   Bytes result(packed_bytes(values.size()), std::byte{0xEE});
   pack_blocks(format, dtype, bytes_of(values), values.size(), result.data());
   for (const Simd simd : simds()) {
     Bytes other(result.size(), std::byte{0xDD});
-    BlockPacker(simd).pack(format, dtype, bytes_of(values), values.size(), other.data());
+    pack_blocks(format, dtype, bytes_of(values), values.size(), other.data(), simd);
     EXPECT_TRUE(same_bits(result, other)) << to_string(format) << " " << to_string(simd);
   }
   return result;
@@ -58,7 +58,7 @@ std::vector<T> unpacked(BlockFormat format, DataType dtype, const Bytes& bytes, 
   unpack_blocks(format, dtype, bytes.data(), count, reinterpret_cast<std::byte*>(result.data()));
   for (const Simd simd : simds()) {
     std::vector<T> other(count);
-    BlockPacker(simd).unpack(format, dtype, bytes.data(), count, reinterpret_cast<std::byte*>(other.data()));
+    unpack_blocks(format, dtype, bytes.data(), count, reinterpret_cast<std::byte*>(other.data()), simd);
     EXPECT_TRUE(same_bits(result, other)) << to_string(format) << " " << to_string(simd);
   }
   return result;
@@ -179,7 +179,7 @@ TEST(Blocks, ValuesAreWhatIsUnpackedAndWhatIsLost) {
       for (const Simd simd : simds()) {
         Floats loss = values;
         Bytes bytes(packed_bytes(count));
-        BlockPacker(simd).pack_keeping_loss(format, loss.data(), count, bytes.data());
+        pack_blocks_keeping_loss(format, loss.data(), count, bytes.data(), simd);
         EXPECT_EQ(bytes, packed(format, values));
         for (std::size_t i = 0; i < count; ++i) {
           ASSERT_EQ(static_cast<double>(found[i]) + static_cast<double>(loss[i]), static_cast<double>(values[i]));
@@ -324,7 +324,7 @@ TEST(Blocks, AddingIsUnpackingAndAdding) {
       const Floats start = random_values(count, 21);
       for (const Simd simd : simds()) {
         Floats sums = start;
-        BlockPacker(simd).add(format, bytes.data(), count, sums.data());
+        add_blocks(format, bytes.data(), count, sums.data(), simd);
         for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(sums[i], start[i] + found[i]);
       }
     }

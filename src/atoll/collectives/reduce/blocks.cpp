@@ -6,13 +6,14 @@
 #include <cstring>
 #include <string>
 
-#include "atoll/collectives/reduce/blocks_kernels.h"
 #include "atoll/collectives/reduce/float_mode.h"
 #include "atoll/collectives/reduce/reduce_kernels.h"
 #include "atoll/core/error.h"
 
 namespace atl::collectives {
 namespace {
+
+using detail::BlockKernels;
 
 static_assert(static_cast<int>(DataType::kFloat64) == 0 && static_cast<int>(DataType::kFloat32) == 1 &&
               static_cast<int>(DataType::kFloat16) == 2 && static_cast<int>(DataType::kBFloat16) == 3);
@@ -21,17 +22,14 @@ static_assert(static_cast<int>(DataType::kFloat64) == 0 && static_cast<int>(Data
 constexpr std::size_t kPart = 16 * kBlockElements;
 using Part = std::array<float, kPart>;
 
-const BlockKernels& kernels_of([[maybe_unused]] Simd simd) noexcept {
+const BlockKernels& kernels_of(Simd simd) {
+  if (simd > detail::machine_simd())
+    throw Error(ErrorKind::kUnavailable, std::string("pack: this machine does not support ") + to_string(simd));
 #if defined(__x86_64__)
   if (simd == Simd::kAvx512) return detail::avx512_block_kernels();
   if (simd == Simd::kAvx2) return detail::avx2_block_kernels();
 #endif
   return detail::plain_block_kernels();
-}
-
-const BlockPacker& best() {
-  static const BlockPacker packer(best_simd());
-  return packer;
 }
 
 std::size_t index_of(BlockFormat format) {
@@ -93,16 +91,11 @@ const char* to_string(BlockFormat format) noexcept {
 
 bool can_pack(DataType dtype) noexcept { return dtype <= DataType::kBFloat16; }
 
-BlockPacker::BlockPacker(Simd simd) : kernels_(kernels_of(simd)) {
-  if (simd > detail::machine_simd()) {
-    throw Error(ErrorKind::kUnavailable, std::string("pack: this machine does not support ") + to_string(simd));
-  }
-}
-
-void BlockPacker::pack(BlockFormat format, DataType dtype, const std::byte* values, std::size_t count,
-                       std::byte* packed) const {
-  const auto kernel = kernels_.pack[index_of(format)];
-  const auto widened = kernels_.widen[index_of(dtype)];
+void pack_blocks(BlockFormat format, DataType dtype, const std::byte* values, std::size_t count, std::byte* packed,
+                 Simd simd) {
+  const BlockKernels& kernels = kernels_of(simd);
+  const auto kernel = kernels.pack[index_of(format)];
+  const auto widened = kernels.widen[index_of(dtype)];
   const std::size_t size = size_of(dtype);
   const detail::DefaultFloatMode mode;
   for_each_part(count, packed, [&](std::size_t begin, std::size_t elements, std::byte* codes, std::byte* scales) {
@@ -113,8 +106,8 @@ void BlockPacker::pack(BlockFormat format, DataType dtype, const std::byte* valu
   });
 }
 
-void BlockPacker::pack_keeping_loss(BlockFormat format, float* values, std::size_t count, std::byte* packed) const {
-  const auto kernel = kernels_.pack[index_of(format)];
+void pack_blocks_keeping_loss(BlockFormat format, float* values, std::size_t count, std::byte* packed, Simd simd) {
+  const auto kernel = kernels_of(simd).pack[index_of(format)];
   const detail::DefaultFloatMode mode;
   for_each_part(count, packed, [&](std::size_t begin, std::size_t elements, std::byte* codes, std::byte* scales) {
     if (elements % kBlockElements == 0)
@@ -126,10 +119,11 @@ void BlockPacker::pack_keeping_loss(BlockFormat format, float* values, std::size
   });
 }
 
-void BlockPacker::unpack(BlockFormat format, DataType dtype, const std::byte* packed, std::size_t count,
-                         std::byte* values) const {
-  const auto kernel = kernels_.unpack[index_of(format)];
-  const auto narrowed = kernels_.narrow[index_of(dtype)];
+void unpack_blocks(BlockFormat format, DataType dtype, const std::byte* packed, std::size_t count, std::byte* values,
+                   Simd simd) {
+  const BlockKernels& kernels = kernels_of(simd);
+  const auto kernel = kernels.unpack[index_of(format)];
+  const auto narrowed = kernels.narrow[index_of(dtype)];
   const std::size_t size = size_of(dtype);
   const detail::DefaultFloatMode mode;
   for_each_part(count, packed,
@@ -140,9 +134,10 @@ void BlockPacker::unpack(BlockFormat format, DataType dtype, const std::byte* pa
                 });
 }
 
-void BlockPacker::add(BlockFormat format, const std::byte* packed, std::size_t count, float* sums) const {
-  const auto whole = kernels_.add[index_of(format)];
-  const auto kernel = kernels_.unpack[index_of(format)];
+void add_blocks(BlockFormat format, const std::byte* packed, std::size_t count, float* sums, Simd simd) {
+  const BlockKernels& kernels = kernels_of(simd);
+  const auto whole = kernels.add[index_of(format)];
+  const auto kernel = kernels.unpack[index_of(format)];
   const detail::DefaultFloatMode mode;
   for_each_part(count, packed,
                 [&](std::size_t begin, std::size_t elements, const std::byte* codes, const std::byte* scales) {
@@ -151,22 +146,6 @@ void BlockPacker::add(BlockFormat format, const std::byte* packed, std::size_t c
                   unpack_part(kernel, codes, scales, elements, part);
                   for (std::size_t i = 0; i < elements; ++i) sums[begin + i] += part[i];
                 });
-}
-
-void pack_blocks(BlockFormat format, DataType dtype, const std::byte* values, std::size_t count, std::byte* packed) {
-  best().pack(format, dtype, values, count, packed);
-}
-
-void pack_blocks_keeping_loss(BlockFormat format, float* values, std::size_t count, std::byte* packed) {
-  best().pack_keeping_loss(format, values, count, packed);
-}
-
-void unpack_blocks(BlockFormat format, DataType dtype, const std::byte* packed, std::size_t count, std::byte* values) {
-  best().unpack(format, dtype, packed, count, values);
-}
-
-void add_blocks(BlockFormat format, const std::byte* packed, std::size_t count, float* sums) {
-  best().add(format, packed, count, sums);
 }
 
 }  // namespace atl::collectives

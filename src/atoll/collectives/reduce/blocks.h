@@ -44,35 +44,24 @@ bool can_pack(DataType dtype) noexcept;
 
 /// Packs `count` values into packed_bytes(count) bytes. As for all functions here: no alignment is required, memory
 /// must not overlap, thread-safe, allocates nothing; the bits are the same on every instruction set and in every
-/// floating-point mode of the calling thread. Throws Error(kInvalidArgument) if can_pack() is false.
-void pack_blocks(BlockFormat format, DataType dtype, const std::byte* values, std::size_t count, std::byte* packed);
+/// floating-point mode of the calling thread. Throws Error(kInvalidArgument) if can_pack() is false, and
+/// Error(kUnavailable) if the machine lacks `simd`, which is for tests.
+void pack_blocks(BlockFormat format, DataType dtype, const std::byte* values, std::size_t count, std::byte* packed,
+                 Simd simd = best_simd());
 
 /// Packs float32 values and leaves in `values` what was lost: value == unpacked + loss exactly, in blocks that are
 /// finite; zero in others.
-void pack_blocks_keeping_loss(BlockFormat format, float* values, std::size_t count, std::byte* packed);
+void pack_blocks_keeping_loss(BlockFormat format, float* values, std::size_t count, std::byte* packed,
+                              Simd simd = best_simd());
 
 /// Unpacks `count` values of `dtype`: exactly the packed ones, except that float16 gets the nearest ones if they were
 /// packed from another dtype. Finite values stay finite: they are limited to the dtype's largest. Any bytes may be
 /// unpacked: codes and scales that pack_blocks never makes become NaN, and a scale of 0 is zero. Errors as for
 /// pack_blocks.
-void unpack_blocks(BlockFormat format, DataType dtype, const std::byte* packed, std::size_t count, std::byte* values);
+void unpack_blocks(BlockFormat format, DataType dtype, const std::byte* packed, std::size_t count, std::byte* values,
+                   Simd simd = best_simd());
 
 /// Adds the unpacked values to `sums`.
-void add_blocks(BlockFormat format, const std::byte* packed, std::size_t count, float* sums);
-
-/// These functions with a given instruction set, for tests and benchmarks. Throws Error(kUnavailable) if the machine
-/// lacks it.
-class BlockPacker {
- public:
-  explicit BlockPacker(Simd simd);
-
-  void pack(BlockFormat format, DataType dtype, const std::byte* values, std::size_t count, std::byte* packed) const;
-  void pack_keeping_loss(BlockFormat format, float* values, std::size_t count, std::byte* packed) const;
-  void unpack(BlockFormat format, DataType dtype, const std::byte* packed, std::size_t count, std::byte* values) const;
-  void add(BlockFormat format, const std::byte* packed, std::size_t count, float* sums) const;
-
- private:
-  const struct BlockKernels& kernels_;
-};
+void add_blocks(BlockFormat format, const std::byte* packed, std::size_t count, float* sums, Simd simd = best_simd());
 
 }  // namespace atl::collectives

@@ -4,13 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "atoll/collectives/reduce/blocks_kernels.h"
+#include "atoll/collectives/reduce/reduce_kernels.h"
 
 // Plain loops without branches on elements, which compilers vectorize. Everything is in an unnamed namespace and uses
 // types of the standard library but no functions: each including source is compiled for another instruction set, and a
 // shared inline function could be linked from the wrong one. No step depends on float32 subnormals, except for reading
 // float16.
-namespace atl::collectives {
+namespace atl::collectives::blocks {
 namespace {
 
 constexpr std::size_t kElements = 32;
@@ -213,7 +213,7 @@ void narrow(const float* from, std::size_t count, std::byte* to) {
   }
 }
 
-constexpr BlockKernels make_block_kernels() {
+constexpr detail::BlockKernels make_block_kernels() {
   return {.pack = {pack<Int8Element>, pack<E4M3Element>, pack<E5M2Element>},
           .unpack = {unpack<Int8Element>, unpack<E4M3Element>, unpack<E5M2Element>},
           .add = {add<Int8Element>, add<E4M3Element>, add<E5M2Element>},
@@ -222,4 +222,4 @@ constexpr BlockKernels make_block_kernels() {
 }
 
 }  // namespace
-}  // namespace atl::collectives
+}  // namespace atl::collectives::blocks

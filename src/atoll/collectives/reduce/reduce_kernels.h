@@ -8,8 +8,8 @@
 #include "atoll/collectives/reduce/reduce.h"
 #include "atoll/collectives/types.h"
 
-/// Kernels that reduce.cpp takes from the source of each instruction set (reduce_plain.cpp, reduce_avx2.cpp,
-/// reduce_avx512.cpp).
+/// Kernels that reduce.cpp and blocks.cpp take from the source of each instruction set (reduce_plain.cpp,
+/// reduce_avx2.cpp, reduce_avx512.cpp).
 namespace atl::collectives::detail {
 
 /// The scalar operands of a fold, in each form that a kernel may want.
@@ -31,6 +31,26 @@ struct KernelTable {
 const KernelTable& plain_kernels() noexcept;
 const KernelTable& avx2_kernels() noexcept;    ///< x86-64 only
 const KernelTable& avx512_kernels() noexcept;  ///< x86-64 only
+
+/// Functions on whole blocks (blocks.h): `elements` is a multiple of 32, and `codes` and `scales` are the two parts of
+/// the packed bytes.
+struct BlockKernels {
+  /// `loss` may be nullptr, or `values`.
+  using Pack = void (*)(const float* values, std::size_t elements, std::byte* codes, std::byte* scales, float* loss);
+  using Unpack = void (*)(const std::byte* codes, const std::byte* scales, std::size_t elements, float* values);
+  using Widen = void (*)(const std::byte* from, std::size_t count, float* to);
+  using Narrow = void (*)(const float* from, std::size_t count, std::byte* to);
+
+  Pack pack[3] = {};  ///< by BlockFormat
+  Unpack unpack[3] = {};
+  Unpack add[3] = {};
+  Widen widen[4] = {};  ///< by DataType: float64, float32, float16, bfloat16
+  Narrow narrow[4] = {};
+};
+
+const BlockKernels& plain_block_kernels() noexcept;
+const BlockKernels& avx2_block_kernels() noexcept;    ///< x86-64 only
+const BlockKernels& avx512_block_kernels() noexcept;  ///< x86-64 only
 
 /// Returns the best instruction set of this machine that a kernel exists for.
 Simd machine_simd() noexcept;
