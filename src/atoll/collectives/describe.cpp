@@ -3,11 +3,6 @@
 
 namespace atl::collectives {
 
-bool has_reduction(Operation operation) noexcept {
-  return operation == Operation::kAllReduce || operation == Operation::kReduceScatter ||
-         operation == Operation::kReduce;
-}
-
 std::string numbered(Operation operation, std::uint64_t sequence) {
   std::string text = std::string(to_string(operation)) + " #" + std::to_string(number_of(sequence));
   if (part_of(sequence) > 0) text += "." + std::to_string(part_of(sequence));

@@ -47,8 +47,6 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
-bool has_reduction(Operation operation) noexcept;
-
 /// Returns "all_reduce #5", or "all_reduce #5.2" for a later part of the operation.
 std::string numbered(Operation operation, std::uint64_t sequence);
 

@@ -27,6 +27,18 @@ constexpr bool is_direct(Operation operation) noexcept {
   return operation == Operation::kGather || operation == Operation::kScatter || operation == Operation::kAllToAll;
 }
 
+/// Returns whether contributions are folded, not only moved; false for barrier, whose one byte means nothing.
+constexpr bool has_reduction(Operation operation) noexcept {
+  return operation == Operation::kAllReduce || operation == Operation::kReduceScatter ||
+         operation == Operation::kReduce;
+}
+
+/// Returns whether one rank of the call is its root.
+constexpr bool has_root(Operation operation) noexcept {
+  return operation == Operation::kBroadcast || operation == Operation::kReduce || operation == Operation::kGather ||
+         operation == Operation::kScatter;
+}
+
 enum class DataType : std::uint8_t {
   kFloat64,
   kFloat32,

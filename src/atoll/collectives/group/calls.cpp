@@ -26,11 +26,6 @@ SegmentCounts expected_segments(Operation operation, bool at_root, std::size_t s
   throw Error(ErrorKind::kInvalidArgument, std::string(to_string(operation)) + " is not a collective");
 }
 
-bool is_rooted(Operation operation) {
-  return operation == Operation::kBroadcast || operation == Operation::kReduce || operation == Operation::kGather ||
-         operation == Operation::kScatter;
-}
-
 void counts_of(const std::vector<Segment>& segments, std::size_t element_bytes, std::vector<std::uint64_t>& counts) {
   counts.clear();
   for (const Segment& segment : segments) counts.push_back(segment.bytes / element_bytes);
@@ -41,7 +36,7 @@ void counts_of(const std::vector<Segment>& segments, std::size_t element_bytes, 
 void check_call(const Call& call, int rank, int size) {
   const std::string name = to_string(call.operation);
   const auto reject = [&](const std::string& why) { throw Error(ErrorKind::kInvalidArgument, name + ": " + why); };
-  if (is_rooted(call.operation) && (call.root < 0 || call.root >= size)) {
+  if (has_root(call.operation) && (call.root < 0 || call.root >= size)) {
     reject("root " + std::to_string(call.root) + " is not a rank of this group of " + std::to_string(size));
   }
   if (has_reduction(call.operation) && !is_supported(call.reduce_op, call.dtype)) {

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/schedule/build.h"
-
 #include <limits>
 #include <string>
 
+#include "atoll/collectives/schedule/writer.h"
 #include "atoll/core/error.h"
 
 namespace atl::collectives {
@@ -16,11 +15,6 @@ namespace {
 bool has_one_message(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kBroadcast || operation == Operation::kReduce ||
          operation == Operation::kBarrier;
-}
-
-bool has_root(Operation operation) {
-  return operation == Operation::kBroadcast || operation == Operation::kReduce || operation == Operation::kGather ||
-         operation == Operation::kScatter;
 }
 
 void check_counts(const Shape& shape, const std::vector<std::uint64_t>& counts, std::size_t expected) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/schedule/build.h"
 #include "atoll/collectives/schedule/chunks.h"
 #include "atoll/collectives/schedule/writer.h"
 
@@ -17,6 +16,29 @@ class DirectBuilder {
         limits_(limits),
         writer_(topology, rank, static_cast<std::size_t>(topology.size), false, limits.min_lent) {}
 
+  Schedule build() {
+    const bool gathers = shape_.operation == Operation::kGather;
+    const bool scatters = shape_.operation == Operation::kScatter;
+    const Flow flow = scatters ? Flow::kDown : Flow::kUp;
+    const auto& received = shape_.operation == Operation::kAllToAll ? shape_.receive_counts : shape_.counts;
+    const auto is_message = [&](int from, int to) {
+      return (!gathers || to == shape_.root) && (!scatters || from == shape_.root);
+    };
+    const auto here = static_cast<std::uint32_t>(rank_);
+    for (int peer = 0; peer < topology_.size; ++peer) {
+      const auto there = static_cast<std::uint32_t>(peer);
+      const std::uint32_t input = gathers ? 0 : there;
+      const std::uint32_t output = scatters ? 0 : there;
+      const std::uint64_t sent = shape_.counts[gathers ? here : there];
+      const bool sends = is_message(rank_, peer);
+      if (sends && peer == rank_) keep(input, output, sent);
+      if (sends && peer != rank_) send(peer, flow, input, sent);
+      if (peer != rank_ && is_message(peer, rank_)) receive(peer, flow, output, received[scatters ? here : there]);
+    }
+    return writer_.finish("direct");
+  }
+
+ private:
   void send(int peer, Flow flow, std::uint32_t segment, std::uint64_t count) {
     const int lane = writer_.lane(LaneRole::kContribute, peer);
     for (const Chunk& chunk : cut(count)) {
@@ -38,10 +60,6 @@ class DirectBuilder {
                                       {Space::kOutput, to, chunk.offset, chunk.bytes}));
     }
   }
-  int rank() const { return rank_; }
-  Schedule finish() { return writer_.finish("direct"); }
-
- private:
   void finish_with(std::uint64_t count, LaneMark step) {
     if (count * size_of(shape_.dtype) >= kLargerThanCaches) writer_.past_caches(step);
   }
@@ -60,54 +78,10 @@ class DirectBuilder {
   ScheduleWriter writer_;
 };
 
-void build_gather(DirectBuilder& builder, const Topology& topology, const Shape& shape) {
-  const int rank = builder.rank();
-  const auto own = static_cast<std::uint32_t>(rank);
-  if (rank != shape.root) {
-    builder.send(shape.root, Flow::kUp, 0, shape.counts[own]);
-    return;
-  }
-  builder.keep(0, own, shape.counts[own]);
-  for (int peer = 0; peer < topology.size; ++peer) {
-    const auto segment = static_cast<std::uint32_t>(peer);
-    if (peer != rank) builder.receive(peer, Flow::kUp, segment, shape.counts[segment]);
-  }
-}
-
-void build_scatter(DirectBuilder& builder, const Topology& topology, const Shape& shape) {
-  const int rank = builder.rank();
-  const auto own = static_cast<std::uint32_t>(rank);
-  if (rank != shape.root) {
-    builder.receive(shape.root, Flow::kDown, 0, shape.counts[own]);
-    return;
-  }
-  builder.keep(own, 0, shape.counts[own]);
-  for (int peer = 0; peer < topology.size; ++peer) {
-    const auto segment = static_cast<std::uint32_t>(peer);
-    if (peer != rank) builder.send(peer, Flow::kDown, segment, shape.counts[segment]);
-  }
-}
-
-void build_all_to_all(DirectBuilder& builder, const Topology& topology, const Shape& shape) {
-  for (int peer = 0; peer < topology.size; ++peer) {
-    const auto segment = static_cast<std::uint32_t>(peer);
-    if (peer == builder.rank()) {
-      builder.keep(segment, segment, shape.counts[segment]);
-      continue;
-    }
-    builder.send(peer, Flow::kUp, segment, shape.counts[segment]);
-    builder.receive(peer, Flow::kUp, segment, shape.receive_counts[segment]);
-  }
-}
-
 }  // namespace
 
 Schedule build_direct_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits) {
-  DirectBuilder builder(topology, shape, rank, limits);
-  if (shape.operation == Operation::kGather) build_gather(builder, topology, shape);
-  if (shape.operation == Operation::kScatter) build_scatter(builder, topology, shape);
-  if (shape.operation == Operation::kAllToAll) build_all_to_all(builder, topology, shape);
-  return builder.finish();
+  return DirectBuilder(topology, shape, rank, limits).build();
 }
 
 }  // namespace atl::collectives

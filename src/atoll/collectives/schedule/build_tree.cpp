@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/schedule/build.h"
-
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -184,14 +182,11 @@ Mark TreeBuilder::fold_up(const Chunk& chunk) {
   Mark ready;
   if (up_.top > up_.end) return {};
   for (std::size_t level = up_.end; level-- > up_.top;) ready = fold_node(level, chunk, partial, ready);
-  if (up_.top == up_.end && up_.end < up_.path.size()) {
+  if (up_.top == up_.end) {
     const int to = up_.tree.rank_at(up_.leads[up_.end - 1]);
-    const Mark sent =
-        writer_.send(writer_.lane(LaneRole::kFold, up_.path[up_.end]), Flow::kUp, to, partial, message(chunk));
-    if (shape_.operation == Operation::kAllReduce) writer_.for_result(sent);
-  } else if (up_.top == up_.path.size()) {
-    const int to = up_.tree.rank_at(up_.leads.back());
-    const Mark sent = writer_.send(writer_.lane(LaneRole::kContribute, to), Flow::kUp, to, partial, message(chunk));
+    const int lane = up_.end < up_.path.size() ? writer_.lane(LaneRole::kFold, up_.path[up_.end])
+                                               : writer_.lane(LaneRole::kContribute, to);
+    const Mark sent = writer_.send(lane, Flow::kUp, to, partial, message(chunk));
     if (shape_.operation == Operation::kAllReduce) writer_.for_result(sent);
   }
   return up_.top == 0 ? ready : Mark{};

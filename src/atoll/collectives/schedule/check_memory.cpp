@@ -26,34 +26,20 @@ int output_of_input(const Shape& shape, int rank, std::size_t input) {
 
 }  // namespace
 
-bool is_reduction(Operation operation) {
-  return operation == Operation::kAllReduce || operation == Operation::kBarrier || operation == Operation::kReduce ||
-         operation == Operation::kReduceScatter;
-}
-
-bool is_always_in_place(Operation operation) { return operation == Operation::kBroadcast; }
-bool may_be_in_place(Operation operation) { return operation != Operation::kAllToAll; }
-
 std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& shape, int rank, Space space) {
   const bool input = space == Space::kInput;
-  const auto own = static_cast<std::size_t>(rank);
-  std::vector<std::uint64_t> counts;
+  const auto& all = shape.counts;
+  const auto own = [&] { return std::vector{all[static_cast<std::size_t>(rank)]}; };
+  const auto at_root = rank == shape.root ? all : std::vector<std::uint64_t>();
+  auto counts = all;
   switch (shape.operation) {
-    case Operation::kAllGather: counts = input ? std::vector{shape.counts[own]} : shape.counts; break;
-    case Operation::kGather:
-      if (input) counts = {shape.counts[own]};
-      if (!input && rank == shape.root) counts = shape.counts;
-      break;
-    case Operation::kReduceScatter: counts = input ? shape.counts : std::vector{shape.counts[own]}; break;
-    case Operation::kScatter:
-      if (!input) counts = {shape.counts[own]};
-      if (input && rank == shape.root) counts = shape.counts;
-      break;
-    case Operation::kAllToAll: counts = input ? shape.counts : shape.receive_counts; break;
-    case Operation::kReduce:
-      if (input || rank == shape.root) counts = shape.counts;
-      break;
-    default: counts = shape.counts;
+    case Operation::kAllGather: counts = input ? own() : all; break;
+    case Operation::kGather: counts = input ? own() : at_root; break;
+    case Operation::kReduceScatter: counts = input ? all : own(); break;
+    case Operation::kScatter: counts = input ? at_root : own(); break;
+    case Operation::kAllToAll: counts = input ? all : shape.receive_counts; break;
+    case Operation::kReduce: counts = input ? all : at_root; break;
+    default: break;
   }
   counts.resize(std::min(counts.size(), static_cast<std::size_t>(topology.size)));
   for (auto& count : counts) count *= size_of(shape.dtype);
@@ -87,11 +73,9 @@ Memory::Memory(const Topology& topology, const Shape& shape, int rank, bool in_p
 void Memory::place_led_inputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits,
                               Expressions& expressions) {
   Value value{expressions.contribution(rank), 0, 0};
-  if (is_reduction(shape.operation)) {
+  if (has_reduction(shape.operation) || shape.operation == Operation::kBarrier) {
     std::vector<Expressions::Id> members;
-    for (const int member :
-         topology.islands[static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)])])
-      members.push_back(expressions.contribution(member));
+    for (const int member : topology.island_with(rank)) members.push_back(expressions.contribution(member));
     std::string fault;
     value.expression = expressions.fold(members, /*raw=*/true, /*final=*/false, fault);
   }

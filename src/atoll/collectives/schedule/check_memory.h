@@ -14,13 +14,6 @@ namespace atl::collectives::detail {
 /// Returns the bytes of each input (or output) segment of `rank`, as schedule.h lists them.
 std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& shape, int rank, Space space);
 
-/// Returns whether contributions are folded, not only moved.
-bool is_reduction(Operation operation);
-
-/// Return whether the operation may be called in place, and whether it always is.
-bool may_be_in_place(Operation operation);
-bool is_always_in_place(Operation operation);
-
 /// The steps known to have completed before a step: a count by lane, with all ranks' lanes numbered through.
 using Knowledge = std::vector<std::uint32_t>;
 

@@ -70,7 +70,7 @@ std::string CheckRun::check_segment(int rank, std::uint32_t segment, const Runs&
 // Checks the value at `offset` of an output segment.
 std::string CheckRun::check_run(int rank, std::uint32_t segment, std::uint64_t offset, const Value& value) {
   const Shape& shape = shapes_[static_cast<std::size_t>(rank)];
-  const bool reduction = is_reduction(shape.operation);
+  const bool reduction = has_reduction(shape.operation) || shape.operation == Operation::kBarrier;
   const std::uint32_t reduced = shape.operation == Operation::kReduceScatter ? static_cast<std::uint32_t>(rank) : 0;
   if (value.expression == Expressions::kNothing) return "nothing was written";
   const auto [source, source_segment] = reduction ? std::pair(0, reduced) : expected_copy(shape, rank, segment);

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/schedule/check_rules.h"
-
 #include <array>
 #include <vector>
 
-#include "atoll/collectives/schedule/check_memory.h"
-#include "atoll/collectives/schedule/print.h"
+#include "atoll/collectives/schedule/check_run.h"
 
 namespace atl::collectives::detail {
 namespace {

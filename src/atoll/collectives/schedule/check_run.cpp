@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "atoll/collectives/schedule/print.h"
-
 namespace atl::collectives::detail {
 namespace {
 
@@ -30,7 +28,8 @@ CheckRun::CheckRun(const Topology& topology, const std::vector<Shape>& shapes, c
     const Operation operation = shapes[rank].operation;
     for (std::size_t world = 0; world < kWorlds; ++world) {
       const bool in_place = world != kOutOfPlace;
-      if (in_place ? !may_be_in_place(operation) : is_always_in_place(operation)) continue;
+      // all_to_all is never called in place, broadcast always.
+      if (operation == (in_place ? Operation::kAllToAll : Operation::kBroadcast)) continue;
       if (world == kInPlaceForResults && operation != Operation::kAllReduce) continue;
       state.worlds[world].emplace(topology, shapes[rank], static_cast<int>(rank), in_place,
                                   schedules[rank].scratch_bytes, limits, expressions_);
@@ -256,3 +255,19 @@ std::string CheckRun::describe_deadlock() const {
 }
 
 }  // namespace atl::collectives::detail
+
+namespace atl::collectives {
+
+std::string check_schedules(const Topology& topology, const std::vector<Shape>& shapes,
+                            const std::vector<Schedule>& schedules, const ScheduleLimits& limits) {
+  const auto size = static_cast<std::size_t>(topology.size);
+  if (shapes.size() != size || schedules.size() != size) return "there must be one shape and one schedule per rank";
+  for (std::size_t rank = 0; rank < size; ++rank) {
+    const std::string fault =
+        detail::check_rules(topology, shapes[rank], static_cast<int>(rank), schedules[rank], limits);
+    if (!fault.empty()) return "rank " + std::to_string(rank) + ", " + fault;
+  }
+  return detail::CheckRun(topology, shapes, schedules, limits).run();
+}
+
+}  // namespace atl::collectives

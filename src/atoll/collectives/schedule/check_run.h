@@ -12,6 +12,12 @@
 
 namespace atl::collectives::detail {
 
+/// Checks one rank's schedule by itself: ranges within their segments, peers, frame sizes, the lane rules of
+/// schedule.h, and that the summary (peers, bytes sent) is correct. Returns a description of the first fault, or an
+/// empty string.
+std::string check_rules(const Topology& topology, const Shape& shape, int rank, const Schedule& schedule,
+                        const ScheduleLimits& limits);
+
 /// Runs all ranks' schedules on symbolic values, out of place, in place, and in place with results that owners write
 /// into what was lent for them, side by side, over channels of `limits.window` bytes. One order of execution is enough:
 /// every channel has one sending and one receiving lane, and every wait is for a condition that stays true, so any

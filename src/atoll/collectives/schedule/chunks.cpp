@@ -57,24 +57,29 @@ std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t max_bytes, std
   return chunks;
 }
 
+std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists) {
+  std::vector<Chunk> chunks;
+  bool more = true;
+  for (std::size_t round = 0; more; ++round) {
+    more = false;
+    for (auto& list : lists) {
+      if (round < list.size()) chunks.push_back(std::move(list[round]));
+      more = more || round + 1 < list.size();
+    }
+  }
+  return chunks;
+}
+
 std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
                                 std::uint64_t element_bytes, const ScheduleLimits& limits) {
   const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) * element_bytes;
   const std::uint64_t most = chunk_bytes(topology, total, element_bytes, limits);
   std::vector<std::vector<Chunk>> by_message;
-  std::size_t rounds = 0;
   for (std::size_t s = 0; s < counts.size(); ++s) {
     by_message.push_back(cut_message(counts[s] * element_bytes, most, element_bytes, static_cast<int>(s),
                                      static_cast<std::uint32_t>(s)));
-    rounds = std::max(rounds, by_message.back().size());
   }
-  std::vector<Chunk> chunks;
-  for (std::size_t round = 0; round < rounds; ++round) {
-    for (const auto& message : by_message) {
-      if (round < message.size()) chunks.push_back(message[round]);
-    }
-  }
-  return chunks;
+  return in_turns(std::move(by_message));
 }
 
 std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,

@@ -38,6 +38,9 @@ std::vector<std::uint64_t> cut_evenly(std::uint64_t elements, std::uint64_t part
 std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t max_bytes, std::uint64_t element_bytes, int owner,
                                std::uint32_t segment);
 
+/// Returns the chunks of all lists: first the first one of each, then the second ones.
+std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists);
+
 /// Returns the chunks of messages that travel at the same time (message s belongs to owner s), in turns: first those of
 /// round 0.
 std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,

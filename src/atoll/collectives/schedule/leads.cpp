@@ -47,19 +47,6 @@ std::vector<Section> sections_of(const Topology& topology, std::uint64_t element
   return sections;
 }
 
-std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists) {
-  std::vector<Chunk> chunks;
-  bool more = true;
-  for (std::size_t round = 0; more; ++round) {
-    more = false;
-    for (auto& list : lists) {
-      if (round < list.size()) chunks.push_back(std::move(list[round]));
-      more = more || round + 1 < list.size();
-    }
-  }
-  return chunks;
-}
-
 // Returns the chunks of the elements [begin, end) of a message, with one owner.
 std::vector<Chunk> cut_section(const Section& section, std::uint64_t begin, std::uint64_t end, int owner,
                                std::uint32_t segment, std::uint64_t max_bytes, std::uint64_t element_bytes) {
@@ -79,21 +66,48 @@ std::vector<double> shares_by_island(const Topology& topology) {
   return shares;
 }
 
-Range whole(Space space, std::uint32_t segment, std::uint64_t bytes) { return {space, segment, 0, bytes}; }
-
-// Returns the part of a message of `elements` that `rank` leads in its island.
-Range part_of(const Topology& topology, Space space, std::uint32_t segment, std::uint64_t elements, int rank,
-              std::uint64_t element_bytes, const ScheduleLimits& limits) {
-  const auto& island = topology.islands[island_of(topology, rank)];
-  const auto place = static_cast<std::uint64_t>(std::find(island.begin(), island.end(), rank) - island.begin());
-  const std::uint64_t part = led_elements(elements, element_bytes, island.size(), limits);
-  const std::uint64_t begin = std::min(elements, place * part);
-  const std::uint64_t end = std::min(elements, begin + part);
-  return {space, segment, begin * element_bytes, (end - begin) * element_bytes};
-}
-
-void add(std::vector<Range>& ranges, const Range& range) {
-  if (range.bytes > 0) ranges.push_back(range);
+// Returns what `rank` leads of its input, or of its output.
+std::vector<Range> led_ranges(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits,
+                              Space space) {
+  const std::uint64_t element_bytes = size_of(shape.dtype);
+  const auto own = static_cast<std::size_t>(rank);
+  std::vector<Range> ranges;
+  const auto add = [&](std::size_t segment, std::uint64_t begin, std::uint64_t end) {
+    if (begin == end) return;
+    ranges.push_back(
+        {space, static_cast<std::uint32_t>(segment), begin * element_bytes, (end - begin) * element_bytes});
+  };
+  const auto add_part = [&](std::size_t segment) {
+    const std::uint64_t elements = shape.counts[segment];
+    const std::uint64_t part = led_elements(elements, element_bytes, topology.island_with(rank).size(), limits);
+    const std::uint64_t begin = std::min(elements, static_cast<std::uint64_t>(topology.place_in_island(rank)) * part);
+    add(segment, begin, std::min(elements, begin + part));
+  };
+  const bool is_input = space == Space::kInput;
+  switch (shape.operation) {
+    case Operation::kAllReduce:
+    case Operation::kBarrier: add_part(0); break;
+    case Operation::kReduce:
+      if (rank == shape.root) add(0, 0, shape.counts[0]);
+      if (is_input && !topology.same_island(rank, shape.root)) add_part(0);
+      break;
+    case Operation::kBroadcast:
+      if (is_input && rank == shape.root) add(0, 0, shape.counts[0]);
+      if (!is_input && !topology.same_island(rank, shape.root)) add_part(0);
+      break;
+    case Operation::kAllGather:
+    case Operation::kReduceScatter: {
+      const bool gathers = shape.operation == Operation::kAllGather;
+      if (is_input == gathers) add(0, 0, shape.counts[own]);
+      for (std::size_t segment = 0; is_input != gathers && segment < shape.counts.size(); ++segment) {
+        if (!gathers && segment == own) add(segment, 0, shape.counts[segment]);
+        if (!topology.same_island(rank, static_cast<int>(segment))) add_part(segment);
+      }
+      break;
+    }
+    default: break;
+  }
+  return ranges;
 }
 
 }  // namespace
@@ -105,65 +119,11 @@ std::uint64_t led_elements(std::uint64_t elements, std::uint64_t element_bytes, 
 }
 
 std::vector<Range> led_inputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits) {
-  const std::uint64_t element_bytes = size_of(shape.dtype);
-  const auto own = static_cast<std::size_t>(rank);
-  std::vector<Range> ranges;
-  const auto part = [&](std::size_t segment) {
-    return part_of(topology, Space::kInput, static_cast<std::uint32_t>(segment), shape.counts[segment], rank,
-                   element_bytes, limits);
-  };
-  switch (shape.operation) {
-    case Operation::kAllReduce:
-    case Operation::kBarrier: add(ranges, part(0)); break;
-    case Operation::kReduce:
-      if (rank == shape.root) add(ranges, whole(Space::kInput, 0, shape.counts[0] * element_bytes));
-      if (!topology.same_island(rank, shape.root)) add(ranges, part(0));
-      break;
-    case Operation::kBroadcast:
-      if (rank == shape.root) add(ranges, whole(Space::kInput, 0, shape.counts[0] * element_bytes));
-      break;
-    case Operation::kAllGather: add(ranges, whole(Space::kInput, 0, shape.counts[own] * element_bytes)); break;
-    case Operation::kReduceScatter:
-      for (std::size_t segment = 0; segment < shape.counts.size(); ++segment) {
-        if (segment == own) {
-          add(ranges, whole(Space::kInput, static_cast<std::uint32_t>(segment), shape.counts[segment] * element_bytes));
-        } else if (!topology.same_island(rank, static_cast<int>(segment))) {
-          add(ranges, part(segment));
-        }
-      }
-      break;
-    default: break;
-  }
-  return ranges;
+  return led_ranges(topology, shape, rank, limits, Space::kInput);
 }
 
 std::vector<Range> led_outputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits) {
-  const std::uint64_t element_bytes = size_of(shape.dtype);
-  std::vector<Range> ranges;
-  const auto part = [&](std::size_t segment) {
-    return part_of(topology, Space::kOutput, static_cast<std::uint32_t>(segment), shape.counts[segment], rank,
-                   element_bytes, limits);
-  };
-  switch (shape.operation) {
-    case Operation::kAllReduce:
-    case Operation::kBarrier: add(ranges, part(0)); break;
-    case Operation::kReduce:
-      if (rank == shape.root) add(ranges, whole(Space::kOutput, 0, shape.counts[0] * element_bytes));
-      break;
-    case Operation::kBroadcast:
-      if (!topology.same_island(rank, shape.root)) add(ranges, part(0));
-      break;
-    case Operation::kAllGather:
-      for (std::size_t segment = 0; segment < shape.counts.size(); ++segment) {
-        if (!topology.same_island(rank, static_cast<int>(segment))) add(ranges, part(segment));
-      }
-      break;
-    case Operation::kReduceScatter:
-      add(ranges, whole(Space::kOutput, 0, shape.counts[static_cast<std::size_t>(rank)] * element_bytes));
-      break;
-    default: break;
-  }
-  return ranges;
+  return led_ranges(topology, shape, rank, limits, Space::kOutput);
 }
 
 std::vector<Chunk> cut_for_leads(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,

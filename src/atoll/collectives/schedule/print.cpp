@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/schedule/print.h"
-
 #include <algorithm>
+
+#include "atoll/collectives/schedule/schedule.h"
 
 namespace atl::collectives {
 namespace {

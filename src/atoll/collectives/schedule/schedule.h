@@ -126,6 +126,9 @@ std::string check_schedules(const Topology& topology, const std::vector<Shape>& 
 /// Returns a human-readable listing, one line per step, grouped by lane (the first `max_steps` of each lane).
 std::string print_schedule(const Schedule& schedule, std::size_t max_steps = 16);
 
+/// Returns a description of one step: "send 4096 bytes at 0 to rank 2 up from input 0 + 0".
+std::string describe_step(const Schedule& schedule, const Step& step);
+
 /// Returns this rank's costs in one line: algorithm, bytes inside and over the bridge, frames, steps, lanes, peers,
 /// scratch memory.
 std::string describe_cost(const Schedule& schedule);
