@@ -2,15 +2,19 @@
 #include <pybind11/chrono.h>
 #include <pybind11/stl.h>
 #include <torch/csrc/Generator.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/utils/pybind.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <utility>
 
+#include "atoll/core/deadline.h"
 #include "atoll/sim/pytorch/allocator.h"
-#include "atoll/sim/pytorch/autograd_threads.h"
 #include "atoll/sim/pytorch/generator.h"
 #include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/process_group.h"
@@ -46,6 +50,28 @@ void set_kind_of(const std::tuple<double, double, double>& usual,
   DeviceKind kind{rates_of(usual), {}, launch_s, jitter, pageable, warm_after_s, warm_speed};
   for (const auto& [name, rates] : operators) kind.operators.emplace(name, rates_of(rates));
   set_kind(std::move(kind));
+}
+
+bool has_autograd_threads() {
+  std::error_code gone;  // a thread may end while it is examined
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
+    std::string name;
+    std::getline(std::ifstream(task.path() / "comm"), name);
+    if (name.starts_with("pt_autograd_")) return true;
+  }
+  return false;
+}
+
+/// Ends the threads on which PyTorch's autograd serves devices and waits for at most two seconds until they are gone.
+/// They release Python objects of a backward pass only after its caller has continued, and a thread that does so while
+/// the interpreter is finalized ends the process ("terminate called without an active exception"). No backward pass may
+/// follow. The caller must not hold the GIL.
+void end_autograd_threads() {
+  if (!has_autograd_threads()) return;
+  torch::autograd::Engine::get_default_engine().stop();
+  // stop() waits until they have left their loops, but each takes the GIL once more before it ends.
+  const auto limit = atl::Deadline::after(std::chrono::seconds(2));
+  while (has_autograd_threads() && !limit.expired()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void bind_process_group(py::module_& module) {

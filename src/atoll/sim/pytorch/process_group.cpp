@@ -8,7 +8,6 @@
 #include "atoll/core/fd.h"
 #include "atoll/sim/pytorch/allocator.h"
 #include "atoll/sim/pytorch/runtime.h"
-#include "atoll/sim/pytorch/store_adaptor.h"
 
 namespace atl::sim {
 namespace {
@@ -19,6 +18,7 @@ constexpr double kMaxDelay = 60;
 // A failed operation blocks its stream this long, as a kernel would until it is aborted.
 constexpr Milliseconds kHold{5'000};
 constexpr Milliseconds kClosingSlack{5'000};  // for an operation that has passed its deadline to end
+constexpr Milliseconds kMaxStoreWait = std::chrono::hours(24);
 
 bool switched_on(const char* name) {
   const std::string value = environment(name);
@@ -32,6 +32,50 @@ std::chrono::nanoseconds longest_delay() {
                     " are allowed");
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }
+
+/// atl::Store over torch's. Groups of `size` ranks that are made one after the other in the same store get different
+/// keys; each rank makes one adaptor per group.
+class StoreAdaptor final : public Store {
+ public:
+  StoreAdaptor(c10::intrusive_ptr<c10d::Store> store, int size) : store_(std::move(store)) {
+    called([&] { prefix_ = "simccl/" + std::to_string((store_->add("simccl/arrivals", 1) - 1) / size) + "/"; });
+  }
+  void set(const std::string& key, const std::vector<std::byte>& value) override {
+    const auto* const begin = reinterpret_cast<const std::uint8_t*>(value.data());
+    called([&] { store_->set(prefix_ + key, std::vector<std::uint8_t>(begin, begin + value.size())); });
+  }
+  std::vector<std::byte> get(const std::string& key, Deadline deadline) override {
+    // Zero means forever to a store, so an expired deadline still waits a millisecond.
+    const auto left = std::max(std::chrono::ceil<Milliseconds>(deadline.remaining(kMaxStoreWait)), Milliseconds(1));
+    try {
+      store_->wait({prefix_ + key}, left);
+      const auto value = store_->get(prefix_ + key);
+      const auto* const begin = reinterpret_cast<const std::byte*>(value.data());
+      return {begin, begin + value.size()};
+    } catch (const std::exception& error) {
+      const bool late = deadline.remaining(kMaxStoreWait) <= Milliseconds(1);
+      throw Error(late ? ErrorKind::kTimeout : ErrorKind::kStore,
+                  "simccl: no key \"" + prefix_ + key + "\" in the job's store: " + first_line(error));
+    }
+  }
+
+ private:
+  static std::string first_line(const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    const std::string text = torch_error ? torch_error->what_without_backtrace() : error.what();
+    return text.substr(0, text.find('\n'));
+  }
+  static void called(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      throw Error(ErrorKind::kStore, "simccl: the job's store failed: " + first_line(error));
+    }
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+};
 
 std::shared_ptr<Communicator> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                    Milliseconds timeout) {

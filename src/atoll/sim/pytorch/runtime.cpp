@@ -40,6 +40,11 @@ thread_local std::array<c10::StreamId, kMaxDevices> this_stream{};
 thread_local bool this_captures = false;
 std::atomic<const std::string*> failing_threads = nullptr;
 
+void require_index(c10::DeviceIndex index) {
+  TORCH_CHECK(index >= 0 && index < device_count(), "sim:", static_cast<int>(index), " is not there: this process has ",
+              static_cast<int>(device_count()), " simulated devices (ATOLL_SIM_DEVICES)");
+}
+
 }  // namespace
 
 bool is_capturing() noexcept { return this_captures; }
@@ -70,6 +75,18 @@ double number_from(const char* name, double fallback) {
   TORCH_CHECK_VALUE(end != text.c_str() && known && value >= 0, name, " is \"", text,
                     "\"; it must be a number that is not negative, like 2.5 or 16G");
   return value;
+}
+
+Event LibraryOrder::issue(Stream& stream, bool is_message, const std::function<Event()>& enqueue) {
+  const std::lock_guard lock(mutex_);
+  stream.wait_for(collective_);
+  if (!is_message) {
+    for (const Event& message : messages_) stream.wait_for(message);
+    messages_.clear();
+    return collective_ = enqueue();
+  }
+  std::erase_if(messages_, [](const Event& message) { return message.is_reached(); });
+  return messages_.emplace_back(enqueue());
 }
 
 Device::Device(std::size_t memory_bytes, DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed)
@@ -125,8 +142,7 @@ c10::DeviceIndex device_count() {
 
 Device& device(c10::DeviceIndex index) {
   if (index < 0) index = this_device;
-  TORCH_CHECK(index < device_count(), "sim:", static_cast<int>(index), " is not there: this process has ",
-              static_cast<int>(device_count()), " simulated devices (ATOLL_SIM_DEVICES)");
+  require_index(index);
   Runtime& all = runtime();
   TORCH_CHECK(all.made_in == fork_depth(),
               "a simulated device cannot be used in a forked process: start it with spawn or forkserver");
@@ -166,8 +182,7 @@ bool is_initialized() noexcept {
 c10::DeviceIndex current_device() noexcept { return this_device; }
 
 void set_current_device(c10::DeviceIndex index) {
-  TORCH_CHECK(index >= 0 && index < device_count(), "sim:", static_cast<int>(index), " is not there: this process has ",
-              static_cast<int>(device_count()), " simulated devices (ATOLL_SIM_DEVICES)");
+  require_index(index);
   this_device = index;
 }
 

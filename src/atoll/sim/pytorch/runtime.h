@@ -4,6 +4,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -13,7 +14,6 @@
 #include "atoll/sim/device/memory.h"
 #include "atoll/sim/device/model.h"
 #include "atoll/sim/device/stream.h"
-#include "atoll/sim/pytorch/library_order.h"
 
 namespace atl::sim {
 
@@ -22,6 +22,21 @@ inline constexpr c10::DeviceType kSim = c10::DeviceType::PrivateUse1;
 /// Reads a number from an environment variable, such as "2.5" or "16G"; it may end with K, M or G (powers of 1000).
 /// Returns `fallback` if the variable is not set. Throws c10::ValueError naming the variable.
 double number_from(const char* name, double fallback);
+
+/// Orders the operations that libraries issue to one device as a busy real device would: a collective begins when
+/// everything that any communicator issued before it has ended, and a message when the collectives before it have.
+/// Ranks that issue operations of several communicators in different orders then wait for each other forever.
+/// Thread-safe.
+class LibraryOrder {
+ public:
+  /// Issues an operation: `enqueue` puts it in `stream` and returns its end.
+  Event issue(Stream& stream, bool is_message, const std::function<Event()>& enqueue);
+
+ private:
+  std::mutex mutex_;
+  Event collective_;             // the last collective
+  std::vector<Event> messages_;  // issued since then
+};
 
 /// One simulated device as PyTorch sees it. Its streams live as long as the process; stream 0 is the default one.
 /// Thread-safe.

@@ -2,6 +2,7 @@
 #include "atoll/sim/pytorch/work.h"
 
 #include <ATen/core/ivalue.h>
+#include <c10/core/StreamGuard.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
@@ -106,27 +107,22 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkSimccl::getFuture() {
   std::set<c10::DeviceIndex> indices;
   for (const Part& part : parts_) indices.insert(part.index);
   std::vector<c10::Device> devices;
-  std::vector<c10::Stream> before;
+  std::vector<c10::Stream> streams;
   for (const c10::DeviceIndex index : indices) {
     devices.emplace_back(kSim, index);
     const auto& join = joins_.emplace_back(std::make_unique<StreamLease>(index));
     for (const Part& part : parts_) {
       if (part.index == index) join->queue().wait_for(part.done);
     }
-    before.push_back(set_current_stream(join->get()));
+    streams.push_back(join->get());
   }
   future_ = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()), devices);
-  try {
-    if (const auto error = exception()) {
-      future_->setError(error);
-    } else {
-      future_->markCompleted(c10::IValue(outputs_));
-    }
-  } catch (...) {
-    for (const c10::Stream& stream : before) set_current_stream(stream);
-    throw;
+  const c10::MultiStreamGuard guard(streams);
+  if (const auto error = exception()) {
+    future_->setError(error);
+  } else {
+    future_->markCompleted(c10::IValue(outputs_));
   }
-  for (const c10::Stream& stream : before) set_current_stream(stream);
   return future_;
 }
 
