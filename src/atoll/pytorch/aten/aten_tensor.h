@@ -2,12 +2,10 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 
 #include <memory>
 #include <utility>
 
-#include "atoll/core/deadline.h"
 #include "atoll/infer/run/runner.h"
 
 // The values of make_operator_runner()'s runners.
@@ -31,8 +29,5 @@ inline infer::Value value_of(at::Tensor tensor) {
   if (!tensor.defined()) return nullptr;
   return std::make_shared<const AtenTensor>(std::move(tensor));
 }
-
-/// Waits until the work that this thread has issued on the device is done, or the deadline. Returns whether it is done.
-bool wait_for(c10::Device device, Deadline until = Deadline::never());
 
 }  // namespace atl::pytorch

@@ -13,6 +13,7 @@
 #include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/named.h"
 #include "atoll/pytorch/aten/plain_state.h"
+#include "atoll/pytorch/aten/streams.h"
 
 namespace atl::pytorch {
 namespace {

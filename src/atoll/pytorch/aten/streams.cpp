@@ -4,8 +4,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <chrono>
 #include <map>
-#include <mutex>
+#include <thread>
 
 namespace atl::pytorch {
 namespace {
@@ -48,6 +49,23 @@ std::shared_ptr<const CopyStreams> copy_streams(c10::Device device) {
 }
 
 c10::Stream current_stream(c10::Device device) { return c10::impl::VirtualGuardImpl(device.type()).getStream(device); }
+
+bool wait_for(c10::Device device, Deadline until) {
+  constexpr std::chrono::microseconds kDevicePollInterval{50};
+  if (device.is_cpu()) return true;
+  const c10::Stream stream = current_stream(device);
+  if (until.is_never()) {
+    stream.synchronize();
+    return true;
+  }
+  c10::Event reached(device.type());
+  reached.record(stream);
+  while (!reached.query()) {
+    if (until.expired()) return false;
+    std::this_thread::sleep_for(kDevicePollInterval);
+  }
+  return true;
+}
 
 bool is_capturing(const c10::Stream& stream) {
   return is_capturing_on(c10::impl::VirtualGuardImpl(stream.device_type()), stream);

@@ -10,6 +10,8 @@
 #include <mutex>
 #include <optional>
 
+#include "atoll/core/deadline.h"
+
 namespace atl::pytorch {
 
 /// The streams that copy one accelerator's tensors to the host and back, concurrently with the user's own work: one for
@@ -45,6 +47,9 @@ std::shared_ptr<const CopyStreams> copy_streams(c10::Device device);
 
 /// Returns the calling thread's current stream on `device`.
 c10::Stream current_stream(c10::Device device);
+
+/// Waits until the work that this thread has issued on the device is done, or the deadline. Returns whether it is done.
+bool wait_for(c10::Device device, Deadline until = Deadline::never());
 
 /// Returns whether work issued on the stream is being captured into a graph.
 bool is_capturing(const c10::Stream& stream);

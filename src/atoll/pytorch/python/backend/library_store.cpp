@@ -5,7 +5,6 @@
 
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/store/store.h"
-#include "atoll/pytorch/python/store/store_calls.h"
 
 namespace atl::pytorch {
 namespace {

@@ -9,6 +9,7 @@
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/named.h"
+#include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/gil.h"
 
 namespace atl::pytorch {

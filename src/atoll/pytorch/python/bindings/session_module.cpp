@@ -28,6 +28,7 @@
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/aten/package_engine.h"
 #include "atoll/pytorch/aten/plain_state.h"
+#include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/bindings/callable_engine.h"
 #include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/python/bindings/session_options.h"

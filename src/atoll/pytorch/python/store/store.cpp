@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/store/store.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
+#include <future>
+#include <system_error>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include "atoll/core/error.h"
-#include "atoll/pytorch/python/store/store_calls.h"
+#include "atoll/pytorch/staging/plain_text.h"
 #include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::pytorch {
 namespace {
 
 using Milliseconds = std::chrono::milliseconds;
 constexpr Milliseconds kAnswerAfterWait{1000};  // for the store to report that a key was not set in time
+
+const c10d::TCPStore* as_tcp(const c10::intrusive_ptr<c10d::Store>& store) {
+  return dynamic_cast<const c10d::TCPStore*>(store.get());
+}
 
 std::vector<std::uint8_t> to_torch_bytes(const std::vector<std::byte>& bytes) {
   const auto* begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
@@ -65,7 +74,7 @@ void require_server(const c10d::TCPStore& store, Deadline deadline) {
 }
 
 c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline) {
-  if (const auto* const tcp = dynamic_cast<const c10d::TCPStore*>(store.get())) {
+  if (const auto* const tcp = as_tcp(store)) {
     require_descriptor();
     require_server(*tcp, deadline);
     return store_call(store, deadline, "connected to it", [store] { return store->clone(); });
@@ -77,7 +86,60 @@ c10::intrusive_ptr<c10d::Store> clone_if_possible(const c10::intrusive_ptr<c10d:
   }
 }
 
+// Returns whether `body` has ended by the deadline.
+bool ends_in_time(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline, std::function<void()> body) {
+  if (!as_tcp(store)) {
+    body();
+    return true;
+  }
+  std::promise<void> end;
+  const auto ended = end.get_future();
+  auto run = [body = std::move(body), end = std::move(end)]() mutable {
+    pthread_setname_np(pthread_self(), "atoll-store");
+    body();
+    body = nullptr;  // releases the store before the caller continues
+    end.set_value();
+  };
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are handled by the program's own threads
+  try {
+    std::thread(std::move(run)).detach();
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  } catch (const std::system_error& error) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw Error(ErrorKind::kUnavailable,
+                std::string("cannot start a thread for a call to the job's store: ") + error.what());
+  }
+  return ended.wait_for(deadline.remaining(kMaxStoreWait)) == std::future_status::ready;
+}
+
+// Returns "at host:port ", or nothing if the store has no server.
+std::string whereabouts(const c10::intrusive_ptr<c10d::Store>& store) {
+  const auto* const tcp = as_tcp(store);
+  return tcp ? "at " + to_string(transport::HostPort{tcp->getHost(), tcp->getPort()}) + " " : "";
+}
+
 }  // namespace
+
+void call_store(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline, const std::string& action,
+                std::function<void()> body) {
+  const auto failure = std::make_shared<std::optional<std::string>>();
+  const bool ended = ends_in_time(store, deadline, [failure, body = std::move(body)] {
+    try {
+      body();
+    } catch (const std::exception& error) {
+      const std::string text = plain_text(error);
+      *failure = text.substr(0, text.find('\n'));
+    }
+  });
+  if (!ended) {
+    throw Error(ErrorKind::kStore,
+                "the job's store " + whereabouts(store) + "did not answer in time while Atoll " + action);
+  }
+  if (*failure) throw Error(ErrorKind::kStore, "the job's store failed while Atoll " + action + ": " + **failure);
+}
 
 c10::intrusive_ptr<c10d::Store> StoreClones::take(const c10::intrusive_ptr<c10d::Store>& root, Deadline deadline) {
   {
@@ -162,7 +224,7 @@ c10::intrusive_ptr<c10d::Store> root_of(const c10::intrusive_ptr<c10d::Store>& s
 }
 
 std::string host_of(const c10::intrusive_ptr<c10d::Store>& root) {
-  const auto* tcp = dynamic_cast<const c10d::TCPStore*>(root.get());
+  const auto* const tcp = as_tcp(root);
   return tcp ? tcp->getHost() : "";
 }
 

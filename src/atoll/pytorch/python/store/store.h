@@ -2,9 +2,13 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "atoll/collectives/group/group.h"
@@ -13,6 +17,29 @@
 #include "atoll/pytorch/aten/torch.h"
 
 namespace atl::pytorch {
+
+/// The timeout of a wait that has none.
+inline constexpr std::chrono::hours kMaxStoreWait{24};
+
+/// Calls `body`, which uses `store` and owns all else that it uses: a TCPStore waits forever for a server that is
+/// reachable but does not answer, such as a stopped one, so for a TCPStore `body` runs on a separate thread, which may be
+/// left behind. Other stores observe their timeouts themselves. Throws Error(kStore) if `body` throws or does not end in
+/// time, where `action` describes the call ("set key ..."), and Error(kUnavailable) if no thread can be started.
+void call_store(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline, const std::string& action,
+                std::function<void()> body);
+
+/// The same for a `body` that has a result, which it returns.
+template <typename Body>
+auto store_call(const c10::intrusive_ptr<c10d::Store>& store, Deadline deadline, const std::string& action, Body body) {
+  using Result = std::invoke_result_t<Body>;
+  if constexpr (std::is_void_v<Result>) {
+    call_store(store, deadline, action, std::move(body));
+  } else {
+    const auto result = std::make_shared<std::optional<Result>>();
+    call_store(store, deadline, action, [result, body = std::move(body)] { *result = body(); });
+    return std::move(**result);
+  }
+}
 
 /// Idle clones of the job's store. A clone is a connection of its own, which a store's server may take seconds to
 /// accept (it may look up the name of the address). Thread-safe.
