@@ -13,16 +13,21 @@
 
 namespace atl::collectives {
 
-/// Thrown for an operation that another rank has refused. The group continues with the next one.
-class OperationRefused : public Error {
- public:
-  using Error::Error;
-};
-
 /// One rank's refusal to take part in an operation of its group.
 struct Refusal {
   int rank = -1;
   std::string why;
+};
+
+/// Returns "rank 1 refused it: <why>".
+inline std::string describe(const Refusal& refusal) {
+  return "rank " + std::to_string(refusal.rank) + " refused it: " + refusal.why;
+}
+
+/// Thrown for an operation that another rank has refused. The group continues with the next one.
+class OperationRefused : public Error {
+ public:
+  using Error::Error;
 };
 
 /// The operations of a group that a rank has refused, by number. The last kMaxRemembered are kept. Thread-safe; while
@@ -32,22 +37,35 @@ class Refusals {
   static constexpr std::size_t kMaxRemembered = 1024;
 
   /// Returns false if the operation was known to be refused already.
-  bool note(std::uint64_t number, const Refusal& refusal);
+  bool note(std::uint64_t number, const Refusal& refusal) {
+    const std::lock_guard lock(mutex_);
+    if (!refusals_.try_emplace(number, refusal).second) return false;
+    if (refusals_.size() > kMaxRemembered) refusals_.erase(refusals_.begin());
+    any_.store(true, std::memory_order_release);
+    return true;
+  }
 
-  std::optional<Refusal> find(std::uint64_t number) const;
+  std::optional<Refusal> find(std::uint64_t number) const {
+    if (!any_.load(std::memory_order_acquire)) return std::nullopt;
+    const std::lock_guard lock(mutex_);
+    const auto known = refusals_.find(number);
+    return known == refusals_.end() ? std::nullopt : std::optional(known->second);
+  }
   bool contains(std::uint64_t number) const { return find(number).has_value(); }
 
   /// Throws OperationRefused if the operation that the collective belongs to was refused. `count` and `rank` are for
   /// the error text.
-  void throw_if_refused(const Signature& signature, std::uint64_t count, int rank) const;
+  void throw_if_refused(const Signature& signature, std::uint64_t count, int rank) const {
+    const auto refusal = find(number_of(signature.sequence));
+    if (!refusal) return;
+    throw OperationRefused(ErrorKind::kMismatch, describe(signature, count) + " on rank " + std::to_string(rank) +
+                                                     ": " + describe(*refusal));
+  }
 
  private:
   std::atomic<bool> any_{false};
   mutable std::mutex mutex_;
   std::map<std::uint64_t, Refusal> refusals_;
 };
-
-/// Returns "rank 1 refused it: <why>".
-std::string describe(const Refusal& refusal);
 
 }  // namespace atl::collectives

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compares this rank's wall clock with that of the group's first rank, for traces.
-#include <cstring>
-
 #include "atoll/collectives/group/impl.h"
-#include "atoll/core/bytes.h"
 
 namespace atl::collectives {
 namespace {

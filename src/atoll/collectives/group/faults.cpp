@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <cstring>
-
 #include "atoll/collectives/group/impl.h"
 #include "atoll/core/log.h"
 
@@ -35,13 +33,14 @@ void Group::Impl::fail(const Error& error) noexcept {
   }
 }
 
-void Group::Impl::throw_failure(const Signature& signature, std::uint64_t count) const {
+std::exception_ptr Group::Impl::failure_of(const Signature& signature, std::uint64_t count) const {
   try {
     std::rethrow_exception(failure.get());
   } catch (const Error& error) {
     const std::string text = error.what();
-    if (text.find(" #") != std::string::npos) throw;
-    throw Error(error.kind(), describe(signature, count) + " on rank " + std::to_string(options.rank) + ": " + text);
+    if (text.find(" #") != std::string::npos) return failure.get();
+    const std::string where = describe(signature, count) + " on rank " + std::to_string(options.rank);
+    return std::make_exception_ptr(Error(error.kind(), where + ": " + text));
   }
 }
 
@@ -94,11 +93,7 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
 }
 
 void Group::Impl::compare_calls(int from, const IssuedCall& theirs) {
-  std::optional<IssuedCall> mine;
-  {
-    const std::lock_guard lock(mutex);
-    mine = find_issued(theirs.signature.sequence);
-  }
+  const auto mine = find_issued(theirs.signature.sequence);
   if (!mine || *mine == theirs) return;
   fail(Error(ErrorKind::kMismatch, describe_mismatch(describe(mine->signature, mine->count), options.rank,
                                                      describe(theirs.signature, theirs.count), from)));

@@ -3,8 +3,10 @@
 
 #include <pthread.h>
 
+#include "atoll/collectives/reduce/not_finite.h"
 #include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
+#include "atoll/core/log.h"
 
 namespace atl::collectives {
 namespace {
@@ -43,14 +45,6 @@ Topology topology_of(const RendezvousResult& result) {
   return topology;
 }
 
-std::size_t ranks_on_this_host(const RendezvousResult& result, int rank) {
-  std::size_t count = 0;
-  for (const Member& member : result.members) {
-    count += member.address.host == result.members[static_cast<std::size_t>(rank)].address.host ? 1 : 0;
-  }
-  return count;
-}
-
 std::uint64_t bytes_of(const Call& call) {
   std::uint64_t bytes = 0;
   for (const Segment& segment : call.input.empty() ? call.output : call.input) bytes += segment.bytes;
@@ -78,13 +72,13 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
                    const transport::Link* link = ports.link_if_open(peer);
                    return link ? link->describe() : std::string();
                  }}),
-      executor(ports, topology, failure, refusals, transport::spin_budget(ranks_on_this_host(result, options.rank)),
+      executor(ports, topology, failure, refusals, transport::spin_budget(ports.members_on_this_host()),
                context->impl().fold_threads(options.fold_threads > 0
                                                 ? options.fold_threads
-                                                : usual_fold_threads(ranks_on_this_host(result, options.rank))),
+                                                : usual_fold_threads(ports.members_on_this_host())),
                *this, options.check_data),
       messages(
-          ports, failure, attempt, options.check_data, transport::spin_budget(ranks_on_this_host(result, options.rank)),
+          ports, failure, attempt, options.check_data, transport::spin_budget(ports.members_on_this_host()),
           [this](const Error& error) { fail(error); },
           [this](int peer) { send_inquiry(peer, /*about_collective=*/false); }) {}
 
@@ -94,11 +88,7 @@ Group::Impl::~Impl() {
 }
 
 void Group::Impl::query_island(std::uint64_t sequence) {
-  Inquiry inquiry;
-  {
-    const std::lock_guard lock(mutex);
-    inquiry.call = find_issued(sequence);
-  }
+  const Inquiry inquiry{find_issued(sequence)};
   if (!inquiry.call) return;
   for (const int rank : topology.island_with(options.rank)) {
     if (rank == options.rank) continue;
@@ -120,8 +110,8 @@ IslandOrder::Hooks Group::Impl::island_order_hooks() {
           [this](const LibraryStep& step) { query_island(step.number); }};
 }
 
-// Numbers the call. Called under the lock.
-Signature Group::Impl::begin(const Call& call) {
+// Numbers the call, and notes that it is issued. Called under the lock.
+std::pair<Signature, EventRing::Ticket> Group::Impl::begin(const Call& call) {
   if (!call.number && call.part == 0) ++next_number;
   const std::uint64_t number = call.number.value_or(next_number - 1);
   const Signature signature{call.operation, call.dtype, call.reduce_op, call.root, sequence_of(number, call.part),
@@ -131,18 +121,12 @@ Signature Group::Impl::begin(const Call& call) {
     for (const Segment& segment : call.operation == Operation::kAllGather ? call.output : call.input)
       bytes += segment.bytes;
   }
-  issued[issued_count++ % issued.size()] = {signature, bytes / size_of(call.dtype)};
-  return signature;
+  return {signature, events.issued(signature, bytes / size_of(call.dtype), bytes_of(call))};
 }
 
-// Returns nothing if the call has not been issued yet, or was issued long ago. Called under the lock.
 std::optional<IssuedCall> Group::Impl::find_issued(std::uint64_t sequence) const {
-  const std::size_t oldest = issued_count > issued.size() ? issued_count - issued.size() : 0;
-  for (std::size_t place = issued_count; place-- > oldest;) {
-    const IssuedCall& call = issued[place % issued.size()];
-    if (call.signature.sequence == sequence) return call;
-  }
-  return std::nullopt;
+  const auto event = events.find(sequence);
+  return event ? std::optional(IssuedCall{event->signature, event->count}) : std::nullopt;
 }
 
 void Group::Impl::run(const Call& call) {
@@ -150,23 +134,17 @@ void Group::Impl::run(const Call& call) {
   const auto deadline = Deadline::after(timeout_or_default(call.timeout));
   std::unique_lock lock(mutex);
   if (busy || !queue.empty()) start_worker();
-  const Signature signature = begin(call);
-  const auto ticket = events.issued(signature, bytes_of(call));
+  const auto [signature, ticket] = begin(call);
   if (failure.is_set()) {
     lock.unlock();
     events.finished(ticket, false);
-    throw_failure(signature, bytes_of(call) / size_of(call.dtype));
+    std::rethrow_exception(failure_of(signature, bytes_of(call) / size_of(call.dtype)));
   }
   if (!busy && queue.empty()) {
     busy = true;
     current = signature;
     lock.unlock();
-    std::exception_ptr error;
-    try {
-      execute(call, signature, deadline, ticket);
-    } catch (...) {
-      error = std::current_exception();
-    }
+    const auto error = execute(call, signature, deadline, ticket);
     lock.lock();
     busy = false;
     if (!queue.empty() || stopping) changed.notify_all();
@@ -196,8 +174,7 @@ void Group::Impl::submit(Call call, Completion done) {
     const std::lock_guard lock(mutex);
     if (!stopping) {
       start_worker();
-      const Signature signature = begin(call);
-      const auto ticket = events.issued(signature, bytes_of(call));
+      const auto [signature, ticket] = begin(call);
       queue.push_back({std::move(call), signature, deadline, ticket, std::move(done)});
       changed.notify_all();
       return;
@@ -218,13 +195,7 @@ void Group::Impl::work() {
     busy = true;
     current = next.signature;
     lock.unlock();
-    std::exception_ptr error;
-    try {
-      execute(next.call, next.signature, next.deadline, next.ticket);
-    } catch (...) {
-      error = std::current_exception();
-    }
-    next.done(error);
+    next.done(execute(next.call, next.signature, next.deadline, next.ticket));
     next.done = nullptr;  // release what the completion holds before the next call starts
     next.call = {};
     lock.lock();
@@ -233,12 +204,13 @@ void Group::Impl::work() {
   }
 }
 
-void Group::Impl::execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket) {
+std::exception_ptr Group::Impl::execute(const Call& call, const Signature& signature, Deadline deadline,
+                                        EventRing::Ticket ticket) {
   const auto elements = bytes_of(call) / size_of(call.dtype);
   const auto give_up = [&](const Error& error) {
     events.finished(ticket, false);
     fail(error);
-    throw_failure(signature, elements);
+    return failure_of(signature, elements);
   };
   try {
     failure.throw_if_set();
@@ -248,16 +220,45 @@ void Group::Impl::execute(const Call& call, const Signature& signature, Deadline
     events.started(ticket);
     executor.run(*schedule_for(call), call, signature, deadline);
     events.finished(ticket, true);
+    return nullptr;
   } catch (const OperationRefused&) {
     events.finished(ticket, false);
-    throw;
+    return std::current_exception();
   } catch (const Error& error) {
-    give_up(error);
+    return give_up(error);
   } catch (const std::exception& broken) {
     // A device error or lack of memory. The peers are waiting for this rank, so the group fails.
-    give_up(Error(ErrorKind::kUnavailable,
-                  describe(signature, elements) + " on rank " + std::to_string(options.rank) + ": " + broken.what()));
+    return give_up(Error(ErrorKind::kUnavailable, describe(signature, elements) + " on rank " +
+                                                      std::to_string(options.rank) + ": " + broken.what()));
+  } catch (...) {
+    return std::current_exception();
   }
+}
+
+void Group::Impl::check_values(const Call& call, const Signature& signature) {
+  if (!has_reduction(call.operation)) return;
+  std::uint64_t before = 0;
+  std::uint64_t elements = 0;
+  std::optional<NotFinite> found;
+  for (const Segment& segment : call.input) {
+    if (!found) {
+      found = find_not_finite(call.dtype, {segment.data, segment.bytes});
+      before = elements;
+    }
+    elements += segment.bytes / size_of(call.dtype);
+  }
+  if (!found) {
+    warned_of_values = false;
+    return;
+  }
+  const std::string text = describe(signature, elements) + " on rank " + std::to_string(options.rank) + ": element " +
+                           std::to_string(before + found->index) + " of the input is " +
+                           (found->is_nan ? "NaN" : "infinite");
+  if (options.check_values == ValueCheck::kRaise) {
+    throw Error(ErrorKind::kUnavailable, text + " (ATOLL_CHECK_VALUES=raise): this rank's computation has diverged");
+  }
+  // Once diverged, a training keeps producing such values: warn only once.
+  if (!std::exchange(warned_of_values, true)) log(LogLevel::kWarning, text + " (ATOLL_CHECK_VALUES)");
 }
 
 std::shared_ptr<const Schedule> Group::Impl::schedule_for(const Call& call) {

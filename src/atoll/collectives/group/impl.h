@@ -53,10 +53,12 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void submit(Call call, Completion done);
   void await_input(const Call& call, const Signature& signature, Deadline deadline);
   std::vector<int> ranks_providing_input(const Call& call);
-  void execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket);
+  /// Runs the call; returns its error, or nullptr.
+  std::exception_ptr execute(const Call& call, const Signature& signature, Deadline deadline, EventRing::Ticket ticket);
   /// Warns of, or throws for, the first non-finite value in a reduction's input.
   void check_values(const Call& call, const Signature& signature);
-  Signature begin(const Call& call);
+  std::pair<Signature, EventRing::Ticket> begin(const Call& call);
+  /// Returns nothing if the call has not been issued yet, or was issued long ago.
   std::optional<IssuedCall> find_issued(std::uint64_t sequence) const;
   void refuse(const std::string& why);
   std::uint64_t commit();
@@ -93,8 +95,8 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void on_peer_ahead(int peer) override { send_inquiry(peer, /*about_collective=*/true); }
   std::string explain(const Stall& stall) override;
   void compare_calls(int from, const IssuedCall& theirs);
-  /// Throws the group's error for `signature`, with the operation's name if the error itself names none.
-  [[noreturn]] void throw_failure(const Signature& signature, std::uint64_t count) const;
+  /// Returns the group's error for `signature`, with the operation's name if the error itself names none.
+  std::exception_ptr failure_of(const Signature& signature, std::uint64_t count) const;
   void shutdown();
   /// Starts the worker, under the lock, before a call is queued. Throws Error(kUnavailable) if the system cannot start
   /// a thread.
@@ -158,8 +160,6 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   bool is_shut_down = false;
   std::vector<std::function<void()>> failure_listeners;
   Signature current;
-  std::array<IssuedCall, 256> issued;  // the last collectives, for comparison with peers' inquiries
-  std::size_t issued_count = 0;
   Shape shape;  // used on the executing thread; kept so that building a key allocates nothing
   std::byte barrier_byte{0};
   std::thread worker;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a rank does while it waits: it finds out which ranks are missing, and reports them.
-#include <cstring>
-
 #include "atoll/collectives/group/impl.h"
 #include "atoll/core/log.h"
 

@@ -3,26 +3,14 @@
 
 #include <ATen/Parallel.h>
 
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
+#include "atoll/collectives/reduce/float_mode.h"
 
 namespace atl::pytorch {
 namespace {
 
-#if defined(__SSE__)
-constexpr unsigned kFlush = 0x8040;  // flush to zero, and denormals are zero
-unsigned control() { return _mm_getcsr(); }
-void set_control(unsigned word) { _mm_setcsr(word); }
-#elif defined(__aarch64__)
-constexpr unsigned kFlush = 1U << 24U;
-unsigned control() { return static_cast<unsigned>(__builtin_aarch64_get_fpcr()); }
-void set_control(unsigned word) { __builtin_aarch64_set_fpcr(word); }
-#else
-constexpr unsigned kFlush = 0;
-unsigned control() { return 0; }
-void set_control(unsigned) {}
-#endif
+using collectives::detail::float_mode;
+using collectives::detail::kFlushesSubnormals;
+using collectives::detail::set_float_mode;
 
 // Runs `body` on each thread that operators of this one use, itself included.
 template <typename Body>
@@ -35,17 +23,17 @@ void on_threads(std::size_t count, Body&& body) {
 }  // namespace
 
 Denormals::Denormals() {
-  if ((control() & kFlush) == 0) return;
+  if ((float_mode() & kFlushesSubnormals) == 0) return;
   before_.resize(static_cast<std::size_t>(at::get_num_threads()));
   on_threads(before_.size(), [this](std::size_t i) {
-    before_[i] = control();
-    set_control(before_[i] & ~kFlush);
+    before_[i] = float_mode();
+    set_float_mode(before_[i] & ~kFlushesSubnormals);
   });
 }
 
 Denormals::~Denormals() {
   if (before_.empty()) return;
-  on_threads(before_.size(), [this](std::size_t i) { set_control(before_[i]); });
+  on_threads(before_.size(), [this](std::size_t i) { set_float_mode(before_[i]); });
 }
 
 }  // namespace atl::pytorch
