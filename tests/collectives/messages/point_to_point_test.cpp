@@ -306,7 +306,7 @@ TEST_P(PointToPointOver, AMessageFollowsItsBytes) {
       const auto data = random_bytes(bytes, 5);
       std::vector<std::byte> coming(bytes);
       const auto loaded = std::make_shared<std::atomic<std::uint64_t>>(0);
-      group.send_from({nullptr, loaded}, 1, 1, DataType::kUInt8, coming, {}, waiter.add());
+      group.send(1, 1, DataType::kUInt8, coming, {}, waiter.add(), {nullptr, loaded});
       for (std::size_t begin = 0; begin < bytes; begin += kStep) {
         const std::size_t end = std::min(bytes, begin + kStep);
         std::copy(data.begin() + static_cast<std::ptrdiff_t>(begin), data.begin() + static_cast<std::ptrdiff_t>(end),

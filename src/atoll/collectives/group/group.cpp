@@ -91,13 +91,7 @@ void Group::Impl::check_source(int source) const {
 }
 
 void Group::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
-                 std::optional<std::chrono::milliseconds> timeout, Completion done) {
-  send_from({}, destination, tag, dtype, data, timeout, std::move(done));
-}
-
-void Group::send_from(const MessageOrigin& origin, int destination, std::uint64_t tag, DataType dtype,
-                      std::span<const std::byte> data, std::optional<std::chrono::milliseconds> timeout,
-                      Completion done) {
+                 std::optional<std::chrono::milliseconds> timeout, Completion done, const MessageOrigin& origin) {
   impl_->check_destination(destination);
   impl_->messages.send(destination, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
                        std::move(done), origin);

@@ -91,15 +91,13 @@ class Group {
 
   /// Point-to-point messages. They never block each other, whatever the order of issue. Tags are matched, and messages
   /// between two ranks with equal tags arrive in order. If sizes or dtypes differ, the receive fails with kMismatch.
+  /// `origin`: of data on a device, or whose bytes are still being loaded.
   void send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
-            std::optional<std::chrono::milliseconds> timeout, Completion done);
+            std::optional<std::chrono::milliseconds> timeout, Completion done, const MessageOrigin& origin = {});
   void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
                std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done);
 
-  /// The same for a source whose bytes are still being loaded, and for a destination in device memory. A receive of
-  /// `bytes` accepts a message whichever way it is sent.
-  void send_from(const MessageOrigin& origin, int destination, std::uint64_t tag, DataType dtype,
-                 std::span<const std::byte> data, std::optional<std::chrono::milliseconds> timeout, Completion done);
+  /// The same for a destination in device memory. It accepts a message of `bytes` whichever way it is sent.
   void receive(int source_or_any, std::uint64_t tag, DataType dtype, std::uint64_t bytes,
                std::shared_ptr<Landing> landing, std::optional<std::chrono::milliseconds> timeout,
                ReceiveCompletion done);

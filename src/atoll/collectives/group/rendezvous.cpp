@@ -23,24 +23,19 @@ MemberTable read(Store& store, const std::string& key, Deadline deadline) {
   }
 }
 
-Bytes random_bytes(std::size_t count) {
-  Bytes bytes(count);
-  transport::fill_random(bytes);
-  return bytes;
-}
-
 std::string list_ranks(const std::vector<int>& ranks) {
   std::string text;
   for (const int rank : ranks) text += (text.empty() ? "" : ", ") + std::to_string(rank);
   return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
-void require_equal(const std::vector<Member>& members, const std::string& what, auto field,
+template <typename Value>
+void require_equal(const std::vector<Member>& members, const std::string& what, Value Member::*field,
                    const std::string& remedy = "start all ranks with the same setting") {
   for (std::size_t r = 1; r < members.size(); ++r) {
-    if (field(members[r]) == field(members[0])) continue;
+    if (members[r].*field == members[0].*field) continue;
     std::string text = "rank 0 and rank " + std::to_string(r) + " disagree about " + what + ": ";
-    text.append(std::to_string(field(members[0]))).append(" and ").append(std::to_string(field(members[r])));
+    text.append(std::to_string(members[0].*field)).append(" and ").append(std::to_string(members[r].*field));
     throw Error(ErrorKind::kMismatch, text.append("; ").append(remedy));
   }
 }
@@ -130,16 +125,14 @@ std::vector<Member> all_members(MemberTable& table, int size) {
 }
 
 void require_agreement(const std::vector<Member>& members) {
-  require_equal(
-      members, "the wire version", [](const Member& m) { return m.wire_version; },
-      "install the same version of Atoll on all hosts (atoll --version)");
-  require_equal(members, "the restart attempt", [](const Member& m) { return m.attempt; });
-  require_equal(members, "ATOLL_REDUCE=flat (1: set)", [](const Member& m) { return m.flat_reduce ? 1 : 0; });
-  require_equal(members, "ATOLL_CHECK_DATA (1: set)", [](const Member& m) { return m.check_data ? 1 : 0; });
-  require_equal(members, "ATOLL_CHECK_VALUES (0: unset, 1: warn, 2: raise)",
-                [](const Member& m) { return static_cast<int>(m.check_values); });
-  require_equal(members, "ATOLL_KEY_FILE (1: set)", [](const Member& m) { return m.key_from_file ? 1 : 0; });
-  require_equal(members, "ATOLL_TLS (1: set)", [](const Member& m) { return m.tls ? 1 : 0; });
+  require_equal(members, "the wire version", &Member::wire_version,
+                "install the same version of Atoll on all hosts (atoll --version)");
+  require_equal(members, "the restart attempt", &Member::attempt);
+  require_equal(members, "ATOLL_REDUCE=flat (1: set)", &Member::flat_reduce);
+  require_equal(members, "ATOLL_CHECK_DATA (1: set)", &Member::check_data);
+  require_equal(members, "ATOLL_CHECK_VALUES (0: unset, 1: warn, 2: raise)", &Member::check_values);
+  require_equal(members, "ATOLL_KEY_FILE (1: set)", &Member::key_from_file);
+  require_equal(members, "ATOLL_TLS (1: set)", &Member::tls);
   require_like_islands(members);
 }
 
@@ -151,7 +144,10 @@ RendezvousResult rendezvous(Store& store, const std::string& prefix, int rank, c
   MemberTable table = gather(store, prefix, rank, size, mine, timeout);
   if (rank == 0) {
     transport::fill_random(std::as_writable_bytes(std::span(&table.group_id, 1)));
-    if (!mine.key_from_file) table.key = random_bytes(32);
+    if (!mine.key_from_file) {
+      table.key.resize(32);
+      transport::fill_random(table.key);
+    }
     store.set(prefix + "table", encode(table));
   } else {
     try {

@@ -131,9 +131,10 @@ WorkPtr BackendAtoll::issue_send(Tensors& tensors, int destination, int tag) {
     if (message.device) {
       for (const at::Tensor& each : message.operation->operands().tensors()) note_use(each, message.device->stream());
     }
-    group->send_from(
-        {message.device, loaded}, destination, number, type, {memory.data, memory.bytes}, limit,
-        [work, operation = message.operation, staged](const std::exception_ptr& error) { work->part_done(error); });
+    group->send(
+        destination, number, type, {memory.data, memory.bytes}, limit,
+        [work, operation = message.operation, staged](const std::exception_ptr& error) { work->part_done(error); },
+        {message.device, loaded});
   };
   auto& sends = open.process->sends;
   const InOrder::Line line{group.get(), destination, number};

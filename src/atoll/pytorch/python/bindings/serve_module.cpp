@@ -56,23 +56,14 @@ ServerOptions options_of(const py::dict& given) {
 }
 
 py::dict dict_of(const ServerCounts& counts) {
-  py::dict result;
-  result["connections"] = counts.connections;
-  result["workers"] = counts.workers;
-  result["waiting_models"] = counts.waiting_models;
-  result["waiting_inferences"] = counts.waiting_inferences;
-  result["accepted"] = counts.accepted;
-  result["refused"] = counts.refused;
-  result["uploads"] = counts.uploads;
-  result["inferences"] = counts.inferences;
-  result["failed"] = counts.failed;
-  result["cancelled"] = counts.cancelled;
-  result["workers_lost"] = counts.workers_lost;
-  result["bytes_in"] = counts.bytes_in;
-  result["bytes_out"] = counts.bytes_out;
-  result["compute_seconds"] = counts.compute_seconds;
-  result["waited_seconds"] = counts.waited_seconds;
-  return result;
+  using namespace py::literals;  // NOLINT(google-build-using-namespace)
+  return py::dict("connections"_a = counts.connections, "workers"_a = counts.workers,
+                  "waiting_models"_a = counts.waiting_models, "waiting_inferences"_a = counts.waiting_inferences,
+                  "accepted"_a = counts.accepted, "refused"_a = counts.refused, "uploads"_a = counts.uploads,
+                  "inferences"_a = counts.inferences, "failed"_a = counts.failed, "cancelled"_a = counts.cancelled,
+                  "workers_lost"_a = counts.workers_lost, "bytes_in"_a = counts.bytes_in,
+                  "bytes_out"_a = counts.bytes_out, "compute_seconds"_a = counts.compute_seconds,
+                  "waited_seconds"_a = counts.waited_seconds);
 }
 
 }  // namespace

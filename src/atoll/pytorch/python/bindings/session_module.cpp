@@ -195,22 +195,13 @@ class InferSession {
 };
 
 py::dict dict_of(const infer::Outcome& outcome) {
-  py::dict made;
-  made["origin"] = infer::to_string(outcome.origin);
-  made["plan"] = outcome.plan;
-  made["seconds"] = outcome.seconds;
-  made["predicted"] = outcome.predicted;
-  made["bound"] = outcome.bound;
-  made["up_bytes"] = outcome.up_bytes;
-  made["down_bytes"] = outcome.down_bytes;
-  made["joules"] = outcome.joules;
-  made["guard_used"] = outcome.guard_used;
-  made["missed"] = outcome.missed;
-  made["computing"] = outcome.times.computing;
-  made["waiting"] = outcome.times.waiting;
-  made["sending"] = outcome.times.sending;
-  made["receiving"] = outcome.times.receiving;
-  return made;
+  using namespace py::literals;  // NOLINT(google-build-using-namespace)
+  return py::dict("origin"_a = infer::to_string(outcome.origin), "plan"_a = outcome.plan,
+                  "seconds"_a = outcome.seconds, "predicted"_a = outcome.predicted, "bound"_a = outcome.bound,
+                  "up_bytes"_a = outcome.up_bytes, "down_bytes"_a = outcome.down_bytes, "joules"_a = outcome.joules,
+                  "guard_used"_a = outcome.guard_used, "missed"_a = outcome.missed,
+                  "computing"_a = outcome.times.computing, "waiting"_a = outcome.times.waiting,
+                  "sending"_a = outcome.times.sending, "receiving"_a = outcome.times.receiving);
 }
 
 // Makes a bundle of a graph's text and the descriptor of a weight file, which have this hash.
