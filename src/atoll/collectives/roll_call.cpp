@@ -57,22 +57,15 @@ struct RollCall::Findings {
 RollCall::RollCall(Options options) : options_(std::move(options)) {}
 
 RollCall::Table& RollCall::table(std::uint64_t sequence) {
-  for (Table& known : tables_) {
-    if (known.sequence == sequence) return known;
-  }
-  if (tables_.size() == kMaxTables) {
-    tables_.erase(std::min_element(tables_.begin(), tables_.end(),
-                                   [](const Table& a, const Table& b) { return a.sequence < b.sequence; }));
-  }
-  tables_.push_back({sequence, std::vector<Known>(options_.labels.size())});
-  return tables_.back();
+  const auto known = std::ranges::find(tables_, sequence, &Table::sequence);
+  if (known != tables_.end()) return *known;
+  if (tables_.size() == kMaxTables) tables_.erase(std::ranges::min_element(tables_, {}, &Table::sequence));
+  return tables_.emplace_back(Table{sequence, std::vector<Known>(options_.labels.size())});
 }
 
 const RollCall::Table* RollCall::find(std::uint64_t sequence) const {
-  for (const Table& known : tables_) {
-    if (known.sequence == sequence) return &known;
-  }
-  return nullptr;
+  const auto found = std::ranges::find(tables_, sequence, &Table::sequence);
+  return found == tables_.end() ? nullptr : &*found;
 }
 
 void RollCall::record(const RollCallMessage& message, Clock::time_point now) {
@@ -99,8 +92,7 @@ RollCallMessage RollCall::message(std::uint64_t sequence, const RankProgress& ow
       message.ranks.back().reported = between(entry.reported, now);
     }
   }
-  std::stable_sort(message.ranks.begin(), message.ranks.end(),
-                   [](const RankProgress& a, const RankProgress& b) { return a.stage < b.stage; });
+  std::ranges::stable_sort(message.ranks, {}, &RankProgress::stage);
   message.ranks.insert(message.ranks.begin(), own);
   if (message.ranks.size() > kMaxRollCallRanks) message.ranks.resize(kMaxRollCallRanks);
   return message;
@@ -110,9 +102,7 @@ RollCall::Findings RollCall::find_out(const Stall& stall, Clock::time_point now)
   Findings found;
   found.waiting_since = stall.entered;
   const Table* known = find(stall.sequence);
-  const auto is_awaited = [&](int rank) {
-    return std::find(stall.peers.begin(), stall.peers.end(), rank) != stall.peers.end();
-  };
+  const auto is_awaited = [&](int rank) { return std::ranges::find(stall.peers, rank) != stall.peers.end(); };
   for (int rank = 0; rank < static_cast<int>(options_.labels.size()); ++rank) {
     if (rank == options_.rank) {
       found.waiting.push_back(rank);
@@ -149,9 +139,18 @@ std::string RollCall::list(const std::vector<int>& ranks) const {
   return text;
 }
 
+// Returns "rank 3 has", or "ranks 3, 5 have".
+std::string RollCall::have(const std::vector<int>& ranks) const {
+  return list(ranks) + (ranks.size() == 1 ? " has" : " have");
+}
+
+std::string RollCall::heading() const {
+  return "group \"" + options_.group + "\" on rank " + std::to_string(options_.rank) + ": ";
+}
+
 std::string RollCall::absence(const Findings& findings, const std::string& what, Clock::time_point now) const {
-  std::string text = list(findings.away) + (findings.away.size() == 1 ? " has" : " have") + " not entered " + what +
-                     " for " + seconds(between(findings.waiting_since, now));
+  std::string text =
+      have(findings.away) + " not entered " + what + " for " + seconds(between(findings.waiting_since, now));
   if (findings.away.size() > 1 || !findings.last) return text;
   const RankProgress& last = *findings.last;
   if (!last.has_last) return text + " (it has called no collective of this group yet)";
@@ -162,21 +161,19 @@ std::string RollCall::absence(const Findings& findings, const std::string& what,
 std::string RollCall::describe_findings(const Stall& stall, const Findings& findings, const std::string& what,
                                         Clock::time_point now) const {
   std::vector<std::string> parts;
-  const auto has = [](const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; };
   if (!findings.away.empty()) parts.push_back(absence(findings, what, now));
   if (!findings.silent.empty()) {
-    parts.push_back(list(findings.silent) + has(findings.silent) + " not answered for " +
-                    seconds(between(stall.since, now)) +
+    parts.push_back(have(findings.silent) + " not answered for " + seconds(between(stall.since, now)) +
                     ": stopped, short of processor time, or the network in between is blocked");
   }
   if (!findings.queued.empty()) {
     std::string where;
     if (findings.last && findings.last->stage == Stage::kQueued && findings.last->has_last)
       where = " (still in " + numbered(findings.last->last, findings.last->last_sequence) + ")";
-    parts.push_back(list(findings.queued) + has(findings.queued) + " called " + what + " but not started it" + where);
+    parts.push_back(have(findings.queued) + " called " + what + " but not started it" + where);
   }
   if (!findings.input.empty()) {
-    parts.push_back(list(findings.input) + has(findings.input) + " called " + what +
+    parts.push_back(have(findings.input) + " called " + what +
                     " but not received the input from the device or the island's other ranks");
   }
   if (parts.empty() && !findings.sending.empty() && now - stall.since >= kNewsTake) {
@@ -185,9 +182,9 @@ std::string RollCall::describe_findings(const Stall& stall, const Findings& find
       const std::string way = options_.way && ways.size() < 200 ? options_.way(rank) : "";
       if (!way.empty()) ways += (ways.empty() ? " (" : "; ") + way;
     }
-    parts.push_back(list(findings.sending) + has(findings.sending) + " entered " + what +
-                    " as well, but no data has moved for " + seconds(between(stall.since, now)) +
-                    ": the link is slow or blocked" + ways + (ways.empty() ? "" : ")"));
+    parts.push_back(have(findings.sending) + " entered " + what + " as well, but no data has moved for " +
+                    seconds(between(stall.since, now)) + ": the link is slow or blocked" + ways +
+                    (ways.empty() ? "" : ")"));
   }
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : "; ") + part;
@@ -208,17 +205,15 @@ std::optional<std::string> RollCall::report(const Stall& stall, Clock::time_poin
   has_reported_ = true;
   reported_ = stall.sequence;
   for (const int rank : findings.away) {
-    if (std::find(named_.begin(), named_.end(), rank) == named_.end()) named_.push_back(rank);
+    if (std::ranges::find(named_, rank) == named_.end()) named_.push_back(rank);
   }
   std::string cause = describe_findings(stall, findings, stall.name, now);
   if (cause.empty()) {
-    cause = stall.peers.empty()
-                ? stall.name + " has waited for its input from the device for " + seconds(between(stall.since, now))
-                : stall.name + " has waited for " + list({stall.peers.begin(), stall.peers.end()}) + " for " +
-                      seconds(between(stall.since, now));
+    const std::string awaited =
+        stall.peers.empty() ? "its input from the device" : list({stall.peers.begin(), stall.peers.end()});
+    cause = stall.name + " has waited for " + awaited + " for " + seconds(between(stall.since, now));
   }
-  return "group \"" + options_.group + "\" on rank " + std::to_string(options_.rank) + ": " + cause + "; " +
-         list(findings.waiting) + (findings.waiting.size() == 1 ? " has" : " have") + " been waiting since " +
+  return heading() + cause + "; " + have(findings.waiting) + " been waiting since " +
          time_of_day(findings.waiting_since, now);
 }
 
@@ -228,9 +223,7 @@ std::optional<std::string> RollCall::finish(const Stall& stall, Clock::time_poin
   has_reported_ = false;
   const Findings findings = find_out(stall, now);
   const std::string after = " after " + seconds(between(findings.waiting_since, now));
-  const std::string where = "group \"" + options_.group + "\" on rank " + std::to_string(options_.rank) + ": ";
-  if (named_.empty()) return where + stall.name + " was done" + after;
-  return where + list(named_) + " entered " + stall.name + after;
+  return heading() + (named_.empty() ? stall.name + " was done" : list(named_) + " entered " + stall.name) + after;
 }
 
 std::string RollCall::explain(const Stall& stall, Clock::time_point now) const {

@@ -76,8 +76,10 @@ class RollCall {
 
   Table& table(std::uint64_t sequence);
   const Table* find(std::uint64_t sequence) const;
+  std::string heading() const;
   Findings find_out(const Stall& stall, Clock::time_point now) const;
   std::string list(const std::vector<int>& ranks) const;
+  std::string have(const std::vector<int>& ranks) const;
   std::string absence(const Findings& findings, const std::string& what, Clock::time_point now) const;
   std::string describe_findings(const Stall& stall, const Findings& findings, const std::string& what,
                                 Clock::time_point now) const;
