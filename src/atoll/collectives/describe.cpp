@@ -32,13 +32,7 @@ std::string describe_mismatch(const std::string& mine, int my_rank, const std::s
 }
 
 std::string describe(const transport::FrameHeader& header) {
-  Signature signature;
-  signature.operation = static_cast<Operation>(header.operation);
-  signature.dtype = static_cast<DataType>(header.dtype);
-  signature.reduce_op = static_cast<ReduceOp>(header.reduce_op);
-  signature.root = header.root;
-  signature.sequence = header.sequence;
-  return describe(signature, header.count);
+  return describe(signature_of(header), header.count);
 }
 
 }  // namespace atl::collectives

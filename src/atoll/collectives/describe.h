@@ -47,6 +47,13 @@ struct Signature {
   bool operator==(const Signature&) const = default;
 };
 
+/// Returns the operation that a collective's frame belongs to.
+inline Signature signature_of(const transport::FrameHeader& header) noexcept {
+  return {static_cast<Operation>(header.operation), static_cast<DataType>(header.dtype),
+          static_cast<ReduceOp>(header.reduce_op),  header.root,
+          header.sequence,                          header.attempt};
+}
+
 /// Returns "all_reduce #5", or "all_reduce #5.2" for a later part of the operation.
 std::string numbered(Operation operation, std::uint64_t sequence);
 

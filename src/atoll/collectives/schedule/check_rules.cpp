@@ -58,8 +58,7 @@ class Rules {
     if (step.source_count == 0 || step.first_source + std::size_t{step.source_count} > schedule_.sources.size())
       return "has no sources";
     std::vector<bool> taken(met_.size(), false);
-    for (std::uint32_t i = step.first_source; i < step.first_source + step.source_count; ++i) {
-      const Source& source = schedule_.sources[i];
+    for (const Source& source : schedule_.sources_of(step)) {
       if (source.peer < 0) {
         if (!is_within(source.local) || source.local.bytes != step.range.bytes)
           return "folds memory outside its segment or of another length";

@@ -88,9 +88,8 @@ void CheckRun::advance(int rank) {
 std::vector<int> CheckRun::senders(int rank, const Step& step) const {
   if (step.kind == StepKind::kReceive) return {step.peer};
   std::vector<int> peers;
-  const auto& sources = schedules_[static_cast<std::size_t>(rank)].sources;
-  for (std::uint32_t i = 0; step.kind == StepKind::kReduce && i < step.source_count; ++i) {
-    if (sources[step.first_source + i].peer >= 0) peers.push_back(sources[step.first_source + i].peer);
+  for (const Source& source : schedules_[static_cast<std::size_t>(rank)].sources_of(step)) {
+    if (source.peer >= 0) peers.push_back(source.peer);
   }
   return peers;
 }
@@ -215,11 +214,9 @@ void CheckRun::write_results(int rank, std::uint32_t lane, const Step& step, con
 Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
   Memory& memory = *state.worlds[world];
-  const Schedule& schedule = schedules_[static_cast<std::size_t>(rank)];
   const std::uint32_t number = state.lanes[lane].done + 1;
   std::vector<Runs> sources;
-  for (std::uint32_t i = step.first_source; i < step.first_source + step.source_count; ++i) {
-    const Source& source = schedule.sources[i];
+  for (const Source& source : schedules_[static_cast<std::size_t>(rank)].sources_of(step)) {
     if (source.peer >= 0) {
       sources.push_back(payload(source.peer, rank, world, lane, step));
       continue;

@@ -46,10 +46,7 @@ void Executor::mark_left(int peer) noexcept {
 
 void Executor::run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline) {
   const auto started = Clock::now();
-  Fold fold;
-  fold.dtype = call.dtype;
-  fold.op = call.reduce_op;
-  fold.factor = call.factor;
+  const Fold fold{.dtype = call.dtype, .op = call.reduce_op, .factor = call.factor};
   CallProgress* const parts = call.progress && call.progress->comes_in_parts() ? call.progress.get() : nullptr;
   Run run{schedule, call, signature, deadline, fold, size_of(call.dtype), parts, started};
   prepare(run);
@@ -97,14 +94,12 @@ void Executor::prepare(Run& run) {
   results_wait_.assign(results_wait_.size(), false);  // left over from an operation that failed
   written_.assign(written_.size(), 0);
   results_.reserve(written_.size());
-  std::uint32_t most_sources = 0;
   for (std::uint32_t i = 0; i < schedule.lanes.size(); ++i) {
     lanes_[i] = {0, schedule.lanes[i].count};
     if (schedule.lanes[i].count > 0) open_lanes_.push_back(i);
   }
-  most_sources = static_cast<std::uint32_t>(schedule.sources.size());
-  sources_.resize(std::max<std::size_t>(
-      sources_.size(), std::min<std::size_t>(most_sources, static_cast<std::size_t>(topology_.size) + 1)));
+  const auto most_sources = std::min(schedule.sources.size(), static_cast<std::size_t>(topology_.size) + 1);
+  sources_.resize(std::max(sources_.size(), most_sources));
   find_lendable(run);
 }
 
@@ -221,11 +216,7 @@ const transport::Frame* Executor::expect(Run& run, int peer, const Step& step) {
   const auto& header = frame->header;
   const Signature& mine = run.signature;
   const bool same_call = header.kind == static_cast<std::uint8_t>(FrameKind::kCollective) &&
-                         header.sequence == mine.sequence &&
-                         header.operation == static_cast<std::uint8_t>(mine.operation) &&
-                         header.dtype == static_cast<std::uint8_t>(mine.dtype) &&
-                         header.reduce_op == static_cast<std::uint8_t>(mine.reduce_op) && header.root == mine.root &&
-                         header.count == step.count && header.attempt == mine.attempt;
+                         signature_of(header) == mine && header.count == step.count;
   if (!same_call) {
     if (is_ahead(run, peer, header)) return nullptr;
     throw Error(ErrorKind::kMismatch,
@@ -267,7 +258,7 @@ void Executor::copy_result(const Step& step, std::byte* to, const std::byte* fro
 }
 
 bool Executor::try_reduce(Run& run, const Step& step) {
-  const std::span sources(run.schedule.sources.data() + step.first_source, step.source_count);
+  const auto sources = run.schedule.sources_of(step);
   for (std::size_t i = 0; i < sources.size(); ++i) {
     if (sources[i].peer < 0) {
       sources_[i] = run.at(sources[i].local, scratch_.data());

@@ -23,9 +23,7 @@ void Executor::for_each_awaited(const Run& run, Visit&& visit) const {
     if (step.after_lane >= 0 && lanes_[static_cast<std::size_t>(step.after_lane)].next < step.after_steps) continue;
     if (step.kind == StepKind::kSend && run.is_loaded(step.range)) visit(step.peer, step.flow, true);
     if (step.kind == StepKind::kReceive) visit(step.peer, step.flow, false);
-    if (step.kind != StepKind::kReduce) continue;
-    for (std::uint32_t i = 0; i < step.source_count; ++i) {
-      const int peer = run.schedule.sources[step.first_source + i].peer;
+    for (const auto& [peer, local] : run.schedule.sources_of(step)) {
       if (peer < 0) continue;
       transport::Channel* known = channels_[static_cast<std::size_t>(peer) * 2 + static_cast<std::size_t>(step.flow)];
       if (!known || !known->front()) visit(peer, step.flow, false);

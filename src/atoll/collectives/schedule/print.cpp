@@ -16,10 +16,8 @@ std::string describe_range(const Range& range) {
 
 std::string describe_sources(const Schedule& schedule, const Step& step) {
   std::string text;
-  for (std::uint32_t i = 0; i < step.source_count; ++i) {
-    const Source& source = schedule.sources[step.first_source + i];
-    text += (i ? ", " : "") + (source.peer >= 0 ? "rank " + std::to_string(source.peer) : describe_range(source.local));
-  }
+  for (const auto& [peer, local] : schedule.sources_of(step))
+    text += (text.empty() ? "" : ", ") + (peer >= 0 ? "rank " + std::to_string(peer) : describe_range(local));
   return text;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -79,6 +80,11 @@ struct Schedule {
   bool lends = false;                   ///< a step does
   std::uint64_t sent_bytes_inside = 0;  ///< payload this rank sends to its own island
   std::uint64_t sent_bytes_bridge = 0;  ///< and to others
+
+  /// Returns the sources of a kReduce; nothing for other steps.
+  std::span<const Source> sources_of(const Step& step) const noexcept {
+    return {sources.data() + step.first_source, step.source_count};
+  }
 };
 
 /// The call to schedule; equal on all ranks, except for kAllToAll, where each rank knows only its own counts.

@@ -163,9 +163,8 @@ void ScheduleWriter::count_traffic(Schedule& schedule) const {
       if (step.kind == StepKind::kSend)
         (note_peer(step.peer) ? schedule.sent_bytes_bridge : schedule.sent_bytes_inside) += step.range.bytes;
       if (step.kind == StepKind::kReceive) note_peer(step.peer);
-      if (step.kind != StepKind::kReduce) continue;
-      for (std::uint32_t s = step.first_source; s < step.first_source + step.source_count; ++s) {
-        if (schedule.sources[s].peer >= 0) note_peer(schedule.sources[s].peer);
+      for (const Source& source : schedule.sources_of(step)) {
+        if (source.peer >= 0) note_peer(source.peer);
       }
     }
   }
