@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "atoll/collectives/group/rendezvous_table.h"
+#include "atoll/collectives/group/rendezvous.h"
 #include "atoll/core/error.h"
 
 namespace atl::fuzz {

@@ -67,7 +67,7 @@ REACHED = {
     "collectives/messages/point_to_point.h: accept_turned_down": "messages",
     "collectives/messages/point_to_point.h: admit": "messages",
     "collectives/messages/point_to_point.h: take": "messages",
-    "collectives/group/rendezvous_table.h: decode_table": "rendezvous",
+    "collectives/group/rendezvous.h: decode_table": "rendezvous",
     "collectives/control_message.h: decode_roll_call": "roll_call",
     "infer/graph_json.h: graph_from_json": "graph",
     "infer/link/arrivals.h: take": "arrivals",

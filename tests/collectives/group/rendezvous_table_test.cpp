@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/group/rendezvous_table.h"
+#include "atoll/collectives/group/rendezvous.h"
 
 #include <gtest/gtest.h>
 

@@ -12,7 +12,6 @@
 #include <thread>
 
 #include "atoll/collectives/control_message.h"
-#include "atoll/collectives/failure.h"
 #include "atoll/collectives/group/clock_samples.h"
 #include "atoll/collectives/group/context_impl.h"
 #include "atoll/collectives/group/event_ring.h"

@@ -2,9 +2,7 @@
 #include "atoll/collectives/group/rendezvous.h"
 
 #include <algorithm>
-#include <map>
 
-#include "atoll/collectives/group/rendezvous_table.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/auth.h"
 

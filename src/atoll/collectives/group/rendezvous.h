@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,21 @@ struct RendezvousResult {
 };
 
 inline constexpr std::uint32_t kWireVersion = 10;
+
+/// The table that ranks pass through the store during a rendezvous.
+struct MemberTable {
+  std::map<int, Member> members;  ///< by rank
+  std::vector<int> missing;       ///< ranks that did not join
+  std::uint64_t group_id = 0;
+  std::vector<std::byte> key;
+};
+
+/// Throws Error(kInvalidArgument) for a label that is too long.
+std::vector<std::byte> encode(const MemberTable& table);
+
+/// Decodes a table. For a member of another wire version only that version is known. Throws Error(kProtocol) for
+/// invalid bytes; allocates at most a small multiple of their size.
+MemberTable decode_table(std::span<const std::byte> bytes);
 
 /// Collects one Member from each of `size` ranks through the store: entries are gathered up a binomial tree and the
 /// whole table is read back, so a rank makes at most log2(size) + 2 round trips. Keys are "<prefix>up/<rank>" and

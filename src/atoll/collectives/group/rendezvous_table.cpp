@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/group/rendezvous_table.h"
-
 #include <bit>
 #include <cmath>
 
+#include "atoll/collectives/group/rendezvous.h"
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"

@@ -13,9 +13,9 @@
 
 #include "atoll/collectives/call.h"
 #include "atoll/collectives/describe.h"
-#include "atoll/collectives/failure.h"
 #include "atoll/collectives/messages/direct_messages.h"
 #include "atoll/collectives/peer_ports.h"
+#include "atoll/collectives/refusals.h"
 #include "atoll/transport/doorbell.h"
 
 namespace atl::collectives {

@@ -12,7 +12,6 @@
 #include "atoll/collectives/call.h"
 #include "atoll/collectives/checksum.h"
 #include "atoll/collectives/describe.h"
-#include "atoll/collectives/failure.h"
 #include "atoll/collectives/peer_ports.h"
 #include "atoll/collectives/reduce/fold_threads.h"
 #include "atoll/collectives/refusals.h"

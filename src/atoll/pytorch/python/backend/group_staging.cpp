@@ -7,7 +7,7 @@
 
 #include "atoll/collectives/describe.h"
 #include "atoll/pytorch/python/errors.h"
-#include "atoll/pytorch/python/process/registered_memory.h"
+#include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/staging/dtype.h"
 #include "atoll/pytorch/staging/plain_text.h"
 

@@ -11,7 +11,6 @@
 #include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/python/process/direct_device.h"
 #include "atoll/pytorch/python/process/direct_trial.h"
-#include "atoll/pytorch/python/process/registered_memory.h"
 #include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {
