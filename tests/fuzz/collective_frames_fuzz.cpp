@@ -7,8 +7,8 @@
 
 // clang lacks built-ins of the others.
 namespace atl::collectives::detail {
-const KernelTable& avx2_kernels() noexcept { return plain_kernels(); }
-const KernelTable& avx512_kernels() noexcept { return plain_kernels(); }
+const Kernels& avx2_kernels() noexcept { return plain_kernels(); }
+const Kernels& avx512_kernels() noexcept { return plain_kernels(); }
 }  // namespace atl::collectives::detail
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

@@ -25,11 +25,7 @@ using Part = std::array<float, kPart>;
 const BlockKernels& kernels_of(Simd simd) {
   if (simd > detail::machine_simd())
     throw Error(ErrorKind::kUnavailable, std::string("pack: this machine does not support ") + to_string(simd));
-#if defined(__x86_64__)
-  if (simd == Simd::kAvx512) return detail::avx512_block_kernels();
-  if (simd == Simd::kAvx2) return detail::avx2_block_kernels();
-#endif
-  return detail::plain_block_kernels();
+  return detail::kernels_of(simd).blocks;
 }
 
 std::size_t index_of(BlockFormat format) {

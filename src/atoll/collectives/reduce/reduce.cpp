@@ -20,14 +20,6 @@
 namespace atl::collectives {
 namespace {
 
-const detail::KernelTable& table_of([[maybe_unused]] Simd simd) noexcept {
-#if defined(__x86_64__)
-  if (simd == Simd::kAvx512) return detail::avx512_kernels();
-  if (simd == Simd::kAvx2) return detail::avx2_kernels();
-#endif
-  return detail::plain_kernels();
-}
-
 /// Checks for exactly the extensions that reduce_avx512.cpp and reduce_avx2.cpp are compiled for.
 Simd detect() noexcept {
 #if defined(__x86_64__)
@@ -62,11 +54,11 @@ std::uint64_t whole_factor(const Fold& how) {
   return static_cast<std::uint64_t>(how.factor);
 }
 
-void fold_by(const detail::KernelTable& table, const Fold& how, std::span<const std::byte* const> sources,
+void fold_by(const detail::Kernels& kernels, const Fold& how, std::span<const std::byte* const> sources,
              std::byte* destination, std::size_t count) {
   const auto dtype = static_cast<std::size_t>(how.dtype);
   auto op = static_cast<std::size_t>(how.op);
-  if (dtype >= kDataTypeCount || op >= kReduceOpCount || table.kernels[dtype][op] == nullptr)
+  if (dtype >= kDataTypeCount || op >= kReduceOpCount || kernels.folds[dtype][op] == nullptr)
     refuse(how, "is not defined");
   if (sources.empty()) refuse(how, "needs at least one source");
 
@@ -91,12 +83,20 @@ void fold_by(const detail::KernelTable& table, const Fold& how, std::span<const 
     return;
   }
   const detail::DefaultFloatMode mode;
-  table.kernels[dtype][op](sources.data(), sources.size(), destination, bytes, parameters);
+  kernels.folds[dtype][op](sources.data(), sources.size(), destination, bytes, parameters);
 }
 
 }  // namespace
 
 namespace detail {
+
+const Kernels& kernels_of([[maybe_unused]] Simd simd) noexcept {
+#if defined(__x86_64__)
+  if (simd == Simd::kAvx512) return avx512_kernels();
+  if (simd == Simd::kAvx2) return avx2_kernels();
+#endif
+  return plain_kernels();
+}
 
 Simd machine_simd() noexcept {
   static const Simd machine = detect();  // once: virtual machines take microseconds for a cpuid instruction
@@ -114,8 +114,8 @@ std::optional<Simd> choose_simd(const char* requested, Simd machine) noexcept {
 }  // namespace detail
 
 void fold(const Fold& how, std::span<const std::byte* const> sources, std::byte* destination, std::size_t count) {
-  static const detail::KernelTable& table = table_of(best_simd());
-  fold_by(table, how, sources, destination, count);
+  static const detail::Kernels& kernels = detail::kernels_of(best_simd());
+  fold_by(kernels, how, sources, destination, count);
 }
 
 void fold_with(Simd simd, const Fold& how, std::span<const std::byte* const> sources, std::byte* destination,
@@ -123,7 +123,7 @@ void fold_with(Simd simd, const Fold& how, std::span<const std::byte* const> sou
   if (simd > detail::machine_simd()) {
     throw Error(ErrorKind::kUnavailable, std::string("reduce: this machine does not support ") + to_string(simd));
   }
-  fold_by(table_of(simd), how, sources, destination, count);
+  fold_by(detail::kernels_of(simd), how, sources, destination, count);
 }
 
 Simd best_simd() noexcept {

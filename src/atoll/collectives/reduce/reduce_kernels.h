@@ -23,15 +23,6 @@ struct Parameters {
 using Kernel = void (*)(const std::byte* const* sources, std::size_t source_count, std::byte* destination,
                         std::size_t bytes, const Parameters& parameters);
 
-/// Kernels by dtype and operation; nullptr where is_supported() is false.
-struct KernelTable {
-  Kernel kernels[kDataTypeCount][kReduceOpCount] = {};
-};
-
-const KernelTable& plain_kernels() noexcept;
-const KernelTable& avx2_kernels() noexcept;    ///< x86-64 only
-const KernelTable& avx512_kernels() noexcept;  ///< x86-64 only
-
 /// Functions on whole blocks (blocks.h): `elements` is a multiple of 32, and `codes` and `scales` are the two parts of
 /// the packed bytes.
 struct BlockKernels {
@@ -48,9 +39,16 @@ struct BlockKernels {
   Narrow narrow[4] = {};
 };
 
-const BlockKernels& plain_block_kernels() noexcept;
-const BlockKernels& avx2_block_kernels() noexcept;    ///< x86-64 only
-const BlockKernels& avx512_block_kernels() noexcept;  ///< x86-64 only
+struct Kernels {
+  Kernel folds[kDataTypeCount][kReduceOpCount] = {};  ///< nullptr where is_supported() is false
+  BlockKernels blocks;
+};
+const Kernels& plain_kernels() noexcept;
+const Kernels& avx2_kernels() noexcept;    ///< x86-64 only
+const Kernels& avx512_kernels() noexcept;  ///< x86-64 only
+
+/// Returns those of `simd`, which this machine must have.
+const Kernels& kernels_of(Simd simd) noexcept;
 
 /// Returns the best instruction set of this machine that a kernel exists for.
 Simd machine_simd() noexcept;

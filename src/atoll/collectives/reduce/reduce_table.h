@@ -4,12 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "atoll/collectives/reduce/blocks_table.h"
 #include "atoll/collectives/reduce/reduce_formats.h"
 #include "atoll/collectives/reduce/reduce_kernels.h"
 #include "atoll/collectives/reduce/reduce_steps.h"
 #include "atoll/collectives/reduce/reduce_vector.h"
 
-// The folding loops and the table of their instances for the instruction set that the including source is compiled for.
+// The folding loops, and the table of all kernels for the instruction set that the including source is compiled for.
 //
 // One pass: a few vectors at a time go through all sources and stay in registers until they are stored, so each source
 // is read once and the result written once. A source may be the destination, because a position is read from every
@@ -147,9 +148,9 @@ constexpr void fill_integer(Row& row) {
   fill_bits<Native<std::uint8_t>>(row);
 }
 
-constexpr detail::KernelTable make_table() {
-  detail::KernelTable table;
-  const auto row = [&table](DataType dtype) -> Row& { return table.kernels[static_cast<int>(dtype)]; };
+constexpr detail::Kernels make_kernels() {
+  detail::Kernels kernels{.blocks = blocks::make_block_kernels()};
+  const auto row = [&kernels](DataType dtype) -> Row& { return kernels.folds[static_cast<int>(dtype)]; };
 
   fill_float<Native<double>>(row(DataType::kFloat64));
   fill_float<Native<float>>(row(DataType::kFloat32));
@@ -177,7 +178,7 @@ constexpr detail::KernelTable make_table() {
 
   fill_float<Native<float>, ComplexProduct>(row(DataType::kComplex64));
   fill_float<Native<double>, ComplexProduct>(row(DataType::kComplex128));
-  return table;
+  return kernels;
 }
 
 }  // namespace
