@@ -7,6 +7,8 @@
 #include <bit>
 #include <numeric>
 
+#include "atoll/collectives/schedule/leads.h"
+
 namespace atl::collectives {
 namespace {
 
@@ -75,8 +77,8 @@ TEST(ScheduleChunks, LargeOperationsTakeLargeFramesInsideAnIslandOnly) {
 }
 
 TEST(ScheduleChunks, MessagesTakeTurns) {
-  const auto chunks =
-      cut_messages(Topology::from_labels(std::vector<std::string>(3, "a")), {100, 0, 40}, 4, {64, 512, 0});
+  const Topology topology = Topology::from_labels(std::vector<std::string>(3, "a"));
+  const auto chunks = cut_messages(topology, {100, 0, 40}, {0, 1, 2}, 4, {64, 512, 0});
   std::vector<int> owners;
   for (const Chunk& chunk : chunks) owners.push_back(chunk.owner);
   EXPECT_EQ(owners, (std::vector<int>{0, 1, 2, 0, 2, 0, 2, 0, 0, 0, 0}));

@@ -60,7 +60,7 @@ class DirectBuilder {
                                       {Space::kOutput, to, chunk.offset, chunk.bytes}));
     }
   }
-  void finish_with(std::uint64_t count, LaneMark step) {
+  void finish_with(std::uint64_t count, Mark step) {
     if (count * size_of(shape_.dtype) >= kLargerThanCaches) writer_.past_caches(step);
   }
   // Chunks depend on the size of this message only, which both ends know; the sizes of other messages may be known to

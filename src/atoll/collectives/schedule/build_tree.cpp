@@ -11,8 +11,6 @@
 namespace atl::collectives {
 namespace {
 
-using Mark = ScheduleWriter::Mark;
-
 // Both ends of an exchange fold at once, each into the memory that the other one reads if the call is in place.
 constexpr std::uint64_t kNever = std::numeric_limits<std::uint64_t>::max();
 
@@ -71,7 +69,7 @@ class TreeBuilder {
   Range result(const Chunk& chunk) const {
     return {Space::kOutput, shape_.operation == Operation::kAllGather ? chunk.segment : 0, chunk.offset, chunk.bytes};
   }
-  ScheduleWriter::Message message(const Chunk& chunk) const { return {shape_.counts[chunk.segment], chunk.offset}; }
+  MessagePart message(const Chunk& chunk) const { return {shape_.counts[chunk.segment], chunk.offset}; }
   bool output_covers_all() const {
     return shape_.operation == Operation::kAllReduce || shape_.operation == Operation::kBarrier;
   }
@@ -304,33 +302,16 @@ std::vector<int> ranks_of(const Topology& topology) {
 }
 
 Plan make_plan(const Topology& topology, const Shape& shape, const ScheduleLimits& limits) {
-  const std::uint64_t element_bytes = size_of(shape.dtype);
+  if (shape.operation == Operation::kAllReduce || shape.operation == Operation::kBarrier)
+    return plan_all_reduce(topology, shape, limits);
   Plan plan;
-  switch (shape.operation) {
-    case Operation::kReduceScatter:
-    case Operation::kAllGather:
-      plan.up = shape.operation == Operation::kReduceScatter;
-      plan.down = !plan.up;
-      plan.algorithm = "owners";
-      plan.chunks = topology.has_leads()
-                        ? cut_messages_for_leads(topology, shape.counts, ranks_of(topology), element_bytes, limits)
-                        : cut_messages(topology, shape.counts, element_bytes, limits);
-      return plan;
-    case Operation::kReduce:
-    case Operation::kBroadcast: {
-      plan.up = shape.operation == Operation::kReduce;
-      plan.down = !plan.up;
-      plan.one_owner = true;
-      plan.algorithm = "star";
-      const std::uint64_t bytes = shape.counts[0] * element_bytes;
-      plan.chunks =
-          topology.has_leads()
-              ? cut_messages_for_leads(topology, shape.counts, {shape.root}, element_bytes, limits)
-              : cut_message(bytes, chunk_bytes(topology, bytes, element_bytes, limits), element_bytes, shape.root, 0);
-      return plan;
-    }
-    default: return plan_all_reduce(topology, shape, limits);
-  }
+  plan.up = shape.operation == Operation::kReduceScatter || shape.operation == Operation::kReduce;
+  plan.down = !plan.up;
+  plan.one_owner = has_root(shape.operation);
+  plan.algorithm = plan.one_owner ? "star" : "owners";
+  const auto owners = plan.one_owner ? std::vector{shape.root} : ranks_of(topology);
+  plan.chunks = cut_messages(topology, shape.counts, owners, size_of(shape.dtype), limits);
+  return plan;
 }
 
 }  // namespace

@@ -110,8 +110,7 @@ void Memory::cut(Area& area, std::uint64_t offset) {
   area.emplace(offset, std::move(tail));
 }
 
-Runs Memory::read(const Range& range, std::uint32_t lane, std::uint32_t step, const Knowledge& known,
-                  std::string& fault) {
+Runs Memory::read(const Range& range, const Moment& now, std::string& fault) {
   if (range.bytes == 0) return {};
   Area& area = areas_[area_of(range)];
   cut(area, range.offset);
@@ -121,22 +120,21 @@ Runs Memory::read(const Range& range, std::uint32_t lane, std::uint32_t step, co
   for (auto it = area.lower_bound(range.offset); it != end; ++it) {
     Piece& piece = it->second;
     if (piece.value.expression == Expressions::kNothing) fault = "reads memory that was never written";
-    if (known[piece.writer.lane] < piece.writer.step)
+    if (now.known[piece.writer.lane] < piece.writer.step)
       fault = "reads memory that another lane writes, without an order between them";
     const auto same_lane = std::find_if(piece.readers.begin(), piece.readers.end(),
-                                        [&](const Access& access) { return access.lane == lane; });
+                                        [&](const Access& access) { return access.lane == now.lane; });
     if (same_lane != piece.readers.end()) {
-      same_lane->step = step;
+      same_lane->step = now.step;
     } else {
-      piece.readers.push_back({lane, step});
+      piece.readers.push_back({now.lane, now.step});
     }
     runs.push_back({piece.bytes, piece.value});
   }
   return runs;
 }
 
-void Memory::write(const Range& range, const Runs& runs, std::uint32_t lane, std::uint32_t step, const Knowledge& known,
-                   std::string& fault) {
+void Memory::write(const Range& range, const Runs& runs, const Moment& now, std::string& fault) {
   if (range.bytes == 0) return;
   Area& area = areas_[area_of(range)];
   cut(area, range.offset);
@@ -145,17 +143,17 @@ void Memory::write(const Range& range, const Runs& runs, std::uint32_t lane, std
   const auto end = area.lower_bound(range.offset + range.bytes);
   for (auto it = begin; it != end; ++it) {
     const Piece& piece = it->second;
-    if (known[piece.writer.lane] < piece.writer.step)
+    if (now.known[piece.writer.lane] < piece.writer.step)
       fault = "writes memory that another lane writes, without an order between them";
     for (const Access& reader : piece.readers) {
-      if (known[reader.lane] < reader.step)
+      if (now.known[reader.lane] < reader.step)
         fault = "writes memory that another lane reads, without an order between them";
     }
   }
   area.erase(begin, end);
   std::uint64_t offset = range.offset;
   for (const Run& run : runs) {
-    area[offset] = {run.bytes, run.value, {lane, step}, {}};
+    area[offset] = {run.bytes, run.value, {now.lane, now.step}, {}};
     offset += run.bytes;
   }
 }

@@ -17,6 +17,13 @@ std::vector<std::uint64_t> segment_bytes(const Topology& topology, const Shape& 
 /// The steps known to have completed before a step: a count by lane, with all ranks' lanes numbered through.
 using Knowledge = std::vector<std::uint32_t>;
 
+/// Step number `step` (from 1) of `lane`, which knows `known`.
+struct Moment {
+  std::uint32_t lane;
+  std::uint32_t step;
+  const Knowledge& known;
+};
+
 /// One rank's memory in the symbolic check: its contents, and the last accesses to them.
 class Memory {
  public:
@@ -24,11 +31,10 @@ class Memory {
   Memory(const Topology& topology, const Shape& shape, int rank, bool in_place, std::uint64_t scratch_bytes,
          const ScheduleLimits& limits, Expressions& expressions);
 
-  /// Read or write `range` for step number `step` (from 1) of `lane`, which knows `known`. Faults (out of bounds,
-  /// memory that was never written, an access that is not ordered with that of another lane) are described in `fault`.
-  Runs read(const Range& range, std::uint32_t lane, std::uint32_t step, const Knowledge& known, std::string& fault);
-  void write(const Range& range, const Runs& runs, std::uint32_t lane, std::uint32_t step, const Knowledge& known,
-             std::string& fault);
+  /// Read or write `range`. Faults (out of bounds, memory that was never written, an access that is not ordered with
+  /// that of another lane) are described in `fault`.
+  Runs read(const Range& range, const Moment& now, std::string& fault);
+  void write(const Range& range, const Runs& runs, const Moment& now, std::string& fault);
 
   /// Return whether both ranges (of equal length) are the same memory, and whether they overlap without being the same.
   bool same(const Range& a, const Range& b) const { return area_of(a) == area_of(b) && a.offset == b.offset; }

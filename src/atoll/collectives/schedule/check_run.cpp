@@ -119,10 +119,11 @@ bool CheckRun::is_ready(int rank, const Step& step) {
 void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
   RankState& state = ranks_[static_cast<std::size_t>(rank)];
   LaneState& own = state.lanes[lane];
-  learn(rank, lane, step);
+  const Doing doing{rank, state, own, step, {state.first_lane + lane, own.done + 1, own.known}};
+  learn(doing);
   Frame sent;
   for (std::size_t world = 0; world < kWorlds; ++world) {
-    if (state.worlds[world]) move_values(rank, world, lane, step, &sent);
+    if (state.worlds[world]) move_values(doing, world, &sent);
   }
   if (takes_frames(step)) pop_frames(rank, step);
   if (step.kind == StepKind::kSend) {
@@ -146,83 +147,73 @@ void CheckRun::do_step(int rank, std::uint32_t lane, const Step& step) {
 }
 
 // Adds to the lane's knowledge that of the step's frames and of its condition, and the step itself.
-void CheckRun::learn(int rank, std::uint32_t lane, const Step& step) {
-  RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  LaneState& own = state.lanes[lane];
+void CheckRun::learn(const Doing& doing) {
+  const Step& step = doing.step;
+  Knowledge& known = doing.lane.known;
   const auto join = [&](const Knowledge& other) {
-    for (std::size_t i = 0; i < own.known.size(); ++i) own.known[i] = std::max(own.known[i], other[i]);
+    for (std::size_t i = 0; i < known.size(); ++i) known[i] = std::max(known[i], other[i]);
   };
-  own.known[state.first_lane + lane] = own.done + 1;
+  known[doing.now.lane] = doing.now.step;
   if (step.after_lane >= 0 && step.after_steps > 0) {
-    join(state.lanes[static_cast<std::size_t>(step.after_lane)].known_after.at(step.after_steps));
+    join(doing.state.lanes[static_cast<std::size_t>(step.after_lane)].known_after.at(step.after_steps));
   }
   if (!takes_frames(step)) return;
-  for (const int peer : senders(rank, step)) join(channel(peer, rank, step.flow).frames.front().known);
+  for (const int peer : senders(doing.rank, step)) join(frame_from(peer, doing).known);
 }
 
-void CheckRun::move_values(int rank, std::size_t world, std::uint32_t lane, const Step& step, Frame* sent) {
-  RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  Memory& memory = *state.worlds[world];
-  const Knowledge& known = state.lanes[lane].known;
-  const std::uint32_t global = state.first_lane + lane;
-  const std::uint32_t number = state.lanes[lane].done + 1;
+void CheckRun::move_values(const Doing& doing, std::size_t world, Frame* sent) {
+  const Step& step = doing.step;
+  Memory& memory = *doing.state.worlds[world];
   std::string fault;
   switch (step.kind) {
-    case StepKind::kSend: sent->runs[world] = memory.read(step.range, global, number, known, fault); break;
+    case StepKind::kSend: sent->runs[world] = memory.read(step.range, doing.now, fault); break;
     case StepKind::kReceive:
-      if (world == kInPlaceForResults && channel(step.peer, rank, step.flow).frames.front().is_there) break;
-      memory.write(step.range, payload(step.peer, rank, world, lane, step), global, number, known, fault);
+      if (world == kInPlaceForResults && frame_from(step.peer, doing).is_there) break;
+      memory.write(step.range, payload(step.peer, doing, world), doing.now, fault);
       break;
     case StepKind::kReduce: {
-      const Runs folded = gather_and_fold(rank, world, lane, step);
-      if (fault_.empty()) memory.write(step.range, folded, global, number, known, fault);
-      if (fault_.empty() && world == kInPlaceForResults && step.final) write_results(rank, lane, step, folded);
+      const Runs folded = gather_and_fold(doing, world);
+      if (fault_.empty()) memory.write(step.range, folded, doing.now, fault);
+      if (fault_.empty() && world == kInPlaceForResults && step.final) write_results(doing, folded);
       break;
     }
     case StepKind::kCopy:
       if (memory.same(step.from, step.range)) break;
       if (memory.overlap_askew(step.from, step.range)) fault = "copies between overlapping memory";
-      memory.write(step.range, memory.read(step.from, global, number, known, fault), global, number, known, fault);
+      memory.write(step.range, memory.read(step.from, doing.now, fault), doing.now, fault);
       break;
   }
   if (fault_.empty()) fault_ = fault;
 }
 
 // Returns the values of the frame at the head of the channel. A lent one is read where it lies, at this step.
-Runs CheckRun::payload(int peer, int rank, std::size_t world, std::uint32_t lane, const Step& step) {
-  const Frame& frame = channel(peer, rank, step.flow).frames.front();
+Runs CheckRun::payload(int peer, const Doing& doing, std::size_t world) {
+  const Frame& frame = frame_from(peer, doing);
   if (frame.lent.bytes == 0) return frame.runs[world];
-  const LaneState& own = ranks_[static_cast<std::size_t>(rank)].lanes[lane];
-  Memory& lender = *ranks_[static_cast<std::size_t>(peer)].worlds[world];
-  const std::uint32_t global = ranks_[static_cast<std::size_t>(rank)].first_lane + lane;
-  return lender.read(frame.lent, global, own.done + 1, own.known, fault_);
+  return ranks_[static_cast<std::size_t>(peer)].worlds[world]->read(frame.lent, doing.now, fault_);
 }
 
 // Writes the result into the contributions that were lent for it.
-void CheckRun::write_results(int rank, std::uint32_t lane, const Step& step, const Runs& folded) {
-  RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  const LaneState& own = state.lanes[lane];
-  for (const int peer : senders(rank, step)) {
-    const Frame& frame = channel(peer, rank, step.flow).frames.front();
+void CheckRun::write_results(const Doing& doing, const Runs& folded) {
+  for (const int peer : senders(doing.rank, doing.step)) {
+    const Frame& frame = frame_from(peer, doing);
     if (!frame.for_result) continue;
-    Memory& lender = *ranks_[static_cast<std::size_t>(peer)].worlds[kInPlaceForResults];
-    lender.write(frame.lent, folded, state.first_lane + lane, own.done + 1, own.known, fault_);
-    state.written_position[peer] = step.position;
+    ranks_[static_cast<std::size_t>(peer)].worlds[kInPlaceForResults]->write(frame.lent, folded, doing.now, fault_);
+    doing.state.written_position[peer] = doing.step.position;
   }
 }
 
-Runs CheckRun::gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step) {
-  RankState& state = ranks_[static_cast<std::size_t>(rank)];
-  Memory& memory = *state.worlds[world];
-  const std::uint32_t number = state.lanes[lane].done + 1;
+Runs CheckRun::gather_and_fold(const Doing& doing, std::size_t world) {
+  const Step& step = doing.step;
+  Memory& memory = *doing.state.worlds[world];
   std::vector<Runs> sources;
-  for (const Source& source : schedules_[static_cast<std::size_t>(rank)].sources_of(step)) {
+  for (const Source& source : schedules_[static_cast<std::size_t>(doing.rank)].sources_of(step)) {
     if (source.peer >= 0) {
-      sources.push_back(payload(source.peer, rank, world, lane, step));
+      sources.push_back(payload(source.peer, doing, world));
       continue;
     }
     if (memory.overlap_askew(source.local, step.range)) fault_ = "folds into memory that overlaps a source";
-    sources.push_back(memory.read(source.local, state.first_lane + lane, number, state.lanes[lane].known, fault_));
+    sources.push_back(memory.read(source.local, doing.now, fault_));
   }
   if (!fault_.empty()) return {};
   return fold_runs(expressions_, sources, step.raw, step.final, fault_);

@@ -60,16 +60,24 @@ class CheckRun {
     std::uint32_t first_lane = 0;                   // in Knowledge
     std::map<int, std::uint64_t> written_position;  // by peer: of the last result that was written into its memory
   };
+  // A step that a rank is carrying out.
+  struct Doing {
+    int rank;
+    RankState& state;
+    LaneState& lane;
+    const Step& step;
+    Moment now;
+  };
 
   void wake(int rank);
   void advance(int rank);
   bool is_ready(int rank, const Step& step);
   void do_step(int rank, std::uint32_t lane, const Step& step);
-  void learn(int rank, std::uint32_t lane, const Step& step);
-  void move_values(int rank, std::size_t world, std::uint32_t lane, const Step& step, Frame* sent);
-  Runs payload(int peer, int rank, std::size_t world, std::uint32_t lane, const Step& step);
-  void write_results(int rank, std::uint32_t lane, const Step& step, const Runs& folded);
-  Runs gather_and_fold(int rank, std::size_t world, std::uint32_t lane, const Step& step);
+  void learn(const Doing& doing);
+  void move_values(const Doing& doing, std::size_t world, Frame* sent);
+  Runs payload(int peer, const Doing& doing, std::size_t world);
+  void write_results(const Doing& doing, const Runs& folded);
+  Runs gather_and_fold(const Doing& doing, std::size_t world);
   void pop_frames(int rank, const Step& step);
   std::vector<int> senders(int rank, const Step& step) const;
   std::string describe_deadlock() const;
@@ -83,6 +91,9 @@ class CheckRun {
     const auto size = static_cast<std::uint64_t>(schedules_.size());
     return channels_[(static_cast<std::uint64_t>(from) * size + static_cast<std::uint64_t>(to)) * 2 +
                      static_cast<std::uint64_t>(flow)];
+  }
+  const Frame& frame_from(int peer, const Doing& doing) {
+    return channel(peer, doing.rank, doing.step.flow).frames.front();
   }
 
   const Topology& topology_;

@@ -70,18 +70,6 @@ std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists) {
   return chunks;
 }
 
-std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
-                                std::uint64_t element_bytes, const ScheduleLimits& limits) {
-  const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) * element_bytes;
-  const std::uint64_t most = chunk_bytes(topology, total, element_bytes, limits);
-  std::vector<std::vector<Chunk>> by_message;
-  for (std::size_t s = 0; s < counts.size(); ++s) {
-    by_message.push_back(cut_message(counts[s] * element_bytes, most, element_bytes, static_cast<int>(s),
-                                     static_cast<std::uint32_t>(s)));
-  }
-  return in_turns(std::move(by_message));
-}
-
 std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,
                                   const ScheduleLimits& limits) {
   const std::vector<double> shares = owner_shares(topology);

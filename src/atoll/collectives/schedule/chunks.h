@@ -41,11 +41,6 @@ std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t max_bytes, std
 /// Returns the chunks of all lists: first the first one of each, then the second ones.
 std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists);
 
-/// Returns the chunks of messages that travel at the same time (message s belongs to owner s), in turns: first those of
-/// round 0.
-std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
-                                std::uint64_t element_bytes, const ScheduleLimits& limits);
-
 /// Cuts one message into blocks and each block into one slice per rank, sized by owner_shares.
 std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,
                                   const ScheduleLimits& limits);

@@ -22,9 +22,10 @@ std::size_t island_of(const Topology& topology, int rank) {
 }
 
 // Returns the sections of a message: at least one, which may be empty. `owner`, if there is one, leads all of it in its
-// own island.
+// own island. Without leads it is one section.
 std::vector<Section> sections_of(const Topology& topology, std::uint64_t elements, int owner,
                                  std::uint64_t element_bytes, const ScheduleLimits& limits) {
+  if (!topology.has_leads()) return {Section{0, elements, {}}};
   const std::size_t home = owner < 0 ? kNoIsland : island_of(topology, owner);
   std::vector<std::uint64_t> parts;  // by island
   std::vector<std::uint64_t> borders{0, elements};
@@ -150,9 +151,9 @@ std::vector<Chunk> cut_for_leads(const Topology& topology, std::uint64_t bytes, 
   return in_turns(std::move(lists));
 }
 
-std::vector<Chunk> cut_messages_for_leads(const Topology& topology, const std::vector<std::uint64_t>& counts,
-                                          const std::vector<int>& owners, std::uint64_t element_bytes,
-                                          const ScheduleLimits& limits) {
+std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
+                                const std::vector<int>& owners, std::uint64_t element_bytes,
+                                const ScheduleLimits& limits) {
   const std::uint64_t total = std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) * element_bytes;
   const std::uint64_t most = chunk_bytes(topology, total, element_bytes, limits);
   std::vector<std::vector<Chunk>> lists;

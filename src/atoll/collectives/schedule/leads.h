@@ -28,10 +28,11 @@ std::vector<Range> led_outputs(const Topology& topology, const Shape& shape, int
 std::vector<Chunk> cut_for_leads(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,
                                  const ScheduleLimits& limits);
 
-/// Returns the chunks of messages of given owners that travel at the same time, in turns. `counts` is in elements.
-std::vector<Chunk> cut_messages_for_leads(const Topology& topology, const std::vector<std::uint64_t>& counts,
-                                          const std::vector<int>& owners, std::uint64_t element_bytes,
-                                          const ScheduleLimits& limits);
+/// Returns the chunks of messages of given owners that travel at the same time, in turns: first those of round 0.
+/// `counts` is in elements. In any group: without leads, ranks take turns.
+std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
+                                const std::vector<int>& owners, std::uint64_t element_bytes,
+                                const ScheduleLimits& limits);
 
 /// Returns the first rank of each island.
 std::vector<int> first_ranks(const Topology& topology);

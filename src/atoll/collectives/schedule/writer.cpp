@@ -37,11 +37,11 @@ Step& ScheduleWriter::add(int lane, StepKind kind, const Range& range, Mark afte
   return step;
 }
 
-ScheduleWriter::Mark ScheduleWriter::end_of(int lane) const {
+Mark ScheduleWriter::end_of(int lane) const {
   return {lane, static_cast<std::uint32_t>(drafts_[static_cast<std::size_t>(lane)].steps.size())};
 }
 
-Step& ScheduleWriter::add_frame(StepKind kind, int lane, Flow flow, int peer, const Range& range, Message message,
+Step& ScheduleWriter::add_frame(StepKind kind, int lane, Flow flow, int peer, const Range& range, MessagePart message,
                                 Mark after) {
   Step& step = add(lane, kind, range, after);
   step.flow = flow;
@@ -51,27 +51,25 @@ Step& ScheduleWriter::add_frame(StepKind kind, int lane, Flow flow, int peer, co
   return step;
 }
 
-ScheduleWriter::Mark ScheduleWriter::send(int lane, Flow flow, int peer, const Range& range, Message message,
-                                          Mark after) {
+Mark ScheduleWriter::send(int lane, Flow flow, int peer, const Range& range, MessagePart message, Mark after) {
   Step& step = add_frame(StepKind::kSend, lane, flow, peer, range, message, after);
   step.lends = range.space != Space::kScratch && range.bytes >= min_lent_;
   lends_ = lends_ || step.lends;
   return end_of(lane);
 }
 
-ScheduleWriter::Mark ScheduleWriter::receive(int lane, Flow flow, int peer, const Range& range, Message message,
-                                             Mark after) {
+Mark ScheduleWriter::receive(int lane, Flow flow, int peer, const Range& range, MessagePart message, Mark after) {
   add_frame(StepKind::kReceive, lane, flow, peer, range, message, after);
   return end_of(lane);
 }
 
-ScheduleWriter::Mark ScheduleWriter::copy(int lane, const Range& from, const Range& to, Mark after) {
+Mark ScheduleWriter::copy(int lane, const Range& from, const Range& to, Mark after) {
   add(lane, StepKind::kCopy, to, after).from = from;
   return end_of(lane);
 }
 
-ScheduleWriter::Mark ScheduleWriter::reduce(int lane, const std::vector<Source>& sources, const Range& result, bool raw,
-                                            bool final, Message message, Mark after) {
+Mark ScheduleWriter::reduce(int lane, const std::vector<Source>& sources, const Range& result, bool raw, bool final,
+                            MessagePart message, Mark after) {
   Step& step = add(lane, StepKind::kReduce, result, after);
   step.raw = raw;
   step.final = final;

@@ -20,7 +20,7 @@ enum class LaneRole : std::uint8_t {
 };
 
 /// A point in a lane, after `steps` of its steps; lane -1: nothing to wait for.
-struct LaneMark {
+struct Mark {
   int lane = -1;
   std::uint32_t steps = 0;
 };
@@ -36,9 +36,6 @@ struct MessagePart {
 /// continue.
 class ScheduleWriter {
  public:
-  using Mark = LaneMark;
-  using Message = MessagePart;
-
   /// `keys` must exceed every key. `one_lane`: every step goes into a single lane, for schedules of a few steps. Sends
   /// of input and output lend from `min_lent` bytes on.
   ScheduleWriter(const Topology& topology, int rank, std::size_t keys, bool one_lane, std::uint64_t min_lent);
@@ -47,11 +44,11 @@ class ScheduleWriter {
 
   // Each adds a step to `lane` that waits for `after` (unless an earlier step of the lane does), and returns the mark
   // after that step.
-  Mark send(int lane, Flow flow, int peer, const Range& range, Message message, Mark after = {});
-  Mark receive(int lane, Flow flow, int peer, const Range& range, Message message, Mark after = {});
+  Mark send(int lane, Flow flow, int peer, const Range& range, MessagePart message, Mark after = {});
+  Mark receive(int lane, Flow flow, int peer, const Range& range, MessagePart message, Mark after = {});
   Mark copy(int lane, const Range& from, const Range& to, Mark after = {});
-  Mark reduce(int lane, const std::vector<Source>& sources, const Range& result, bool raw, bool final, Message message,
-              Mark after = {});
+  Mark reduce(int lane, const std::vector<Source>& sources, const Range& result, bool raw, bool final,
+              MessagePart message, Mark after = {});
 
   /// Lets the step before `mark`, a send that lends, take the result in place.
   void for_result(Mark mark);
@@ -75,7 +72,7 @@ class ScheduleWriter {
     std::vector<std::uint32_t> waited;  // by other lane: how many of its steps this lane waits for so far
   };
   Step& add(int lane, StepKind kind, const Range& range, Mark after);
-  Step& add_frame(StepKind kind, int lane, Flow flow, int peer, const Range& range, Message message, Mark after);
+  Step& add_frame(StepKind kind, int lane, Flow flow, int peer, const Range& range, MessagePart message, Mark after);
   Mark end_of(int lane) const;
   std::vector<std::size_t> lane_order() const;
   void count_traffic(Schedule& schedule) const;
