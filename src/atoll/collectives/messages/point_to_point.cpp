@@ -77,31 +77,26 @@ void PointToPoint::step_outside_lock(const std::function<void(Ready&)>& action) 
 
 void PointToPoint::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
                         Deadline deadline, Completion done, const MessageOrigin& origin) {
-  auto shared = std::make_shared<Completion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready&) {
     Peer& peer = peers_[static_cast<std::size_t>(destination)];
-    const auto id = peer.next_id++;
-    auto tell = [shared](const std::exception_ptr& e) { (*shared)(e); };
-    peer.outgoing.push_back({id, tag, dtype, data, origin, deadline, std::move(tell)});
+    peer.outgoing.push_back({peer.next_id++, tag, dtype, data, origin, deadline, done});
     ++outgoing_count_;
     queued = true;
     open(destination);
   });
-  if (!queued) (*shared)(name_operation(failure_.get(), "send to rank " + std::to_string(destination)));
+  if (!queued) done(name_operation(failure_.get(), "send to rank " + std::to_string(destination)));
 }
 
 void PointToPoint::receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data, Deadline deadline,
                            ReceiveCompletion done, std::shared_ptr<Landing> landing) {
-  auto shared = std::make_shared<ReceiveCompletion>(std::move(done));
   bool queued = false;
   step_outside_lock([&](Ready& ready) {
-    auto tell = [shared](const std::exception_ptr& e, int from) { (*shared)(e, from); };
-    posted_.push_back({source, tag, dtype, data, std::move(landing), deadline, std::move(tell)});
+    posted_.push_back({source, tag, dtype, data, std::move(landing), deadline, done});
     queued = true;
     match_newest(ready);
   });
-  if (!queued) (*shared)(name_operation(failure_.get(), "receive"), -1);
+  if (!queued) done(name_operation(failure_.get(), "receive"), -1);
 }
 
 bool PointToPoint::pending() const {

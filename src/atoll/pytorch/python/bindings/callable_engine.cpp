@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/callable_engine.h"
-
 #include <cxxabi.h>
 
 #include <utility>
@@ -10,6 +8,7 @@
 #include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/named.h"
 #include "atoll/pytorch/aten/streams.h"
+#include "atoll/pytorch/python/bindings/session_arguments.h"
 #include "atoll/pytorch/python/gil.h"
 
 namespace atl::pytorch {

@@ -136,29 +136,21 @@ void bind_network_memory(py::module_& module) {
       "C function that returns the host address.");
 }
 
+// The same function of the group of a backend.
+template <typename... Arguments>
+auto of_group(void (*function)(const collectives::Group&, Arguments...)) {
+  return [function](const BackendAtoll& backend, Arguments... arguments) { function(*backend.group(), arguments...); };
+}
+
 void bind_direct_trial(py::module_& module) {
-  module.def(
-      "remember_direct",
-      [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
-        remember_direct(*backend.group(), peer, tensor);
-      },
-      py::arg("backend"), py::arg("peer"), py::arg("tensor"), ReleasesGil(),
-      "Registers a tensor's memory with the network devices on the path to a rank.");
-  module.def(
-      "forget_direct",
-      [](const BackendAtoll& backend, int peer, const at::Tensor& tensor) {
-        forget_direct(*backend.group(), peer, tensor);
-      },
-      py::arg("backend"), py::arg("peer"), py::arg("tensor"), ReleasesGil(), "Undoes remember_direct.");
-  module.def(
-      "pass_direct",
-      [](const BackendAtoll& backend, int peer, std::uint64_t number, const at::Tensor& tensor, bool sends,
-         std::chrono::milliseconds timeout) {
-        pass_direct(*backend.group(), peer, number, tensor, sends, timeout);
-      },
-      py::arg("backend"), py::arg("peer"), py::arg("number"), py::arg("tensor"), py::arg("sends"), py::arg("timeout"),
-      ReleasesGil(),
-      "Sends or receives a tensor directly from or to its memory, without a ring, and waits until that is done.");
+  module.def("remember_direct", of_group(&remember_direct), py::arg("backend"), py::arg("peer"), py::arg("tensor"),
+             ReleasesGil(), "Registers a tensor's memory with the network devices on the path to a rank.");
+  module.def("forget_direct", of_group(&forget_direct), py::arg("backend"), py::arg("peer"), py::arg("tensor"),
+             ReleasesGil(), "Undoes remember_direct.");
+  module.def("pass_direct", of_group(&pass_direct), py::arg("backend"), py::arg("peer"), py::arg("number"),
+             py::arg("tensor"), py::arg("sends"), py::arg("timeout"), ReleasesGil(),
+             "Sends or receives a tensor directly from or to its memory, without a ring, and waits until that is "
+             "done.");
 }
 
 void bind_interrupt(py::module_& module) {

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/pytorch/python/bindings/session_options.h"
-
-#include <torch/csrc/utils/pybind.h>
-
 #include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <type_traits>
 
 #include "atoll/infer/wire/codecs.h"
+#include "atoll/pytorch/python/bindings/session_arguments.h"
 #include "atoll/pytorch/python/process/interrupts.h"
 #include "atoll/pytorch/python/seconds.h"
 #include "atoll/transport/stream/credentials.h"

@@ -3,7 +3,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
-#include <array>
 #include <atomic>
 #include <optional>
 #include <utility>
@@ -108,16 +107,10 @@ bool DirectDevice::is_reached(const transport::DirectPort& port) const noexcept 
 }
 
 std::shared_ptr<transport::RingMemory> DirectDevice::new_ring(const transport::DirectPort& port, std::size_t bytes) {
-  if (!is_reached(port)) {
-    const at::Tensor memory = pinned_memory(bytes, device_);
-    return std::make_shared<Ring>(*this, memory,
-                                  transport::DirectBuffer{memory.data_ptr(), bytes, transport::MemoryKind::kHost});
-  }
-  const NetworkMemory network = *network_memory().find(device_.type());
   const c10::StreamGuard guard(stream());
-  const at::Tensor memory = at::empty({static_cast<std::int64_t>(bytes)}, bytes_on(device_));
-  void* const address = network.host_view ? network.host_view(memory.data_ptr()) : memory.data_ptr();
-  return std::make_shared<Ring>(*this, memory, transport::DirectBuffer{address, bytes, network.kind});
+  const at::Tensor memory = is_reached(port) ? at::empty({static_cast<std::int64_t>(bytes)}, bytes_on(device_))
+                                             : pinned_memory(bytes, device_);
+  return std::make_shared<Ring>(*this, memory, *network_buffer(memory));
 }
 
 std::shared_ptr<DirectDevice> DirectDevices::get(c10::Device device) {

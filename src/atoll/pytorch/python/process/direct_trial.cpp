@@ -1,24 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/process/direct_trial.h"
 
-#include <condition_variable>
+#include <future>
 #include <limits>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 
 #include "atoll/pytorch/python/process/direct_device.h"
 
 namespace atl::pytorch {
 namespace {
-
-struct Outcome {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_over = false;
-  std::optional<Error> problem;
-};
 
 struct Route {
   transport::DirectPort* port;
@@ -55,26 +46,19 @@ void forget_direct(const collectives::Group& group, int peer, const at::Tensor& 
 void pass_direct(const collectives::Group& group, int peer, std::uint64_t number, const at::Tensor& tensor, bool sends,
                  std::chrono::milliseconds timeout) {
   const Route route = route_of(group, peer, tensor);
-  const auto outcome = std::make_shared<Outcome>();
+  const auto end = std::make_shared<std::promise<void>>();
+  std::future<void> ended = end->get_future();
   // A caller that stops waiting may release the tensor before the network has.
-  const auto done = [outcome, memory = tensor.storage()](const Error* problem) {
-    const std::lock_guard lock(outcome->mutex);
-    outcome->is_over = true;
-    if (problem != nullptr) outcome->problem = *problem;
-    outcome->changed.notify_all();
+  const auto done = [end, memory = tensor.storage()](const Error* problem) {
+    problem != nullptr ? end->set_exception(std::make_exception_ptr(*problem)) : end->set_value();
   };
-  if (sends) {
-    route.port->send(number, route.buffer, done);
-  } else {
-    route.port->receive(number, route.buffer, done);
-  }
-  std::unique_lock lock(outcome->mutex);
-  if (!outcome->changed.wait_for(lock, timeout, [&] { return outcome->is_over; })) {
+  sends ? route.port->send(number, route.buffer, done) : route.port->receive(number, route.buffer, done);
+  if (ended.wait_for(timeout) != std::future_status::ready) {
     throw Error(ErrorKind::kTimeout, "a direct message of " + std::to_string(route.buffer.bytes) + " bytes " +
                                          (sends ? "to" : "from") + " rank " + std::to_string(peer) +
                                          " timed out after " + std::to_string(timeout.count()) + " ms");
   }
-  if (outcome->problem) throw Error(*outcome->problem);
+  ended.get();
 }
 
 }  // namespace atl::pytorch

@@ -7,8 +7,13 @@
 #include <string>
 
 #include "atoll/infer/engine/local_engine.h"
+#include "atoll/infer/session/session.h"
 
+// What the arguments of the class in Python stand for.
 namespace atl::pytorch {
+
+/// Converts the keyword arguments. Throws Error(kInvalidArgument) naming the setting and its value.
+infer::SessionOptions session_options(const py::dict& given);
 
 /// Makes a session's own engine on `device` of a Python function that takes a list of tensors and returns one. The
 /// function is called with the GIL, on copies of the inputs, and its results are copied. Must be called with the GIL.
