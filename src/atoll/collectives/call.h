@@ -2,14 +2,17 @@
 #pragma once
 
 #include <chrono>
+#include <compare>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "atoll/collectives/types.h"
+#include "atoll/core/deadline.h"
 
 namespace atl::collectives {
 
@@ -58,6 +61,33 @@ struct Call {
   bool library_inside = false;
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
   std::shared_ptr<CallProgress> progress;            ///< null if the input is in memory
+};
+
+/// One call of an island's library, on several ranks of the island.
+struct LibraryStep {
+  enum class Kind : std::uint8_t {
+    kIn = 1,      ///< brings one part of a collective to the bridge; all ranks of the island
+    kOut,         ///< spreads what has crossed, for a collective without kIn; all ranks of the island
+    kOutAfterIn,  ///< the same for a collective with kIn, whose result depends on the input of every rank of the group
+    kMessage,     ///< carries a message from one rank to another
+  };
+  Kind kind = Kind::kIn;
+  std::int32_t sender = -1;  ///< group ranks; for messages only
+  std::int32_t receiver = -1;
+  /// A collective's sequence (describe.h), or a message's index among those from sender to receiver.
+  std::uint64_t number = 0;
+
+  friend auto operator<=>(const LibraryStep&, const LibraryStep&) = default;
+};
+
+/// A rank's request for a step: it is ready.
+struct StepRequest {
+  LibraryStep step;
+  /// Called once, on any thread, in the order that all ranks of the island share: with nullptr when the step's turn has
+  /// come, or with an error if it never will. Must not block, and must not call the group.
+  std::function<void(const std::exception_ptr& error)> go;
+  Deadline deadline = Deadline::never();  ///< after which the group fails
+  std::string timed_out{};                ///< the text of that error
 };
 
 /// Called exactly once, on a thread of the group, with nullptr or the error. Must not block.

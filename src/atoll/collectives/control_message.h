@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "atoll/collectives/call.h"
 #include "atoll/collectives/describe.h"
-#include "atoll/collectives/library_step.h"
 #include "atoll/core/error.h"
 
 // Control messages that the members of a group exchange outside its channels. A message is the group's id (8 bytes, by

@@ -1,79 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/types.h"
 
+#include <array>
+
 namespace atl::collectives {
+namespace {
 
-const char* to_string(Operation operation) noexcept {
-  switch (operation) {
-    case Operation::kAllReduce: return "all_reduce";
-    case Operation::kReduceScatter: return "reduce_scatter";
-    case Operation::kAllGather: return "all_gather";
-    case Operation::kBroadcast: return "broadcast";
-    case Operation::kReduce: return "reduce";
-    case Operation::kGather: return "gather";
-    case Operation::kScatter: return "scatter";
-    case Operation::kAllToAll: return "all_to_all";
-    case Operation::kBarrier: return "barrier";
-    case Operation::kSend: return "send";
-    case Operation::kReceive: return "receive";
-  }
-  return "unknown";
+constexpr std::array kOperations{"all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather",
+                                 "scatter",    "all_to_all",     "barrier",    "send",      "receive"};
+static_assert(kOperations.size() == static_cast<std::size_t>(Operation::kReceive) + 1);
+
+constexpr std::array kReduceOps{"sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"};
+static_assert(kReduceOps.size() == kReduceOpCount);
+
+struct TypeFacts {
+  const char* name;
+  std::size_t size;
+};
+constexpr std::array<TypeFacts, kDataTypeCount> kDataTypes{{
+    {"float64", 8},
+    {"float32", 4},
+    {"float16", 2},
+    {"bfloat16", 2},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
+    {"int8", 1},
+    {"int16", 2},
+    {"int32", 4},
+    {"int64", 8},
+    {"uint8", 1},
+    {"bool", 1},
+    {"complex64", 8},
+    {"complex128", 16},
+}};
+
+// Returns an enumerator's entry, and `other` for any other value, which a peer's frame may hold.
+template <typename Enum, typename Entry, std::size_t kCount>
+Entry entry_of(const std::array<Entry, kCount>& entries, Enum value, Entry other) noexcept {
+  const auto index = static_cast<std::size_t>(value);
+  return index < kCount ? entries[index] : other;
 }
 
-const char* to_string(DataType dtype) noexcept {
-  switch (dtype) {
-    case DataType::kFloat64: return "float64";
-    case DataType::kFloat32: return "float32";
-    case DataType::kFloat16: return "float16";
-    case DataType::kBFloat16: return "bfloat16";
-    case DataType::kFloat8E4M3: return "float8_e4m3fn";
-    case DataType::kFloat8E5M2: return "float8_e5m2";
-    case DataType::kInt8: return "int8";
-    case DataType::kInt16: return "int16";
-    case DataType::kInt32: return "int32";
-    case DataType::kInt64: return "int64";
-    case DataType::kUInt8: return "uint8";
-    case DataType::kBool: return "bool";
-    case DataType::kComplex64: return "complex64";
-    case DataType::kComplex128: return "complex128";
-  }
-  return "unknown";
-}
+}  // namespace
 
-std::size_t size_of(DataType dtype) noexcept {
-  switch (dtype) {
-    case DataType::kFloat8E4M3:
-    case DataType::kFloat8E5M2:
-    case DataType::kInt8:
-    case DataType::kUInt8:
-    case DataType::kBool: return 1;
-    case DataType::kFloat16:
-    case DataType::kBFloat16:
-    case DataType::kInt16: return 2;
-    case DataType::kFloat32:
-    case DataType::kInt32: return 4;
-    case DataType::kFloat64:
-    case DataType::kInt64:
-    case DataType::kComplex64: return 8;
-    case DataType::kComplex128: return 16;
-  }
-  return 0;
-}
-
-const char* to_string(ReduceOp op) noexcept {
-  switch (op) {
-    case ReduceOp::kSum: return "sum";
-    case ReduceOp::kAvg: return "avg";
-    case ReduceOp::kProduct: return "product";
-    case ReduceOp::kMin: return "min";
-    case ReduceOp::kMax: return "max";
-    case ReduceOp::kBand: return "band";
-    case ReduceOp::kBor: return "bor";
-    case ReduceOp::kBxor: return "bxor";
-    case ReduceOp::kPremulSum: return "premul_sum";
-  }
-  return "unknown";
-}
+const char* to_string(Operation operation) noexcept { return entry_of(kOperations, operation, "unknown"); }
+const char* to_string(ReduceOp op) noexcept { return entry_of(kReduceOps, op, "unknown"); }
+const char* to_string(DataType dtype) noexcept { return entry_of(kDataTypes, dtype, {"unknown", 0}).name; }
+std::size_t size_of(DataType dtype) noexcept { return entry_of(kDataTypes, dtype, {"unknown", 0}).size; }
 
 bool is_supported(ReduceOp op, DataType dtype) noexcept {
   const bool is_complex = dtype == DataType::kComplex64 || dtype == DataType::kComplex128;

@@ -27,7 +27,6 @@
 
 #include "atoll/collectives/call.h"
 #include "atoll/collectives/group/context.h"
-#include "atoll/collectives/library_step.h"
 #include "atoll/collectives/messages/direct_messages.h"
 #include "atoll/collectives/schedule/schedule.h"
 #include "atoll/collectives/types.h"

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "atoll/collectives/library_step.h"
+#include "atoll/collectives/call.h"
 #include "atoll/collectives/peer_ports.h"
 #include "atoll/core/error.h"
 

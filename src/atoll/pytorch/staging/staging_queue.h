@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "atoll/collectives/library_step.h"
+#include "atoll/collectives/call.h"
 #include "atoll/core/deadline.h"
 #include "atoll/pytorch/staging/issuer.h"
 #include "atoll/pytorch/staging/staged_chunk.h"

@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "atoll/collectives/library_step.h"
+#include "atoll/collectives/call.h"
 #include "atoll/pytorch/python/backend/open_group.h"
 #include "atoll/pytorch/staging/issuer.h"
 #include "atoll/pytorch/staging/staging_queue.h"
