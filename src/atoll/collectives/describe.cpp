@@ -31,8 +31,6 @@ std::string describe_mismatch(const std::string& mine, int my_rank, const std::s
          ": all ranks of a group must call the same operations in the same order with the same sizes and dtypes";
 }
 
-std::string describe(const transport::FrameHeader& header) {
-  return describe(signature_of(header), header.count);
-}
+std::string describe(const transport::FrameHeader& header) { return describe(signature_of(header), header.count); }
 
 }  // namespace atl::collectives

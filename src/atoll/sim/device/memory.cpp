@@ -26,42 +26,31 @@ std::size_t round_up(std::size_t value, std::size_t to) { return (value + to - 1
 
 std::string in_mib(std::size_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-std::byte* map(std::size_t bytes, int protection, int memory) {
-  void* const at = ::mmap(nullptr, bytes, protection, MAP_SHARED | MAP_NORESERVE, memory, 0);
-  if (at == MAP_FAILED) {
-    throw Error(ErrorKind::kUnavailable,
-                with_errno("cannot map the memory of a simulated device of " + in_mib(bytes), errno));
-  }
-  ::madvise(at, bytes, MADV_DONTFORK);
-  return static_cast<std::byte*>(at);
-}
-
 }  // namespace
 
-DeviceMemory::DeviceMemory(std::size_t capacity) : capacity_(round_up(std::max<std::size_t>(capacity, 1), kPage)) {
-  memory_ = ::memfd_create("atoll-sim", MFD_CLOEXEC);
-  if (memory_ < 0 || ::ftruncate(memory_, static_cast<off_t>(capacity_)) != 0) {
-    const int error = errno;
-    if (memory_ >= 0) ::close(memory_);
+void DeviceMemory::Unmap::operator()(std::byte* address) const noexcept { ::munmap(address, bytes); }
+
+DeviceMemory::Mapping DeviceMemory::map(int protection) const {
+  void* const at = ::mmap(nullptr, capacity_, protection, MAP_SHARED | MAP_NORESERVE, memory_.get(), 0);
+  if (at == MAP_FAILED) {
     throw Error(ErrorKind::kUnavailable,
-                with_errno("cannot make the memory of a simulated device of " + in_mib(capacity_), error));
+                with_errno("cannot map the memory of a simulated device of " + in_mib(capacity_), errno));
   }
-  try {
-    device_ = map(capacity_, PROT_NONE, memory_);
-    host_ = map(capacity_, PROT_READ | PROT_WRITE, memory_);
-  } catch (...) {
-    if (device_ != nullptr) ::munmap(device_, capacity_);
-    ::close(memory_);
-    throw;
-  }
-  free_[0] = capacity_;
-  stats_.capacity = capacity_;
+  ::madvise(at, capacity_, MADV_DONTFORK);
+  return Mapping(static_cast<std::byte*>(at), Unmap{capacity_});
 }
 
-DeviceMemory::~DeviceMemory() {
-  ::munmap(device_, capacity_);
-  ::munmap(host_, capacity_);
-  ::close(memory_);
+DeviceMemory::DeviceMemory(std::size_t capacity)
+    : capacity_(round_up(std::max<std::size_t>(capacity, 1), kPage)),
+      memory_(::memfd_create("atoll-sim", MFD_CLOEXEC)) {
+  if (!memory_ || ::ftruncate(memory_.get(), static_cast<off_t>(capacity_)) != 0) {
+    throw Error(ErrorKind::kUnavailable,
+                with_errno("cannot make the memory of a simulated device of " + in_mib(capacity_), errno));
+  }
+  device_ = map(PROT_NONE);
+  host_ = map(PROT_READ | PROT_WRITE);
+  free_[0] = capacity_;
+  stats_.capacity = capacity_;
 }
 
 void* DeviceMemory::allocate(std::size_t bytes) {
@@ -84,7 +73,7 @@ void* DeviceMemory::allocate(std::size_t bytes) {
   stats_.held += wanted;
   stats_.allocated += wanted;
   stats_.peak = std::max(stats_.peak, stats_.allocated);
-  return device_ + offset;
+  return device_.get() + offset;
 }
 
 void DeviceMemory::retire(void* device) noexcept {
@@ -106,9 +95,9 @@ void DeviceMemory::release(void* device) noexcept {
   used_.erase(found);
   if (bytes >= kReturnFrom) {
     give_back_pages(offset, bytes);
-    std::memset(host_ + offset, kPoison, kPage);
+    std::memset(host_.get() + offset, kPoison, kPage);
   } else {
-    std::memset(host_ + offset, kPoison, bytes);
+    std::memset(host_.get() + offset, kPoison, bytes);
   }
   released_ += bytes;
   add_free(offset, bytes);
@@ -122,13 +111,13 @@ void DeviceMemory::give_back_pages(std::size_t offset, std::size_t bytes) noexce
   const std::size_t first = round_up(offset, kPage);
   const std::size_t end = (offset + bytes) / kPage * kPage;
   if (first >= end) return;
-  ::fallocate(memory_, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+  ::fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
               static_cast<off_t>(end - first));
 }
 
 bool DeviceMemory::keeps_too_much() const noexcept {
   struct stat file {};
-  return ::fstat(memory_, &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMaxKept;
+  return ::fstat(memory_.get(), &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMaxKept;
 }
 
 void DeviceMemory::empty_cache() noexcept {
@@ -159,15 +148,15 @@ void DeviceMemory::add_free(std::size_t offset, std::size_t bytes) noexcept {
 
 bool DeviceMemory::contains(const void* address) const noexcept {
   const auto* const byte = static_cast<const std::byte*>(address);
-  return byte >= device_ && byte < device_ + capacity_;
+  return byte >= device_.get() && byte < device_.get() + capacity_;
 }
 
 std::byte* DeviceMemory::host_view(const void* device) const noexcept {
-  return host_ + (static_cast<const std::byte*>(device) - device_);
+  return host_.get() + (static_cast<const std::byte*>(device) - device_.get());
 }
 
 std::size_t DeviceMemory::offset_of(const void* device) const noexcept {
-  return static_cast<std::size_t>(static_cast<const std::byte*>(device) - device_);
+  return static_cast<std::size_t>(static_cast<const std::byte*>(device) - device_.get());
 }
 
 MemoryStats DeviceMemory::stats() const {

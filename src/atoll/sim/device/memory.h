@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
+
+#include "atoll/core/fd.h"
 
 namespace atl::sim {
 
@@ -27,7 +29,6 @@ class DeviceMemory {
  public:
   /// Reserves `capacity` bytes of address space twice; pages are taken at first use. Throws Error(kUnavailable).
   explicit DeviceMemory(std::size_t capacity);
-  ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
@@ -54,10 +55,10 @@ class DeviceMemory {
   std::size_t offset_of(const void* device) const noexcept;
 
   /// Returns where the byte at `offset` from the start can be read and written.
-  std::byte* at_offset(std::size_t offset) const noexcept { return host_ + offset; }
+  std::byte* at_offset(std::size_t offset) const noexcept { return host_.get() + offset; }
 
   /// The descriptor of the memory behind both mappings, for passing it to another process. Owned by this object.
-  int descriptor() const noexcept { return memory_; }
+  int descriptor() const noexcept { return memory_.get(); }
 
   MemoryStats stats() const;
   /// Sets the peak to what is allocated now.
@@ -68,16 +69,22 @@ class DeviceMemory {
     std::size_t bytes;
     bool is_retired;
   };
+  struct Unmap {
+    std::size_t bytes = 0;
+    void operator()(std::byte* address) const noexcept;
+  };
+  using Mapping = std::unique_ptr<std::byte, Unmap>;
 
+  Mapping map(int protection) const;
   void add_free(std::size_t offset, std::size_t bytes) noexcept;
   void give_back_pages(std::size_t offset, std::size_t bytes) noexcept;
   bool keeps_too_much() const noexcept;
   void give_back_free_pages() noexcept;
 
-  std::byte* device_ = nullptr;  // the mapping without access
-  std::byte* host_ = nullptr;    // the same pages, readable and writable
-  std::size_t capacity_ = 0;
-  int memory_ = -1;
+  const std::size_t capacity_;
+  const Fd memory_;
+  Mapping device_;  // without access
+  Mapping host_;    // the same pages, readable and writable
 
   mutable std::mutex mutex_;
   std::map<std::size_t, std::size_t> free_;  // offset -> bytes; neighbours are merged

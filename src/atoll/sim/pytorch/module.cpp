@@ -15,7 +15,6 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/sim/pytorch/allocator.h"
-#include "atoll/sim/pytorch/generator.h"
 #include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/process_group.h"
 #include "atoll/sim/pytorch/runtime.h"
@@ -119,8 +118,7 @@ PYBIND11_MODULE(_sim, module) {
   module.def(
       "set_stream",
       [](std::int64_t id, int index) {
-        return ids_of(set_current_stream(
-            c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, static_cast<c10::DeviceIndex>(index)), id)));
+        return ids_of(set_current_stream(as_stream(static_cast<c10::DeviceIndex>(index), id)));
       },
       py::arg("id"), py::arg("index"));
   module.def("pretend_capturing", &pretend_capturing, py::arg("on"),

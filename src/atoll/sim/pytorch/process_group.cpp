@@ -160,14 +160,12 @@ StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call) 
 }
 
 void ProcessGroupSimccl::wait_for_overlapping(const Call& call, Stream& stream) {
-  touched_.erase(std::remove_if(touched_.begin(), touched_.end(),
-                                [](const Touched& touched) { return touched.done.is_reached(); }),
-                 touched_.end());
+  std::erase_if(touched_, [](const Touched& touched) { return touched.done.is_reached(); });
   Touched mine{call.input, {}};
   mine.regions.insert(mine.regions.end(), call.output.begin(), call.output.end());
   for (const Touched& earlier : touched_) {
-    const bool overlaps = std::any_of(earlier.regions.begin(), earlier.regions.end(), [&](const Region& a) {
-      return std::any_of(mine.regions.begin(), mine.regions.end(), [&](const Region& b) { return overlap(a, b); });
+    const bool overlaps = std::ranges::any_of(earlier.regions, [&](const Region& a) {
+      return std::ranges::any_of(mine.regions, [&](const Region& b) { return overlap(a, b); });
     });
     if (overlaps) stream.wait_for(earlier.done);
   }

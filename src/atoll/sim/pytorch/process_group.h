@@ -15,7 +15,6 @@
 
 #include "atoll/sim/library/communicator.h"
 #include "atoll/sim/pytorch/operands.h"
-#include "atoll/sim/pytorch/stream_lease.h"
 #include "atoll/sim/pytorch/work.h"
 
 namespace atl::sim {

@@ -188,13 +188,17 @@ void set_current_device(c10::DeviceIndex index) {
 
 c10::Stream current_stream(c10::DeviceIndex index) noexcept {
   if (index < 0) index = this_device;
-  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, index), this_stream[static_cast<std::size_t>(index)]);
+  return as_stream(index, this_stream[static_cast<std::size_t>(index)]);
 }
 
 c10::Stream set_current_stream(c10::Stream stream) {
   const c10::Stream before = current_stream(stream.device_index());
   this_stream[static_cast<std::size_t>(stream.device_index())] = stream.id();
   return before;
+}
+
+c10::Stream as_stream(c10::DeviceIndex index, c10::StreamId id) noexcept {
+  return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, index), id);
 }
 
 Stream& stream_of(const c10::Stream& stream) { return device(stream.device_index()).stream(stream.id()); }

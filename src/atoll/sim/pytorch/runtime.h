@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
@@ -103,6 +104,14 @@ void pretend_capturing(bool on) noexcept;
 void pretend_failed(const std::optional<std::string>& threads);
 void require_working();  ///< throws if the device has failed on this thread
 
+c10::Stream as_stream(c10::DeviceIndex index, c10::StreamId id) noexcept;
 Stream& stream_of(const c10::Stream& stream);
+
+/// Generators of a simulated device, which produce the numbers of PyTorch's CPU generator with the same seed.
+at::Generator new_generator(c10::DeviceIndex index);
+const at::Generator& default_generator(c10::DeviceIndex index);
+
+/// Returns the CPU generator inside one that came from new_generator().
+at::Generator host_generator(const at::Generator& generator);
 
 }  // namespace atl::sim

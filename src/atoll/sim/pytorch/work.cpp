@@ -8,15 +8,49 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "atoll/sim/pytorch/runtime.h"
 
 namespace atl::sim {
+namespace {
+
+struct Returned {
+  std::mutex mutex;
+  std::vector<c10::Stream> streams;
+};
+
+// Never destroyed: leases may outlive static objects.
+Returned& returned() {
+  static auto* const all = new Returned;
+  return *all;
+}
+
+c10::Stream lease(c10::DeviceIndex index) {
+  const std::lock_guard lock(returned().mutex);
+  auto& streams = returned().streams;
+  const auto found = std::find_if(streams.begin(), streams.end(), [&](const c10::Stream& stream) {
+    return stream.device_index() == index && stream_of(stream).is_idle();
+  });
+  if (found == streams.end()) return as_stream(index, device(index).new_stream());
+  const c10::Stream stream = *found;
+  streams.erase(found);
+  return stream;
+}
+
+}  // namespace
 
 void throw_as_torch(const Error& error) {
   const c10::SourceLocation here{__func__, __FILE__, static_cast<std::uint32_t>(__LINE__)};
   if (error.kind() == ErrorKind::kInvalidArgument) throw c10::ValueError(here, error.what());
   throw c10::DistBackendError(here, error.what());
+}
+
+StreamLease::StreamLease(c10::DeviceIndex index) : stream_(lease(index)), queue_(&stream_of(stream_)) {}
+
+StreamLease::~StreamLease() {
+  const std::lock_guard lock(returned().mutex);
+  returned().streams.push_back(stream_);
 }
 
 void Outcome::set(std::exception_ptr error) {

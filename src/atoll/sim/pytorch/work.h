@@ -11,13 +11,30 @@
 #include <vector>
 
 #include "atoll/core/deadline.h"
+#include "atoll/sim/device/stream.h"
 #include "atoll/sim/library/communicator.h"
-#include "atoll/sim/pytorch/stream_lease.h"
 
 namespace atl::sim {
 
 /// Throws the exception of torch.distributed for `error`: ValueError for kInvalidArgument, else DistBackendError.
 [[noreturn]] void throw_as_torch(const Error& error);
+
+/// A stream for exclusive use. Streams live as long as the process, so they are reused: a lease takes an idle one, or a
+/// new one. Thread-safe.
+class StreamLease {
+ public:
+  explicit StreamLease(c10::DeviceIndex index);
+  ~StreamLease();
+  StreamLease(const StreamLease&) = delete;
+  StreamLease& operator=(const StreamLease&) = delete;
+
+  const c10::Stream& get() const noexcept { return stream_; }
+  Stream& queue() const { return *queue_; }
+
+ private:
+  c10::Stream stream_;
+  Stream* queue_;
+};
 
 /// The outcome of one operation. Thread-safe.
 class Outcome {
