@@ -5,7 +5,6 @@
 
 #include "atoll/collectives/control_message.h"
 #include "atoll/collectives/group/context_impl.h"
-#include "atoll/collectives/group/dump_signal.h"
 #include "atoll/core/fd.h"
 
 namespace atl::collectives {

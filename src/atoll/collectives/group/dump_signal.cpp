@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/group/dump_signal.h"
-
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -12,6 +10,7 @@
 #include <cstdint>
 #include <mutex>
 
+#include "atoll/collectives/group/context_impl.h"
 #include "atoll/core/fd.h"
 
 namespace atl::collectives {

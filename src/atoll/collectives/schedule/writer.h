@@ -92,7 +92,4 @@ class ScheduleWriter {
 /// chunk's owner, and results come down.
 Schedule build_tree_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits);
 
-/// Builds gather, scatter and all_to_all: each message goes straight to its receiver.
-Schedule build_direct_schedule(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits);
-
 }  // namespace atl::collectives
