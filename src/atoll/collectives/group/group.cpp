@@ -76,23 +76,17 @@ const Topology& Group::topology() const noexcept { return impl_->topology; }
 void Group::run(const Call& call) { impl_->run(call); }
 void Group::submit(Call call, Completion done) { impl_->submit(std::move(call), std::move(done)); }
 
-void Group::Impl::check_destination(int destination) const {
-  if (destination >= 0 && destination < options.size && destination != options.rank) return;
-  throw Error(ErrorKind::kInvalidArgument, "send: rank " + std::to_string(options.rank) + " cannot send to rank " +
-                                               std::to_string(destination) + " in a group of " +
-                                               std::to_string(options.size));
-}
-
-void Group::Impl::check_source(int source) const {
-  if (source == kAnySource || (source >= 0 && source < options.size && source != options.rank)) return;
-  throw Error(ErrorKind::kInvalidArgument, "receive: rank " + std::to_string(options.rank) +
-                                               " cannot receive from rank " + std::to_string(source) +
+void Group::Impl::check_peer(bool sends, int peer) const {
+  if ((!sends && peer == kAnySource) || (peer >= 0 && peer < options.size && peer != options.rank)) return;
+  throw Error(ErrorKind::kInvalidArgument, std::string(sends ? "send" : "receive") + ": rank " +
+                                               std::to_string(options.rank) + " cannot " +
+                                               (sends ? "send to" : "receive from") + " rank " + std::to_string(peer) +
                                                " in a group of " + std::to_string(options.size));
 }
 
 void Group::send(int destination, std::uint64_t tag, DataType dtype, std::span<const std::byte> data,
                  std::optional<std::chrono::milliseconds> timeout, Completion done, const MessageOrigin& origin) {
-  impl_->check_destination(destination);
+  impl_->check_peer(true, destination);
   impl_->messages.send(destination, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
                        std::move(done), origin);
 }
@@ -101,7 +95,7 @@ void Group::note_loaded() { impl_->ports.endpoint().doorbell().ring_all(); }
 
 void Group::receive(int source, std::uint64_t tag, DataType dtype, std::span<std::byte> data,
                     std::optional<std::chrono::milliseconds> timeout, ReceiveCompletion done) {
-  impl_->check_source(source);
+  impl_->check_peer(false, source);
   impl_->messages.receive(source, tag, dtype, data, Deadline::after(impl_->timeout_or_default(timeout)),
                           std::move(done));
 }
@@ -109,13 +103,13 @@ void Group::receive(int source, std::uint64_t tag, DataType dtype, std::span<std
 void Group::receive(int source, std::uint64_t tag, DataType dtype, std::uint64_t bytes,
                     std::shared_ptr<Landing> landing, std::optional<std::chrono::milliseconds> timeout,
                     ReceiveCompletion done) {
-  impl_->check_source(source);
+  impl_->check_peer(false, source);
   impl_->messages.receive(source, tag, dtype, {static_cast<std::byte*>(nullptr), static_cast<std::size_t>(bytes)},
                           Deadline::after(impl_->timeout_or_default(timeout)), std::move(done), std::move(landing));
 }
 
 transport::DirectPort* Group::direct_port(int destination, std::uint64_t bytes) const {
-  impl_->check_destination(destination);
+  impl_->check_peer(true, destination);
   return impl_->messages.direct_port(destination, bytes);
 }
 
@@ -141,12 +135,12 @@ void Group::refuse(const std::string& why) { impl_->refuse(why); }
 std::uint64_t Group::commit() { return impl_->commit(); }
 
 void Group::refuse_send(int destination, std::uint64_t tag, const std::string& why) {
-  impl_->check_destination(destination);
+  impl_->check_peer(true, destination);
   impl_->messages.refuse_send(destination, tag, why);
 }
 
 void Group::refuse_receive(int source, std::uint64_t tag, const std::string& why) {
-  impl_->check_source(source);
+  impl_->check_peer(false, source);
   impl_->messages.refuse_receive(source, tag, why);
 }
 

@@ -46,8 +46,8 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
     Completion done;
   };
 
-  void check_destination(int destination) const;
-  void check_source(int source) const;
+  /// Throws Error(kInvalidArgument) unless this rank can send a message to `peer`, or receive one from it.
+  void check_peer(bool sends, int peer) const;
   void run(const Call& call);
   void submit(Call call, Completion done);
   void await_input(const Call& call, const Signature& signature, Deadline deadline);

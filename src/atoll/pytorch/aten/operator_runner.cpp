@@ -30,10 +30,9 @@ using infer::Value;
 
 constexpr const char* kAdvice =
     ": call the module itself with these inputs; if that fails too, change the inputs, else report this line as a bug "
-    "in "
-    "Atoll";
-constexpr std::uintptr_t kAlignment =
-    64;  // that of PyTorch's own memory: kernels may choose other code paths for less aligned memory
+    "in Atoll";
+// That of PyTorch's own memory: kernels may choose other code paths for less aligned memory.
+constexpr std::uintptr_t kAlignment = 64;
 
 // The place of operands among the arguments: one tensor, or a list in which some may be absent.
 struct Slot {

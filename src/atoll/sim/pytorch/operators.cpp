@@ -239,16 +239,13 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
 
 // The copies above handle these bits. PyTorch would clone the source to resolve them, which copies, and so recurse
 // forever.
-TORCH_LIBRARY_IMPL(aten, Conjugate, library) {
+void leave_to_copies(torch::Library& library) {
   for (const char* name : {"_copy_from", "_copy_from_and_resize"}) {
     library.impl(name, torch::CppFunction::makeFallthrough());
   }
 }
-TORCH_LIBRARY_IMPL(aten, Negative, library) {
-  for (const char* name : {"_copy_from", "_copy_from_and_resize"}) {
-    library.impl(name, torch::CppFunction::makeFallthrough());
-  }
-}
+TORCH_LIBRARY_IMPL(aten, Conjugate, library) { leave_to_copies(library); }
+TORCH_LIBRARY_IMPL(aten, Negative, library) { leave_to_copies(library); }
 
 }  // namespace
 }  // namespace atl::sim

@@ -104,6 +104,7 @@ class ProcessGroupSimccl final : public c10d::Backend {
   StreamLease& lane(c10::DeviceIndex index, const Call& call);
   void wait_for_overlapping(const Call& call, Stream& stream);
   void check_open() const;
+  std::size_t me() const noexcept { return static_cast<std::size_t>(rank_); }
   WorkPtr send_or_receive(bool sends, Tensors& tensors, int peer);
 
   const c10::intrusive_ptr<c10d::Backend::Options> options_;

@@ -47,8 +47,7 @@ Pg::WorkPtr Pg::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const 
   operands.read(only("all_gather", "input", inputs));
   const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
   operands.write(parts);
-  operands.check_size("this rank's output", operands.call().input[0],
-                      operands.call().output[static_cast<std::size_t>(rank_)]);
+  operands.check_size("this rank's output", operands.call().input[0], operands.call().output[me()]);
   return issue({c10d::OpType::ALLGATHER, "simccl:all_gather", opts.timeout}, {std::move(operands)}, inputs, parts);
 }
 
@@ -79,7 +78,7 @@ Pg::WorkPtr Pg::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, c
   operands.read(parts);
   operands.write(only("reduce_scatter", "output", outputs));
   operands.set_reduction(opts.reduceOp);
-  operands.check_size("the output", operands.call().input[static_cast<std::size_t>(rank_)], operands.call().output[0]);
+  operands.check_size("the output", operands.call().input[me()], operands.call().output[0]);
   return issue({c10d::OpType::REDUCE_SCATTER, "simccl:reduce_scatter", opts.timeout}, {std::move(operands)}, parts,
                outputs);
 }
@@ -115,8 +114,7 @@ Pg::WorkPtr Pg::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10
   if (rank_ == opts.rootRank) {
     parts = one_per_rank("gather", "output", outputs, size_);
     operands.write(parts);
-    operands.check_size("the root's own output", operands.call().input[0],
-                        operands.call().output[static_cast<std::size_t>(rank_)]);
+    operands.check_size("the root's own output", operands.call().input[0], operands.call().output[me()]);
   } else {
     TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
@@ -132,8 +130,7 @@ Pg::WorkPtr Pg::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c1
   if (rank_ == opts.rootRank) {
     parts = one_per_rank("scatter", "input", inputs, size_);
     operands.read(parts);
-    operands.check_size("the root's own input", operands.call().output[0],
-                        operands.call().input[static_cast<std::size_t>(rank_)]);
+    operands.check_size("the root's own input", operands.call().output[0], operands.call().input[me()]);
   } else {
     TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
@@ -147,8 +144,7 @@ Pg::WorkPtr Pg::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector
   operands.read_parts(input, input_splits, size_);
   operands.write_parts(output, output_splits, size_);
   operands.check_apart();
-  const auto me = static_cast<std::size_t>(rank_);
-  operands.check_size("this rank's part of the output", operands.call().input[me], operands.call().output[me]);
+  operands.check_size("this rank's part of the output", operands.call().input[me()], operands.call().output[me()]);
   return issue({c10d::OpType::ALLTOALL_BASE, "simccl:all_to_all", opts.timeout}, {std::move(operands)}, {input},
                {output});
 }
@@ -160,8 +156,7 @@ Pg::WorkPtr Pg::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAll
   operands.read(inputs);
   operands.write(outputs);
   operands.check_apart();
-  const auto me = static_cast<std::size_t>(rank_);
-  operands.check_size("this rank's own output", operands.call().input[me], operands.call().output[me]);
+  operands.check_size("this rank's own output", operands.call().input[me()], operands.call().output[me()]);
   return issue({c10d::OpType::ALLTOALL, "simccl:all_to_all", opts.timeout}, {std::move(operands)}, inputs, outputs);
 }
 

@@ -148,19 +148,14 @@ class ModuleWatch {
   // Returns the index of the first that has changed: dicts, then entries, then tensors.
   std::optional<std::size_t> changed() {
     std::size_t place = 0;
-    for (const WatchedDict& dict : dicts_) {
-      if (!dict.is_same()) return place;
-      ++place;
-    }
-    for (const WatchedEntry& entry : entries_) {
-      if (!entry.is_same()) return place;
-      ++place;
-    }
+    const auto find_change = [&place](const auto& watched) {
+      const auto changed = std::ranges::find_if_not(watched, [](const auto& each) { return each.is_same(); });
+      place += static_cast<std::size_t>(changed - watched.begin());
+      return changed != watched.end();
+    };
+    if (find_change(dicts_) || find_change(entries_)) return place;
     const std::size_t first_tensor = place;
-    for (const WatchedTensor& tensor : tensors_) {
-      if (!tensor.is_same()) return place;
-      ++place;
-    }
+    if (find_change(tensors_)) return place;
     if (!sampled_) look_at_samples();
     return sampled_ ? std::optional(first_tensor + *sampled_) : std::nullopt;
   }
