@@ -6,7 +6,6 @@
 
 #include <array>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "atoll/core/error.h"

@@ -11,7 +11,6 @@
 #include <deque>
 #include <iterator>
 #include <map>
-#include <memory>
 #include <unordered_map>
 
 #include "atoll/core/error.h"

@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <string>
 #include <string_view>
 #include <utility>
 

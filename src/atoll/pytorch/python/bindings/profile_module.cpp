@@ -3,7 +3,6 @@
 #include <torch/version.h>
 
 #include <chrono>
-#include <cstdint>
 #include <string>
 #include <tuple>
 #include <utility>

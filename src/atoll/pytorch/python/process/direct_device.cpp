@@ -4,7 +4,6 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 
 #include <atomic>
-#include <optional>
 #include <utility>
 
 #include "atoll/pytorch/python/process/by_device.h"

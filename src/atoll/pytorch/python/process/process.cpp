@@ -12,7 +12,6 @@
 #include "atoll/logging/spdlog_sink.h"
 #include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/python/seconds.h"
-#include "atoll/pytorch/python/store/store.h"
 #include "atoll/transport/auth.h"
 
 namespace atl::pytorch {
@@ -128,9 +127,9 @@ std::string trace_folder() {
 std::size_t trace_events() {
   constexpr std::size_t kForDumps = 256;
   constexpr std::size_t kForTraces = 65536;
-  constexpr std::size_t kMost = std::size_t{1} << 20;
+  constexpr std::size_t kMax = std::size_t{1} << 20;
   const std::size_t usual = environment("ATOLL_TRACE_DIR").empty() ? kForDumps : kForTraces;
-  return number_setting("ATOLL_TRACE_EVENTS", usual, kForDumps, kMost, "a whole number from 256 to 1048576");
+  return number_setting("ATOLL_TRACE_EVENTS", usual, kForDumps, kMax, "a whole number from 256 to 1048576");
 }
 
 std::uint64_t staging_bytes() {
