@@ -10,7 +10,6 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/process/arena.h"
 #include "atoll/pytorch/python/process/direct_device.h"
-#include "atoll/pytorch/python/process/direct_trial.h"
 #include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {
@@ -136,23 +135,6 @@ void bind_network_memory(py::module_& module) {
       "C function that returns the host address.");
 }
 
-// The same function of the group of a backend.
-template <typename... Arguments>
-auto of_group(void (*function)(const collectives::Group&, Arguments...)) {
-  return [function](const BackendAtoll& backend, Arguments... arguments) { function(*backend.group(), arguments...); };
-}
-
-void bind_direct_trial(py::module_& module) {
-  module.def("remember_direct", of_group(&remember_direct), py::arg("backend"), py::arg("peer"), py::arg("tensor"),
-             ReleasesGil(), "Registers a tensor's memory with the network devices on the path to a rank.");
-  module.def("forget_direct", of_group(&forget_direct), py::arg("backend"), py::arg("peer"), py::arg("tensor"),
-             ReleasesGil(), "Undoes remember_direct.");
-  module.def("pass_direct", of_group(&pass_direct), py::arg("backend"), py::arg("peer"), py::arg("number"),
-             py::arg("tensor"), py::arg("sends"), py::arg("timeout"), ReleasesGil(),
-             "Sends or receives a tensor directly from or to its memory, without a ring, and waits until that is "
-             "done.");
-}
-
 void bind_interrupt(py::module_& module) {
   module.def(
       "set_interrupt",
@@ -249,7 +231,7 @@ PYBIND11_MODULE(_C, module) {
   atl::pytorch::bind_network_memory(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);
-  atl::pytorch::bind_direct_trial(module);
+  atl::pytorch::bind_trial(module);
   atl::pytorch::bind_blocks(module);
   atl::pytorch::bind_plan(module);
   atl::pytorch::bind_json(module);

@@ -12,6 +12,7 @@ void bind_json(pybind11::module_& module);     ///< functions of JSON texts: pla
 void bind_profile(pybind11::module_& module);  ///< profiles of split inference
 void bind_serve(pybind11::module_& module);    ///< InferServer, make_key_file
 void bind_session(pybind11::module_& module);  ///< InferSession: split inference on PyTorch's operators
+void bind_trial(pybind11::module_& module);    ///< messages between tensors without rings, for measurements
 void bind_watch(pybind11::module_& module);    ///< ModuleWatch: detects changes of a module's dicts and tensors
 void bind_redis(pybind11::module_& module);    ///< RedisStore, and what lists the jobs of a Redis server
 
