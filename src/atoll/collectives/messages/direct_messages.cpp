@@ -35,34 +35,6 @@ class HostRing final : public transport::RingMemory {
 
 }  // namespace
 
-void TransferStatus::end(const Error* problem) {
-  std::function<void()> notify;
-  {
-    const std::lock_guard lock(mutex_);
-    is_over_ = true;
-    if (problem != nullptr) problem_ = *problem;
-    notify.swap(notify_);
-  }
-  if (notify) notify();
-}
-
-bool TransferStatus::is_over() const {
-  const std::lock_guard lock(mutex_);
-  return is_over_;
-}
-
-std::optional<Error> TransferStatus::problem() const {
-  const std::lock_guard lock(mutex_);
-  return problem_;
-}
-
-bool TransferStatus::notify_at_end(std::function<void()> notify) {
-  const std::lock_guard lock(mutex_);
-  if (is_over_) return false;
-  notify_ = std::move(notify);
-  return true;
-}
-
 DirectMessages::~DirectMessages() {
   abandon(Error(ErrorKind::kAborted, "the group was destroyed"));
   std::unique_lock lock(mutex_);

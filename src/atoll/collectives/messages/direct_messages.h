@@ -57,15 +57,35 @@ class Landing {
 class TransferStatus {
  public:
   /// Ends the transfer; called by the ring.
-  void end(const Error* problem);
+  void end(const Error* problem) {
+    std::function<void()> notify;
+    {
+      const std::lock_guard lock(mutex_);
+      is_over_ = true;
+      if (problem != nullptr) problem_ = *problem;
+      notify.swap(notify_);
+    }
+    if (notify) notify();
+  }
 
   /// Returns whether the transfer has ended, and its error if it failed.
-  bool is_over() const;
-  std::optional<Error> problem() const;
+  bool is_over() const {
+    const std::lock_guard lock(mutex_);
+    return is_over_;
+  }
+  std::optional<Error> problem() const {
+    const std::lock_guard lock(mutex_);
+    return problem_;
+  }
 
   /// Calls `notify` when the transfer ends, for an owner that no longer waits. Returns false, without a call, if it has
   /// ended already.
-  bool notify_at_end(std::function<void()> notify);
+  bool notify_at_end(std::function<void()> notify) {
+    const std::lock_guard lock(mutex_);
+    if (is_over_) return false;
+    notify_ = std::move(notify);
+    return true;
+  }
 
  private:
   mutable std::mutex mutex_;

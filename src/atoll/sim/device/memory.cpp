@@ -120,11 +120,6 @@ bool DeviceMemory::keeps_too_much() const noexcept {
   return ::fstat(memory_.get(), &file) == 0 && static_cast<std::size_t>(file.st_blocks) * 512 > stats_.held + kMaxKept;
 }
 
-void DeviceMemory::empty_cache() noexcept {
-  const std::lock_guard lock(mutex_);
-  give_back_free_pages();
-}
-
 void DeviceMemory::give_back_free_pages() noexcept {
   for (const auto& [offset, bytes] : free_) give_back_pages(offset, bytes);
 }
@@ -144,29 +139,6 @@ void DeviceMemory::add_free(std::size_t offset, std::size_t bytes) noexcept {
     }
   }
   free_[offset] = bytes;
-}
-
-bool DeviceMemory::contains(const void* address) const noexcept {
-  const auto* const byte = static_cast<const std::byte*>(address);
-  return byte >= device_.get() && byte < device_.get() + capacity_;
-}
-
-std::byte* DeviceMemory::host_view(const void* device) const noexcept {
-  return host_.get() + (static_cast<const std::byte*>(device) - device_.get());
-}
-
-std::size_t DeviceMemory::offset_of(const void* device) const noexcept {
-  return static_cast<std::size_t>(static_cast<const std::byte*>(device) - device_.get());
-}
-
-MemoryStats DeviceMemory::stats() const {
-  const std::lock_guard lock(mutex_);
-  return stats_;
-}
-
-void DeviceMemory::reset_peak() {
-  const std::lock_guard lock(mutex_);
-  stats_.peak = stats_.allocated;
 }
 
 }  // namespace atl::sim

@@ -44,15 +44,23 @@ class DeviceMemory {
   void release(void* device) noexcept;
 
   /// Returns the pages of all free ranges to the host.
-  void empty_cache() noexcept;
+  void empty_cache() noexcept {
+    const std::lock_guard lock(mutex_);
+    give_back_free_pages();
+  }
 
-  bool contains(const void* address) const noexcept;
+  bool contains(const void* address) const noexcept {
+    const auto* const byte = static_cast<const std::byte*>(address);
+    return byte >= device_.get() && byte < device_.get() + capacity_;
+  }
 
   /// Returns where the byte at `device`, an address inside this memory, can be read and written.
-  std::byte* host_view(const void* device) const noexcept;
+  std::byte* host_view(const void* device) const noexcept { return at_offset(offset_of(device)); }
 
   /// Returns the offset of `device`, an address inside this memory, which is the same for every process that maps it.
-  std::size_t offset_of(const void* device) const noexcept;
+  std::size_t offset_of(const void* device) const noexcept {
+    return static_cast<std::size_t>(static_cast<const std::byte*>(device) - device_.get());
+  }
 
   /// Returns where the byte at `offset` from the start can be read and written.
   std::byte* at_offset(std::size_t offset) const noexcept { return host_.get() + offset; }
@@ -60,9 +68,15 @@ class DeviceMemory {
   /// The descriptor of the memory behind both mappings, for passing it to another process. Owned by this object.
   int descriptor() const noexcept { return memory_.get(); }
 
-  MemoryStats stats() const;
+  MemoryStats stats() const {
+    const std::lock_guard lock(mutex_);
+    return stats_;
+  }
   /// Sets the peak to what is allocated now.
-  void reset_peak();
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    stats_.peak = stats_.allocated;
+  }
 
  private:
   struct Used {

@@ -15,13 +15,6 @@ constexpr nanoseconds kPunctual{500'000};  // a sleeping thread may wake up this
 
 }  // namespace
 
-Event::Event() : state_(std::make_shared<State>()) {}
-
-bool Event::is_reached() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->passed && Clock::now() >= state_->finish;
-}
-
 void Event::wait() const {
   Clock::time_point finish;
   {
@@ -32,19 +25,12 @@ void Event::wait() const {
   std::this_thread::sleep_until(finish);
 }
 
-Clock::time_point Event::when() const {
-  const std::lock_guard lock(state_->mutex);
-  return state_->finish;
-}
-
 void Event::pass(Clock::time_point at) const {
   const std::lock_guard lock(state_->mutex);
   state_->passed = true;
   state_->finish = at;
   state_->changed.notify_all();
 }
-
-Stream::Stream(Punctuality& punctuality) : punctuality_(punctuality) {}
 
 Stream::~Stream() {
   {

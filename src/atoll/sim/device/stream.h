@@ -25,23 +25,26 @@ using Clock = std::chrono::steady_clock;
 /// Counts how punctually a device follows its model; shared by its streams. Thread-safe.
 struct Punctuality {
   std::atomic<std::uint64_t> tasks{0};
-  std::atomic<std::uint64_t> late{
-      0};  ///< those that ended later than modelled, because the host was too slow or too busy
+  std::atomic<std::uint64_t> late{0};  ///< ended later than modelled: the host was too slow or too busy
 };
 
 /// A point in the work of one stream, which it reaches at a modelled time. Copies share the point. Thread-safe.
 class Event {
  public:
-  Event();
-
   /// Returns whether the stream has reached it; true for an event that was never recorded.
-  bool is_reached() const;
+  bool is_reached() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->passed && Clock::now() >= state_->finish;
+  }
 
   /// Blocks until it is reached.
   void wait() const;
 
   /// Returns when it was reached. Call only after is_reached() has returned true.
-  Clock::time_point when() const;
+  Clock::time_point when() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->finish;
+  }
 
  private:
   friend class Stream;
@@ -53,7 +56,7 @@ class Event {
   };
   void pass(Clock::time_point at) const;
 
-  std::shared_ptr<State> state_;
+  std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 /// A queue of work of a simulated device, run in order. Time is modelled: a task begins when the one before it ends, or
@@ -61,7 +64,7 @@ class Event {
 /// earlier. All functions are thread-safe; tasks must not throw.
 class Stream {
  public:
-  explicit Stream(Punctuality& punctuality);
+  explicit Stream(Punctuality& punctuality) : punctuality_(punctuality) {}
 
   /// Waits for the issued work.
   ~Stream();

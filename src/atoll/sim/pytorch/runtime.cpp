@@ -111,15 +111,13 @@ c10::StreamId Device::pool_stream() {
   return next_of_pool_;
 }
 
-std::vector<Stream*> Device::all_streams() {
-  const std::lock_guard lock(mutex_);
-  std::vector<Stream*> all;
-  for (const auto& stream : streams_) all.push_back(stream.get());
-  return all;
-}
-
 void Device::synchronize() {
-  for (Stream* const stream : all_streams()) stream->synchronize();
+  std::vector<Stream*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& stream : streams_) all.push_back(stream.get());
+  }
+  for (Stream* const stream : all) stream->synchronize();
 }
 
 void set_kind(DeviceKind kind) {

@@ -58,8 +58,6 @@ class Device {
   void synchronize();
 
  private:
-  std::vector<Stream*> all_streams();
-
   Model model_;
   DeviceMemory memory_;
   Punctuality punctuality_;

@@ -52,31 +52,6 @@ StreamLease::~StreamLease() {
   returned().streams.push_back(stream_);
 }
 
-void Outcome::set(std::exception_ptr error) {
-  const std::lock_guard lock(mutex_);
-  error_ = std::move(error);
-  is_set_ = true;
-  changed_.notify_all();
-}
-
-bool Outcome::is_set() const {
-  const std::lock_guard lock(mutex_);
-  return is_set_;
-}
-
-std::exception_ptr Outcome::error() const {
-  const std::lock_guard lock(mutex_);
-  return error_;
-}
-
-bool Outcome::wait(Deadline deadline) const {
-  std::unique_lock lock(mutex_);
-  const auto is_known = [this] { return is_set_; };
-  if (!deadline.is_never()) return changed_.wait_until(lock, deadline.when(), is_known);
-  changed_.wait(lock, is_known);
-  return true;
-}
-
 WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::vector<at::Tensor>& inputs,
                        std::vector<at::Tensor> outputs, std::weak_ptr<Communicator> communicator)
     : c10d::Work(facts.rank, facts.type, facts.title, inputs),

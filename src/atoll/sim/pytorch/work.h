@@ -40,12 +40,29 @@ class StreamLease {
 class Outcome {
  public:
   /// Sets nullptr or the error; must be called once.
-  void set(std::exception_ptr error);
-  bool is_set() const;
-  std::exception_ptr error() const;  ///< nullptr while it is not known
-
+  void set(std::exception_ptr error) {
+    const std::lock_guard lock(mutex_);
+    error_ = std::move(error);
+    is_set_ = true;
+    changed_.notify_all();
+  }
+  bool is_set() const {
+    const std::lock_guard lock(mutex_);
+    return is_set_;
+  }
+  /// Returns nullptr while it is not known.
+  std::exception_ptr error() const {
+    const std::lock_guard lock(mutex_);
+    return error_;
+  }
   /// Blocks until it is set; false at `deadline`.
-  bool wait(Deadline deadline) const;
+  bool wait(Deadline deadline) const {
+    std::unique_lock lock(mutex_);
+    const auto is_known = [this] { return is_set_; };
+    if (!deadline.is_never()) return changed_.wait_until(lock, deadline.when(), is_known);
+    changed_.wait(lock, is_known);
+    return true;
+  }
 
  private:
   mutable std::mutex mutex_;
