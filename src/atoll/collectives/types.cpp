@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/types.h"
 
-#include <array>
-
 namespace atl::collectives {
 namespace {
 
@@ -33,13 +31,6 @@ constexpr std::array<TypeFacts, kDataTypeCount> kDataTypes{{
     {"complex64", 8},
     {"complex128", 16},
 }};
-
-// Returns an enumerator's entry, and `other` for any other value, which a peer's frame may hold.
-template <typename Enum, typename Entry, std::size_t kCount>
-Entry entry_of(const std::array<Entry, kCount>& entries, Enum value, Entry other) noexcept {
-  const auto index = static_cast<std::size_t>(value);
-  return index < kCount ? entries[index] : other;
-}
 
 }  // namespace
 

@@ -1,10 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 namespace atl::collectives {
+
+/// Returns an enumerator's entry, and `other` for any other value, which a peer's frame may hold.
+template <typename Enum, typename Entry, std::size_t kCount>
+constexpr Entry entry_of(const std::array<Entry, kCount>& entries, Enum value, Entry other) noexcept {
+  const auto index = static_cast<std::size_t>(value);
+  return index < kCount ? entries[index] : other;
+}
 
 enum class Operation : std::uint8_t {
   kAllReduce,

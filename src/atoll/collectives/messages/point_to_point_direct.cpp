@@ -66,8 +66,7 @@ bool PointToPoint::finish_direct(Ready& ready) {
 
 // The receiver may report the arrival before the ring on this side notices it, and leave.
 void PointToPoint::accept_landed(int rank, Peer& peer, std::uint64_t id, Ready& ready) {
-  const auto message =
-      std::find_if(peer.outgoing.begin(), peer.outgoing.end(), [id](const Outgoing& each) { return each.id == id; });
+  const auto message = std::ranges::find(peer.outgoing, id, &Outgoing::id);
   const bool is_known = message != peer.outgoing.end();
   if (peer.not_landed == 0 || (is_known && !message->transfer))
     broken_by(rank, "reported the arrival of a message that was not sent");

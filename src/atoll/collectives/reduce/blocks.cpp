@@ -77,12 +77,8 @@ void unpack_part(BlockKernels::Unpack unpack, const std::byte* codes, const std:
 }  // namespace
 
 const char* to_string(BlockFormat format) noexcept {
-  switch (format) {
-    case BlockFormat::kInt8: return "int8";
-    case BlockFormat::kFloat8E4M3: return "fp8_e4m3";
-    case BlockFormat::kFloat8E5M2: return "fp8_e5m2";
-  }
-  return "unknown";
+  static constexpr std::array kNames{"int8", "fp8_e4m3", "fp8_e5m2"};
+  return entry_of(kNames, format, "unknown");
 }
 
 bool can_pack(DataType dtype) noexcept { return dtype <= DataType::kBFloat16; }

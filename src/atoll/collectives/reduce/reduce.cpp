@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/collectives/reduce/reduce.h"
 
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -137,12 +138,8 @@ Simd best_simd() noexcept {
 }
 
 const char* to_string(Simd simd) noexcept {
-  switch (simd) {
-    case Simd::kPlain: return "plain";
-    case Simd::kAvx2: return "avx2";
-    case Simd::kAvx512: return "avx512";
-  }
-  return "unknown";
+  static constexpr std::array kNames{"plain", "avx2", "avx512"};
+  return entry_of(kNames, simd, "unknown");
 }
 
 }  // namespace atl::collectives

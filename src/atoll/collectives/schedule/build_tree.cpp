@@ -138,8 +138,7 @@ void TreeBuilder::look(View& view, const Chunk& chunk) const {
     view.leads[level] =
         lead_of_child(view, tree.node(view.path[level - 1]), tree.node(view.path[level]), view.leads[level - 1], chunk);
   }
-  view.top =
-      static_cast<std::size_t>(std::find(view.leads.begin(), view.leads.end(), view.position) - view.leads.begin());
+  view.top = static_cast<std::size_t>(std::ranges::find(view.leads, view.position) - view.leads.begin());
 }
 
 int TreeBuilder::lead_of_child(const View& view, const Tree::Node& parent, const Tree::Node& child, int parent_lead,

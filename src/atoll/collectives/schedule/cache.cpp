@@ -58,8 +58,7 @@ std::shared_ptr<const Schedule> ScheduleCache::find(const Shape& shape, std::uin
 // The entry just added was used last, so it would be evicted last.
 void ScheduleCache::evict() {
   while (entries_.size() > 1 && (entries_.size() > max_schedules_ || steps_ > max_steps_)) {
-    const auto oldest = std::min_element(entries_.begin(), entries_.end(),
-                                         [](const Entry& a, const Entry& b) { return a.last_use < b.last_use; });
+    const auto oldest = std::ranges::min_element(entries_, {}, &Entry::last_use);
     const auto index = oldest - entries_.begin();
     steps_ -= oldest->schedule->steps.size();
     std::swap(hashes_[static_cast<std::size_t>(index)], hashes_.back());

@@ -56,8 +56,8 @@ Expressions::Id Expressions::fold(const std::vector<Id>& sources, bool raw, bool
     made.ranks.insert(made.ranks.end(), at(source).ranks.begin(), at(source).ranks.end());
   }
   auto sorted = made.ranks;
-  std::sort(sorted.begin(), sorted.end());
-  if (const auto twice = std::adjacent_find(sorted.begin(), sorted.end()); twice != sorted.end()) {
+  std::ranges::sort(sorted);
+  if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end()) {
     fault = "folds the contribution of rank " + std::to_string(*twice) + " twice";
     return kNothing;
   }
@@ -97,12 +97,11 @@ bool Expressions::respects_islands(const Topology& topology, Id id) const {
   std::vector<std::size_t> met(topology.islands.size(), 0);
   for (const int rank : expression.ranks)
     ++met[static_cast<std::size_t>(topology.island_of[static_cast<std::size_t>(rank)])];
-  const auto touched = std::count_if(met.begin(), met.end(), [](std::size_t count) { return count > 0; });
+  const auto touched = std::ranges::count_if(met, [](std::size_t count) { return count > 0; });
   for (std::size_t island = 0; touched > 1 && island < met.size(); ++island) {
     if (met[island] != 0 && met[island] != topology.islands[island].size()) return false;
   }
-  return std::all_of(expression.sources.begin(), expression.sources.end(),
-                     [&](Id source) { return respects_islands(topology, source); });
+  return std::ranges::all_of(expression.sources, [&](Id source) { return respects_islands(topology, source); });
 }
 
 std::string Expressions::print(Id id) const {
@@ -245,8 +244,7 @@ Runs Memory::read(const Range& range, const Moment& now, std::string& fault) {
     if (piece.value.expression == Expressions::kNothing) fault = "reads memory that was never written";
     if (now.known[piece.writer.lane] < piece.writer.step)
       fault = "reads memory that another lane writes, without an order between them";
-    const auto same_lane = std::find_if(piece.readers.begin(), piece.readers.end(),
-                                        [&](const Access& access) { return access.lane == now.lane; });
+    const auto same_lane = std::ranges::find(piece.readers, now.lane, &Access::lane);
     if (same_lane != piece.readers.end()) {
       same_lane->step = now.step;
     } else {

@@ -54,8 +54,7 @@ std::string describe_step(const Schedule& schedule, const Step& step) {
 }
 
 std::string describe_cost(const Schedule& schedule) {
-  const auto frames = std::count_if(schedule.steps.begin(), schedule.steps.end(),
-                                    [](const Step& step) { return step.kind == StepKind::kSend; });
+  const auto frames = std::ranges::count(schedule.steps, StepKind::kSend, &Step::kind);
   return schedule.algorithm + ": sends " + std::to_string(schedule.sent_bytes_inside) +
          " bytes inside the island and " + std::to_string(schedule.sent_bytes_bridge) + " over the bridge in " +
          std::to_string(frames) + " frames; " + std::to_string(schedule.steps.size()) + " steps in " +

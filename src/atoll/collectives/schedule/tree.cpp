@@ -92,9 +92,7 @@ std::vector<int> Tree::path(int rank) const {
 }
 
 const Tree::Node& Tree::child_with(const Node& parent, int position) const {
-  const auto found = std::find_if(parent.children.begin(), parent.children.end(),
-                                  [&](int child) { return position < node(child).end; });
-  return node(*found);
+  return node(*std::ranges::find_if(parent.children, [&](int child) { return position < node(child).end; }));
 }
 
 int Tree::lead_of_child(const Node& parent, const Node& child, int parent_lead, Turn turn) const {

@@ -134,8 +134,7 @@ void Operands::set_reduction(const c10d::ReduceOp& op) {
 
 void Operands::check_apart() const {
   for (const Region& in : call_.input) {
-    const bool apart =
-        std::none_of(call_.output.begin(), call_.output.end(), [&](const Region& out) { return overlap(in, out); });
+    const bool apart = std::ranges::none_of(call_.output, [&](const Region& out) { return overlap(in, out); });
     TORCH_CHECK_VALUE(apart, name_, ": input and output must not share memory; pass a new tensor as output");
   }
 }

@@ -65,14 +65,11 @@ WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::v
 
 bool WorkSimccl::isCompleted() {
   require_working();
-  return std::all_of(parts_.begin(), parts_.end(),
-                     [](const Part& part) { return part.outcome->is_set() && part.done.is_reached(); });
+  return std::ranges::all_of(parts_, &Part::is_done);
 }
 
 bool WorkSimccl::isSuccess() const {
-  return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) {
-    return part.outcome->is_set() && part.done.is_reached() && part.outcome->error() == nullptr;
-  });
+  return std::ranges::all_of(parts_, &Part::is_done) && exception() == nullptr;
 }
 
 std::exception_ptr WorkSimccl::exception() const {

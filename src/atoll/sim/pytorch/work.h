@@ -79,6 +79,8 @@ class WorkSimccl final : public c10d::Work {
     std::shared_ptr<Outcome> outcome;
     Event done;
     c10::DeviceIndex index = 0;
+
+    bool is_done() const { return outcome->is_set() && done.is_reached(); }
   };
   struct Facts {
     c10d::OpType type = c10d::OpType::UNKNOWN;
