@@ -57,7 +57,7 @@ struct Call {
   std::vector<Segment> input;
   std::vector<Segment> output;
   /// The island's library does the work inside the island. The segments hold, and receive, only what led_inputs and
-  /// led_outputs (schedule/leads.h) name; the library keeps the rest.
+  /// led_outputs (schedule/chunks.h) name; the library keeps the rest.
   bool library_inside = false;
   std::optional<std::chrono::milliseconds> timeout;  ///< default: the group's
   std::shared_ptr<CallProgress> progress;            ///< null if the input is in memory

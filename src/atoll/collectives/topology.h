@@ -27,7 +27,7 @@ struct Topology {
   /// Returns whether a rank computes on an accelerator, so that tensors are copied to the host in chunks.
   bool has_accelerators() const;
 
-  /// Returns whether ranks lead fixed parts of each message (schedule/leads.h), so that a library can work inside an
+  /// Returns whether ranks lead fixed parts of each message (schedule/chunks.h), so that a library can work inside an
   /// island.
   bool has_leads() const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/reduce/not_finite.h"
+#include "atoll/collectives/reduce/reduce.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,6 @@
 #include <bit>
 #include <numeric>
 
-#include "atoll/collectives/schedule/leads.h"
-
 namespace atl::collectives {
 namespace {
 

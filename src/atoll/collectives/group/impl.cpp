@@ -3,7 +3,7 @@
 
 #include <pthread.h>
 
-#include "atoll/collectives/reduce/not_finite.h"
+#include "atoll/collectives/reduce/reduce.h"
 #include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 #include "atoll/core/log.h"

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "atoll/collectives/types.h"
@@ -44,5 +45,15 @@ const char* to_string(Simd simd) noexcept;
 /// fold() with a given instruction set, for tests and benchmarks. Throws Error(kUnavailable) if the machine lacks it.
 void fold_with(Simd simd, const Fold& how, std::span<const std::byte* const> sources, std::byte* destination,
                std::size_t count);
+
+/// The first element that is not finite.
+struct NotFinite {
+  std::uint64_t index = 0;  ///< of the element; a complex element counts as one
+  bool is_nan = false;      ///< else an infinity
+};
+
+/// Returns the first non-finite element of `data`, reading at about memory bandwidth; nothing for types without such
+/// values.
+std::optional<NotFinite> find_not_finite(DataType dtype, std::span<const std::byte> data) noexcept;
 
 }  // namespace atl::collectives

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "atoll/collectives/schedule/chunks.h"
-#include "atoll/collectives/schedule/leads.h"
 #include "atoll/collectives/schedule/tree.h"
 #include "atoll/collectives/schedule/writer.h"
 
@@ -280,8 +279,7 @@ Plan plan_all_reduce(const Topology& topology, const Shape& shape, const Schedul
   plan.up = plan.down = true;
   if (topology.size > 1 && bytes > limits.small_bytes) {
     plan.algorithm = "owners";
-    plan.chunks = topology.has_leads() ? cut_for_leads(topology, bytes, element_bytes, limits)
-                                       : cut_for_owners(topology, bytes, element_bytes, limits);
+    plan.chunks = cut_for_owners(topology, bytes, element_bytes, limits);
     return plan;
   }
   plan.exchange = topology.size == 2 || (topology.islands.size() == 2 && !topology.flat_reduce);

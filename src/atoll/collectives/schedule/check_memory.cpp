@@ -5,7 +5,7 @@
 #include <limits>
 #include <numeric>
 
-#include "atoll/collectives/schedule/leads.h"
+#include "atoll/collectives/schedule/chunks.h"
 
 namespace atl::collectives::detail {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "atoll/collectives/schedule/leads.h"
+#include "atoll/collectives/schedule/chunks.h"
 
 namespace atl::collectives::detail {
 namespace {

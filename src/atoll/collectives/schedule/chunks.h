@@ -38,16 +38,38 @@ std::vector<std::uint64_t> cut_evenly(std::uint64_t elements, std::uint64_t part
 std::vector<Chunk> cut_message(std::uint64_t bytes, std::uint64_t max_bytes, std::uint64_t element_bytes, int owner,
                                std::uint32_t segment);
 
-/// Returns the chunks of all lists: first the first one of each, then the second ones.
-std::vector<Chunk> in_turns(std::vector<std::vector<Chunk>> lists);
-
-/// Cuts one message into blocks and each block into one slice per rank, sized by owner_shares.
+/// Returns the chunks of all_reduce's one message: blocks, each cut into one slice per rank in proportion to
+/// owner_shares, or into one per island, which its lead owns.
 std::vector<Chunk> cut_for_owners(const Topology& topology, std::uint64_t bytes, std::uint64_t element_bytes,
                                   const ScheduleLimits& limits);
+
+/// Returns the chunks of messages of given owners that travel at the same time, in turns: first those of round 0.
+/// `counts` is in elements.
+std::vector<Chunk> cut_messages(const Topology& topology, const std::vector<std::uint64_t>& counts,
+                                const std::vector<int>& owners, std::uint64_t element_bytes,
+                                const ScheduleLimits& limits);
 
 /// Returns the share of the results that each rank owns (the sum is 1). With one or two islands all shares are equal.
 /// With more, shares are equal inside an island, and are divided among islands so that the slowest link to the bridge
 /// is the bottleneck as little as possible; a slow island may own nothing.
 std::vector<double> owner_shares(const Topology& topology);
+
+// For groups with a library inside an island (Topology::has_leads). So that the bridge can start where the library's
+// reduce_scatter ends, and end where its all_gather starts, the ranks of an island lead equal consecutive parts of
+// each message that crosses the bridge; of a small message, the island's first rank leads all.
+
+/// Returns how many of a message's `elements` each rank of an island of `island_size` leads, the last ones fewer: the
+/// i-th rank leads those from i times this number on.
+std::uint64_t led_elements(std::uint64_t elements, std::uint64_t element_bytes, std::uint64_t island_size,
+                           const ScheduleLimits& limits);
+
+/// Return what a rank whose library works inside the island brings to the bridge, and what it gets from there: ranges
+/// of its input (the island's fold if the operation reduces) and of its output. May be empty. `shape.library_inside` is
+/// set.
+std::vector<Range> led_inputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits);
+std::vector<Range> led_outputs(const Topology& topology, const Shape& shape, int rank, const ScheduleLimits& limits);
+
+/// Returns the first rank of each island.
+std::vector<int> first_ranks(const Topology& topology);
 
 }  // namespace atl::collectives

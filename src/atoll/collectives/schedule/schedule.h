@@ -97,7 +97,7 @@ struct Shape {
   std::vector<std::uint64_t> counts;
   std::vector<std::uint64_t> receive_counts;  ///< all_to_all: what this rank receives from each rank
   /// This rank's island reduces and spreads with its own library: only the bridge's part is scheduled, on the ranges
-  /// that leads.h names. Equal on the ranks of an island; not for gather, scatter and all_to_all.
+  /// that chunks.h names. Equal on the ranks of an island; not for gather, scatter and all_to_all.
   bool library_inside = false;
   bool operator==(const Shape&) const = default;
 };

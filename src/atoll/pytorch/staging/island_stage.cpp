@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/collectives/schedule/leads.h"
+#include "atoll/collectives/schedule/chunks.h"
 #include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {

@@ -30,7 +30,7 @@ struct LibraryParts {
 LibraryParts library_parts_of(collectives::Operation operation);
 
 /// The part of a staged chunk that happens inside the island, on the tensors' device. With a library, contributions are
-/// folded to the ranks that lead them (collectives/schedule/leads.h) and results are spread from there; without one, it
+/// folded to the ranks that lead them (collectives/schedule/chunks.h) and results are spread from there; without one, it
 /// only lists what is copied. All ranks of an island issue the same operations in the same order.
 class IslandStage {
  public:
