@@ -45,22 +45,15 @@ OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
   const Deadline deadline = Deadline::after(options.timeout);
   OpenGroup::Parts parts;
   parts.process = join_process(store, global_rank, deadline);
-  collectives::GroupOptions group;
+  const std::string island = island_label(*parts.process->context, place);
+  collectives::GroupOptions group = group_options();
   group.rank = rank;
   group.size = size;
   group.name = options.group_name.empty() ? "group" : options.group_name;
-  group.island = island_label(*parts.process->context, place);
+  group.island = island;
   group.device = place.device;
   group.library = place.library;
   group.problem = place.problem;
-  group.uplink = uplink();
-  group.flat_reduce = flat_reduce();
-  group.check_data = check_data();
-  group.check_values = check_values();
-  group.slow_after = slow_after();
-  group.fold_threads = fold_threads();
-  group.events = trace_events();
-  group.trace_folder = trace_folder();
   group.timeout = options.timeout;
   StoreAdaptor meeting_place(store, key_prefix(store, group.name, size, deadline), parts.process->store_clones,
                              deadline);

@@ -99,37 +99,30 @@ std::string island_label(collectives::Context& context, const Place& place) {
   return label;
 }
 
-double uplink() {
-  const auto is_valid = [](double rate) { return rate > 0 && rate < 1e12; };
-  return number_setting("ATOLL_UPLINK", 0.0, is_valid, "a positive number: this rank's relative rate to other islands");
-}
-
-bool check_data() { return choice_setting("ATOLL_CHECK_DATA", {"1"}, "1, or nothing") != 0; }
-
-collectives::ValueCheck check_values() {
-  return static_cast<collectives::ValueCheck>(
-      choice_setting("ATOLL_CHECK_VALUES", {"warn", "raise"}, "warn, raise, or nothing"));
-}
-
-std::chrono::milliseconds slow_after() {
-  const auto is_valid = [](double seconds) { return seconds == 0 || (seconds >= 0.2 && seconds <= 86400); };
-  return milliseconds_of(number_setting("ATOLL_SLOW_AFTER", 20.0, is_valid, "0, or seconds from 0.2 to 86400"));
-}
-
-std::string trace_folder() {
-  const std::string folder = environment("ATOLL_TRACE_DIR");
-  std::error_code ignored;
-  if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))
-    reject_setting("ATOLL_TRACE_DIR", folder, "an existing folder");
-  return folder;
-}
-
-std::size_t trace_events() {
+collectives::GroupOptions group_options() {
   constexpr std::size_t kForDumps = 256;
   constexpr std::size_t kForTraces = 65536;
   constexpr std::size_t kMax = std::size_t{1} << 20;
-  const std::size_t usual = environment("ATOLL_TRACE_DIR").empty() ? kForDumps : kForTraces;
-  return number_setting("ATOLL_TRACE_EVENTS", usual, kForDumps, kMax, "a whole number from 256 to 1048576");
+  const auto is_rate = [](double rate) { return rate > 0 && rate < 1e12; };
+  const auto is_pause = [](double seconds) { return seconds == 0 || (seconds >= 0.2 && seconds <= 86400); };
+  collectives::GroupOptions options;
+  options.uplink = number_setting("ATOLL_UPLINK", 0.0, is_rate,
+                                  "a positive number: this rank's relative rate to other islands");
+  options.flat_reduce = choice_setting("ATOLL_REDUCE", {"flat"}, "flat, or nothing") != 0;
+  options.check_data = choice_setting("ATOLL_CHECK_DATA", {"1"}, "1, or nothing") != 0;
+  options.check_values = static_cast<collectives::ValueCheck>(
+      choice_setting("ATOLL_CHECK_VALUES", {"warn", "raise"}, "warn, raise, or nothing"));
+  options.slow_after =
+      milliseconds_of(number_setting("ATOLL_SLOW_AFTER", 20.0, is_pause, "0, or seconds from 0.2 to 86400"));
+  options.fold_threads = number_setting("ATOLL_FOLD_THREADS", std::size_t{0}, std::size_t{1}, std::size_t{64},
+                                        "a whole number from 1 to 64");
+  options.trace_folder = environment("ATOLL_TRACE_DIR");
+  options.events = number_setting("ATOLL_TRACE_EVENTS", options.trace_folder.empty() ? kForDumps : kForTraces,
+                                  kForDumps, kMax, "a whole number from 256 to 1048576");
+  std::error_code ignored;
+  if (!options.trace_folder.empty() && !std::filesystem::is_directory(options.trace_folder, ignored))
+    reject_setting("ATOLL_TRACE_DIR", options.trace_folder, "an existing folder");
+  return options;
 }
 
 std::uint64_t staging_bytes() {
@@ -138,12 +131,5 @@ std::uint64_t staging_bytes() {
                      "a whole number from 1 to 65536: mebibytes of pinned memory for each group");
   return mebibytes << 20;
 }
-
-std::size_t fold_threads() {
-  return number_setting("ATOLL_FOLD_THREADS", std::size_t{0}, std::size_t{1}, std::size_t{64},
-                        "a whole number from 1 to 64");
-}
-
-bool flat_reduce() { return choice_setting("ATOLL_REDUCE", {"flat"}, "flat, or nothing") != 0; }
 
 }  // namespace atl::pytorch

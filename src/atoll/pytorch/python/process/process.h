@@ -47,14 +47,7 @@ std::uint32_t attempt();
 
 /// Settings of this rank from the environment; all throw Error(kInvalidArgument) naming the variable.
 std::string island_label(collectives::Context& context, const Place& place);  ///< ATOLL_ISLAND, else by stack and host
-double uplink();                                                              ///< ATOLL_UPLINK, else 0
-bool flat_reduce();                                                           ///< ATOLL_REDUCE=flat
-bool check_data();                                                            ///< ATOLL_CHECK_DATA=1
-collectives::ValueCheck check_values();                                       ///< ATOLL_CHECK_VALUES
-std::chrono::milliseconds slow_after();                                       ///< ATOLL_SLOW_AFTER, else 20 s
-std::string trace_folder();                                                   ///< ATOLL_TRACE_DIR, else ""
-std::size_t trace_events();                                                   ///< ATOLL_TRACE_EVENTS
-std::size_t fold_threads();                                                   ///< ATOLL_FOLD_THREADS, else 0
+collectives::GroupOptions group_options();                                    ///< those with a variable in GroupOptions
 std::uint64_t staging_bytes();                                                ///< ATOLL_STAGING, else 24 MiB
 
 }  // namespace atl::pytorch
