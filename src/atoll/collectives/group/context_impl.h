@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -75,14 +74,6 @@ struct Context::Impl final : transport::LinkObserver {
  private:
   std::vector<std::shared_ptr<GroupSink>> live_groups();
 };
-
-/// Calls `dump` on `loop` whenever the process receives SIGUSR1. The signal handler is installed on first use, and only
-/// if the program has none of its own. Returns a slot for unwatch_dump_signal, or -1 if every slot is taken (nothing is
-/// watched then).
-int watch_dump_signal(Loop& loop, std::function<void()> dump);
-
-/// Must not be called on the loop thread. When it returns, `dump` is not running and will not be called again.
-void unwatch_dump_signal(Loop& loop, int slot);
 
 /// Returns whether this process's key is the content of ATOLL_KEY_FILE, which must be set on all ranks or on none.
 bool key_comes_from_file();
