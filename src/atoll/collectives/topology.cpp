@@ -64,8 +64,8 @@ Topology Topology::from_labels(const std::vector<std::string>& labels, const std
   return topology;
 }
 
-bool Topology::has_accelerators() const {
-  return std::any_of(devices.begin(), devices.end(), [](const std::string& device) { return device != "cpu"; });
+bool Topology::has_staged_chunks() const {
+  return has_leads() || std::ranges::any_of(devices, [](const std::string& device) { return device != "cpu"; });
 }
 
 const std::vector<int>& Topology::island_with(int rank) const {

@@ -24,16 +24,13 @@ struct Topology {
   /// By island: the device type, as PyTorch names it, that its ranks compute on.
   std::vector<std::string> devices;
 
-  /// Returns whether a rank computes on an accelerator, so that tensors are copied to the host in chunks.
-  bool has_accelerators() const;
-
   /// Returns whether ranks lead fixed parts of each message (schedule/chunks.h), so that a library can work inside an
   /// island.
   bool has_leads() const;
 
-  /// Returns whether large calls are cut into chunks, so that device copies or the library's work overlap with the
-  /// bridge.
-  bool has_staged_chunks() const { return has_accelerators() || has_leads(); }
+  /// Returns whether large calls are cut into chunks, so that the copies of an accelerator's tensors, or the library's
+  /// work, overlap with the bridge.
+  bool has_staged_chunks() const;
 
   bool same_island(int a, int b) const { return island_of[a] == island_of[b]; }
 

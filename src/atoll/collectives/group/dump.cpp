@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes a rank's last operations to files.
+// Writes a rank's last operations to files, and compares its wall clock with that of the group's first rank, for
+// traces.
 #include <unistd.h>
 
 #include <cctype>
@@ -19,6 +20,11 @@ using json::Json;
 
 constexpr int kDumpFormat = 2;
 constexpr std::size_t kReadable = 1024;  // with at most this many operations the file is indented for human readers
+
+constexpr int kSeries = 8;
+constexpr std::chrono::milliseconds kNext{20};
+constexpr std::chrono::milliseconds kPause{10000};
+constexpr int kReference = 0;
 
 // Processes with the same boot id share one clock.
 Json process_json(Context& context) {
@@ -46,8 +52,6 @@ Json event_json(const EventRing::Event& event) {
 
 }  // namespace
 
-void Group::Impl::on_dump_requested() { write_dump(dump_folder(), "SIGUSR1"); }
-
 std::string Group::Impl::dump_json() const {
   const auto& endpoint = context->endpoint();
   Json json = {{"format", kDumpFormat},
@@ -63,8 +67,11 @@ std::string Group::Impl::dump_json() const {
                {"islands", Json::array()},
                {"clock", Json::array()}};
   for (int rank = 0; rank < options.size; ++rank) json["members"].push_back(ports.name(rank));
-  for (const ClockSample& sample : clock_list())
-    json["clock"].push_back({sample.at_us, sample.offset_us, sample.error_us});
+  {
+    const std::lock_guard lock(clock_mutex);
+    for (const ClockSample& sample : clock_samples.list())
+      json["clock"].push_back({sample.at_us, sample.offset_us, sample.error_us});
+  }
   for (std::size_t i = 0; i < topology.islands.size(); ++i) {
     json["islands"].push_back({{"label", topology.labels[i]}, {"ranks", topology.islands[i]}});
   }
@@ -84,11 +91,6 @@ std::string Group::Impl::dump_json() const {
   for (const EventRing::Event& event : events.list()) json["operations"].push_back(event_json(event));
   const int indent = options.events <= kReadable ? 1 : -1;
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
-}
-
-std::vector<ClockSample> Group::Impl::clock_list() const {
-  const std::lock_guard lock(clock_mutex);
-  return clock_samples.list();
 }
 
 std::string Group::Impl::dump_folder() const {
@@ -118,6 +120,53 @@ void Group::Impl::write_dump(const std::string& folder, const char* why) const n
 void Group::Impl::write_trace() noexcept {
   if (options.trace_folder.empty() || trace_is_written.exchange(true)) return;
   write_dump(options.trace_folder, "end");
+}
+
+void Group::Impl::watch_clock() {
+  if (options.trace_folder.empty() || options.rank == kReference || options.size < 2) return;
+  ports.watch(kReference);
+  context->endpoint().loop().post([weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->request_time_on_loop();
+  });
+}
+
+void Group::Impl::request_time_on_loop() {
+  clock_timer.reset();
+  if (failure.is_set()) return;
+  transport::Link* link = ports.link_if_open(kReference);
+  const auto state = link ? link->state() : transport::LinkState::kFailed;
+  if (state == transport::LinkState::kClosed || state == transport::LinkState::kFailed) return;
+  if (state == transport::LinkState::kUp) {
+    link->send_control(encode(ports.group_id(), ClockMessage{false, EventRing::now_us(), 0}));
+    ++clock_requests;
+  }
+  auto delay = kNext;
+  if (clock_requests == kSeries) {
+    const std::lock_guard lock(clock_mutex);
+    clock_samples.keep_best();
+    clock_requests = 0;
+    delay = kPause * (1 << std::min(clock_samples.halvings(), 10));
+  }
+  clock_timer = context->endpoint().loop().add_timer_on_loop(delay, /*repeat=*/false, [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->request_time_on_loop();
+  });
+}
+
+void Group::Impl::stop_clock_on_loop() {
+  if (clock_timer) context->endpoint().loop().cancel_timer_on_loop(*clock_timer);
+  clock_timer.reset();
+}
+
+void Group::Impl::on_clock_message(transport::Link& link, int from, std::span<const std::byte> body) {
+  const std::int64_t now_us = EventRing::now_us();
+  const auto heard = decode_clock(body);
+  if (!heard) return;
+  if (!heard->is_answer) {
+    link.send_control(encode(ports.group_id(), ClockMessage{true, heard->asked_us, now_us}));
+  } else if (from == kReference) {
+    const std::lock_guard lock(clock_mutex);
+    clock_samples.add(heard->asked_us, heard->answered_us, now_us);
+  }
 }
 
 }  // namespace atl::collectives

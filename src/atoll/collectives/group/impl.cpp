@@ -218,7 +218,8 @@ std::exception_ptr Group::Impl::execute(const Call& call, const Signature& signa
     if (call.progress) await_input(call, signature, deadline);
     if (options.check_values != ValueCheck::kNone) check_values(call, signature);
     events.started(ticket);
-    executor.run(*schedule_for(call), call, signature, deadline);
+    shape_of(call, options.rank, options.size, shape);
+    executor.run(*schedules.get(shape), call, signature, deadline);
     events.finished(ticket, true);
     return nullptr;
   } catch (const OperationRefused&) {
@@ -259,11 +260,6 @@ void Group::Impl::check_values(const Call& call, const Signature& signature) {
   }
   // Once diverged, a training keeps producing such values: warn only once.
   if (!std::exchange(warned_of_values, true)) log(LogLevel::kWarning, text + " (ATOLL_CHECK_VALUES)");
-}
-
-std::shared_ptr<const Schedule> Group::Impl::schedule_for(const Call& call) {
-  shape_of(call, options.rank, options.size, shape);
-  return schedules.get(shape);
 }
 
 // Schedules of small groups are checked before their first use, those of larger ones on request. Shapes that differ by

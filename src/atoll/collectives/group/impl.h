@@ -71,7 +71,6 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   /// Sends an inquiry to the other ranks of the island: whether one has refused the collective of this sequence, or
   /// called another one.
   void query_island(std::uint64_t sequence);
-  std::shared_ptr<const Schedule> schedule_for(const Call& call);
   void check_schedule(const Shape& shape) const;
   void work();
   void monitored_barrier(std::chrono::milliseconds timeout, bool wait_all_ranks);
@@ -92,7 +91,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void on_stall(const Stall& stall) override;
   void on_stall_over(const Stall& stall) override;
   void on_peer_ahead(int peer) override { send_inquiry(peer, /*about_collective=*/true); }
-  std::string explain(const Stall& stall) override;
+  std::string explain(const Stall& stall) override { return roll_call.explain(stall, Clock::now()); }
   void compare_calls(int from, const IssuedCall& theirs);
   /// Returns the group's error for `signature`, with the operation's name if the error itself names none.
   std::exception_ptr failure_of(const Signature& signature, std::uint64_t count) const;
@@ -106,7 +105,7 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   /// Marks that `peer` has left in good order: nothing more comes from it.
   void mark_left(int peer);
   void on_link_failed(const transport::PeerId& peer, const Error& error, bool closed_in_order) override;
-  void on_dump_requested() override;
+  void on_dump_requested() override { write_dump(dump_folder(), "SIGUSR1"); }
   std::string dump_json() const;
   std::string dump_folder() const;
   void write_dump(const std::string& folder, const char* why) const noexcept;
@@ -117,7 +116,6 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void request_time_on_loop();
   void stop_clock_on_loop();
   void on_clock_message(transport::Link& link, int from, std::span<const std::byte> message);
-  std::vector<ClockSample> clock_list() const;
 
   std::chrono::milliseconds timeout_or_default(std::optional<std::chrono::milliseconds> timeout) const {
     return timeout.value_or(default_timeout.load());

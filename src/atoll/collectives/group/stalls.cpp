@@ -71,8 +71,6 @@ void Group::Impl::on_stall_over(const Stall& stall) {
   if (const auto line = roll_call.finish(stall, Clock::now())) log(LogLevel::kWarning, *line);
 }
 
-std::string Group::Impl::explain(const Stall& stall) { return roll_call.explain(stall, Clock::now()); }
-
 // Returns the ranks that contribute to the input that the island's library provides. This rank may have no link to them
 // yet.
 std::vector<int> Group::Impl::ranks_providing_input(const Call& call) {

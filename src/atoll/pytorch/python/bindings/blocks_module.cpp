@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <pybind11/stl.h>
 #include <torch/csrc/utils/pybind.h>
 
 #include <algorithm>
@@ -18,17 +17,11 @@ namespace {
 using collectives::BlockFormat;
 using collectives::DataType;
 
-std::vector<std::string> block_formats() {
-  std::vector<std::string> names;
-  for (int i = 0; i < collectives::kBlockFormatCount; ++i) names.emplace_back(to_string(static_cast<BlockFormat>(i)));
-  return names;
-}
-
 BlockFormat format_of(const std::string& name) {
-  const std::vector<std::string> names = block_formats();
-  const auto found = std::find(names.begin(), names.end(), name);
-  TORCH_CHECK_VALUE(found != names.end(), "invalid block format \"", name, "\": choose int8, fp8_e4m3 or fp8_e5m2");
-  return static_cast<BlockFormat>(found - names.begin());
+  for (int i = 0; i < collectives::kBlockFormatCount; ++i) {
+    if (name == to_string(static_cast<BlockFormat>(i))) return static_cast<BlockFormat>(i);
+  }
+  TORCH_CHECK_VALUE(false, "invalid block format \"", name, "\": choose int8, fp8_e4m3 or fp8_e5m2");
 }
 
 /// `values`, cut into rows of `row` elements, of which the last ones may be short or empty, and the bytes of each row,
