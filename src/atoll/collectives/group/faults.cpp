@@ -76,7 +76,12 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
       link.send_control(encode(ports.group_id(), RefusalMessage{number, refusal->rank, refusal->why}));
       return;
     }
-    compare_calls(from, *inquiry->call);
+    const auto mine = find_issued(inquiry->call->signature.sequence);
+    if (mine && *mine != *inquiry->call) {
+      fail(Error(ErrorKind::kMismatch,
+                 describe_mismatch(describe(mine->signature, mine->count), options.rank,
+                                   describe(inquiry->call->signature, inquiry->call->count), from)));
+    }
   }
   bool left = false;
   {
@@ -90,13 +95,6 @@ void Group::Impl::answer_inquiry(transport::Link& link, int from, std::span<cons
     const auto report = encode(ports.group_id(), left ? ControlType::kLeft : ControlType::kError, report_of(error));
     left ? link.send_control_after_frames(report) : link.send_control(report);
   }
-}
-
-void Group::Impl::compare_calls(int from, const IssuedCall& theirs) {
-  const auto mine = find_issued(theirs.signature.sequence);
-  if (!mine || *mine == theirs) return;
-  fail(Error(ErrorKind::kMismatch, describe_mismatch(describe(mine->signature, mine->count), options.rank,
-                                                     describe(theirs.signature, theirs.count), from)));
 }
 
 void Group::Impl::on_control(transport::Link& link, std::span<const std::byte> message) {

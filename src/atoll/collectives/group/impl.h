@@ -92,7 +92,6 @@ struct Group::Impl final : GroupSink, StallObserver, std::enable_shared_from_thi
   void on_stall_over(const Stall& stall) override;
   void on_peer_ahead(int peer) override { send_inquiry(peer, /*about_collective=*/true); }
   std::string explain(const Stall& stall) override { return roll_call.explain(stall, Clock::now()); }
-  void compare_calls(int from, const IssuedCall& theirs);
   /// Returns the group's error for `signature`, with the operation's name if the error itself names none.
   std::exception_ptr failure_of(const Signature& signature, std::uint64_t count) const;
   void shutdown();

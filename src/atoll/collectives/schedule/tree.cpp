@@ -91,13 +91,10 @@ std::vector<int> Tree::path(int rank) const {
   return path;
 }
 
-const Tree::Node& Tree::child_with(const Node& parent, int position) const {
-  return node(*std::ranges::find_if(parent.children, [&](int child) { return position < node(child).end; }));
-}
-
 int Tree::lead_of_child(const Node& parent, const Node& child, int parent_lead, Turn turn) const {
   if (parent_lead >= child.begin && parent_lead < child.end) return parent_lead;
-  const Node& home = child_with(parent, parent_lead);
+  const auto holder = std::ranges::find_if(parent.children, [&](int each) { return parent_lead < node(each).end; });
+  const Node& home = node(*holder);
   const auto place = static_cast<std::uint64_t>(parent_lead - home.begin);
   const auto home_size = static_cast<std::uint64_t>(home.size());
   const auto child_size = static_cast<std::uint64_t>(child.size());

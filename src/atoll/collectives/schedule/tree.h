@@ -59,7 +59,6 @@ class Tree {
   int add_node(int begin, int end, int parent);
   void add_ranks(int begin, int end, int parent);
   void add_islands(const std::vector<int>& starts, std::size_t first, std::size_t last, int parent);
-  const Node& child_with(const Node& parent, int position) const;
 
   std::vector<Node> nodes_;
   std::vector<int> rank_at_;

@@ -38,16 +38,12 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Stream getStream(c10::Device of) const noexcept override { return current_stream(of.index()); }
-  c10::Stream getDefaultStream(c10::Device of) const override {
-    return as_stream(of.index() < 0 ? current_device() : of.index(), 0);
-  }
+  c10::Stream getDefaultStream(c10::Device of) const override { return as_stream(of.index(), 0); }
   c10::Stream getStreamFromGlobalPool(c10::Device of, bool /*high_priority*/) const override {
-    const auto index = of.index() < 0 ? current_device() : of.index();
-    return as_stream(index, device(index).pool_stream());
+    return as_stream(of.index(), device(of.index()).pool_stream());
   }
   c10::Stream getNewStream(c10::Device of, int /*priority*/) const override {
-    const auto index = of.index() < 0 ? current_device() : of.index();
-    return as_stream(index, device(index).new_stream());
+    return as_stream(of.index(), device(of.index()).new_stream());
   }
   c10::Stream exchangeStream(c10::Stream to) const override { return set_current_stream(to); }
   // Not marked as an override, because PyTorch 2.11 does not declare it.

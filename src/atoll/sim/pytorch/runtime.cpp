@@ -195,6 +195,7 @@ c10::Stream set_current_stream(c10::Stream stream) {
 }
 
 c10::Stream as_stream(c10::DeviceIndex index, c10::StreamId id) noexcept {
+  if (index < 0) index = this_device;
   return c10::Stream(c10::Stream::UNSAFE, c10::Device(kSim, index), id);
 }
 

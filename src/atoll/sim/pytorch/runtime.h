@@ -102,7 +102,7 @@ void pretend_capturing(bool on) noexcept;
 void pretend_failed(const std::optional<std::string>& threads);
 void require_working();  ///< throws if the device has failed on this thread
 
-c10::Stream as_stream(c10::DeviceIndex index, c10::StreamId id) noexcept;
+c10::Stream as_stream(c10::DeviceIndex index, c10::StreamId id) noexcept;  ///< index -1: of the current device
 Stream& stream_of(const c10::Stream& stream);
 
 /// Generators of a simulated device, which produce the numbers of PyTorch's CPU generator with the same seed.

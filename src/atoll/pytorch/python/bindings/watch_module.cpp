@@ -156,7 +156,12 @@ class ModuleWatch {
     if (find_change(dicts_) || find_change(entries_)) return place;
     const std::size_t first_tensor = place;
     if (find_change(tensors_)) return place;
-    if (!sampled_) look_at_samples();
+    if (!sampled_) {
+      // One parameter and one other tensor at a time, in turn, so that a look costs microseconds however many there
+      // are, and a change of all parameters is detected at once.
+      look_at_one(next_parameter_, 0, parameters_);
+      look_at_one(next_other_, parameters_, tensors_.size());
+    }
     return sampled_ ? std::optional(first_tensor + *sampled_) : std::nullopt;
   }
 
@@ -175,12 +180,6 @@ class ModuleWatch {
   }
 
  private:
-  // Samples one parameter and one other tensor at a time, in turn, so that a look costs microseconds however many there
-  // are, and a change of all parameters is detected at once.
-  void look_at_samples() {
-    look_at_one(next_parameter_, 0, parameters_);
-    look_at_one(next_other_, parameters_, tensors_.size());
-  }
   void look_at_one(std::size_t& next, std::size_t begin, std::size_t end) {
     if (begin == end) return;
     if (next < begin || next >= end) next = begin;
