@@ -14,7 +14,7 @@ class Place:
         stack: str,
         one_host: bool,
         named: bool,
-        reductions: Sequence[str],
+        reductions: set[str],
         problem: str,
     ) -> None: ...
 

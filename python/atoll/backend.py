@@ -136,7 +136,7 @@ def _place() -> _C.Place:
         stack=place.stack,
         one_host=place.one_host,
         named=place.named,
-        reductions=list(place.reductions),
+        reductions=set(place.reductions),
         problem=place.problem,
     )
 

@@ -55,14 +55,36 @@ inline Signature signature_of(const transport::FrameHeader& header) noexcept {
 }
 
 /// Returns "all_reduce #5", or "all_reduce #5.2" for a later part of the operation.
-std::string numbered(Operation operation, std::uint64_t sequence);
+inline std::string numbered(Operation operation, std::uint64_t sequence) {
+  std::string text = std::string(to_string(operation)) + " #" + std::to_string(number_of(sequence));
+  if (part_of(sequence) > 0) text += "." + std::to_string(part_of(sequence));
+  return text;
+}
 
 /// Returns "all_reduce #5 (sum, float32, 100 elements)" or "broadcast #5 (int64, 3 elements, root 1)".
-std::string describe(const Signature& signature, std::uint64_t count);
-std::string describe(const transport::FrameHeader& header);
+inline std::string describe(const Signature& signature, std::uint64_t count) {
+  std::string text = numbered(signature.operation, signature.sequence);
+  if (signature.operation == Operation::kBarrier) return text;
+  text += " (";
+  if (has_reduction(signature.operation)) text += std::string(to_string(signature.reduce_op)) + ", ";
+  text +=
+      std::string(to_string(signature.dtype)) + ", " + std::to_string(count) + (count == 1 ? " element" : " elements");
+  if (signature.root >= 0) text += ", root " + std::to_string(signature.root);
+  return text + ")";
+}
+inline std::string describe(const transport::FrameHeader& header) {
+  return describe(signature_of(header), header.count);
+}
 
 /// The error text for ranks that made different calls.
-std::string describe_leftover(const std::string& theirs, int their_rank, int my_rank);
-std::string describe_mismatch(const std::string& mine, int my_rank, const std::string& theirs, int their_rank);
+inline std::string describe_leftover(const std::string& theirs, int their_rank, int my_rank) {
+  return theirs + " on rank " + std::to_string(their_rank) + " sent to rank " + std::to_string(my_rank) +
+         ", which called it differently and took nothing: all ranks of a group must call the same operations with the "
+         "same root, sizes and dtypes";
+}
+inline std::string describe_mismatch(const std::string& mine, int my_rank, const std::string& theirs, int their_rank) {
+  return mine + " on rank " + std::to_string(my_rank) + " met " + theirs + " on rank " + std::to_string(their_rank) +
+         ": all ranks of a group must call the same operations in the same order with the same sizes and dtypes";
+}
 
 }  // namespace atl::collectives

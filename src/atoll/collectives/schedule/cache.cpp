@@ -68,9 +68,4 @@ void ScheduleCache::evict() {
   }
 }
 
-std::size_t ScheduleCache::size() const {
-  const std::lock_guard lock(mutex_);
-  return entries_.size();
-}
-
 }  // namespace atl::collectives

@@ -29,7 +29,10 @@ class ScheduleCache {
   /// is kept then.
   std::shared_ptr<const Schedule> get(const Shape& shape);
 
-  std::size_t size() const;
+  std::size_t size() const {
+    const std::lock_guard lock(mutex_);
+    return entries_.size();
+  }
 
  private:
   struct Entry {

@@ -14,7 +14,6 @@
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/arena.h"
-#include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/named.h"
 #include "atoll/pytorch/aten/part_kernels.h"

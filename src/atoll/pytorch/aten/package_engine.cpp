@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/pytorch/aten/aten_tensor.h"
+#include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/named.h"
 #include "atoll/pytorch/aten/plain_state.h"
 #include "atoll/pytorch/aten/streams.h"

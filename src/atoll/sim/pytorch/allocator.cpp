@@ -14,7 +14,6 @@
 #include <unordered_map>
 
 #include "atoll/core/error.h"
-#include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/runtime.h"
 
 namespace atl::sim {

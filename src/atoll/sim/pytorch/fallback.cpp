@@ -9,7 +9,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/runtime.h"
 
 namespace atl::sim {

@@ -15,7 +15,6 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/sim/pytorch/allocator.h"
-#include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/process_group.h"
 #include "atoll/sim/pytorch/runtime.h"
 

@@ -2,6 +2,7 @@
 // The operators that a device must implement: making, viewing and resizing tensors, copies, and convolutions.
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_local_scalar_dense_native.h>
@@ -17,7 +18,6 @@
 #include <cstring>
 
 #include "atoll/sim/pytorch/allocator.h"
-#include "atoll/sim/pytorch/host_view.h"
 #include "atoll/sim/pytorch/runtime.h"
 
 namespace atl::sim {
@@ -249,3 +249,24 @@ TORCH_LIBRARY_IMPL(aten, Negative, library) { leave_to_copies(library); }
 
 }  // namespace
 }  // namespace atl::sim
+
+// torch.autocast("sim"): the operators that other accelerators run in lower precision, in float32 or in the widest
+// type.
+namespace at::autocast {
+
+#define LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
+#define FULL_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32)
+#define FULL_PRECISION_RESULT(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, fp32_set_opt_dtype)
+#define WIDEST(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
+
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, library) { library.fallback(torch::CppFunction::makeFallthrough()); }
+
+TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {  // the macros register with "m"
+  AT_FORALL_LOWER_PRECISION_FP(LOWER_PRECISION)
+  AT_FORALL_FP32(FULL_PRECISION)
+  AT_FORALL_FP32_SET_OPT_DTYPE(FULL_PRECISION_RESULT)
+  AT_FORALL_DIFFERENT_REDISPATCH_SIGNATURE(KERNEL_DIFFERENT_REDISPATCH_SIGNATURE_PRIVATEUSEONE)
+  AT_FORALL_PROMOTE(WIDEST)
+}
+
+}  // namespace at::autocast

@@ -67,16 +67,7 @@ std::vector<std::string> devices(const BackendAtoll& backend) { return backend.g
 void bind_places(py::module_& module) {
   py::class_<Place>(module, "Place",
                     "The device that a rank computes on, and the library with which its island may reduce there.")
-      .def(py::init([](std::string device, std::string library, std::string stack, bool one_host, bool named,
-                       const std::vector<std::string>& reductions, std::string problem) {
-             return Place{std::move(device),
-                          std::move(library),
-                          std::move(stack),
-                          one_host,
-                          named,
-                          {reductions.begin(), reductions.end()},
-                          std::move(problem)};
-           }),
+      .def(py::init<std::string, std::string, std::string, bool, bool, std::set<std::string>, std::string>(),
            py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("named"),
            py::arg("reductions"), py::arg("problem"));
   module.def(

@@ -3,8 +3,6 @@
 
 #include <cxxabi.h>
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <type_traits>
@@ -13,7 +11,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/infer/wire/codecs.h"
-#include "atoll/pytorch/aten/aten_tensor.h"
+#include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/named.h"
 #include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/gil.h"
@@ -64,31 +62,14 @@ class GivenOptions {
 
  private:
   void refuse_unknown() const {
-    constexpr std::array kKnown{"policy",
-                                "seed",
-                                "chunks",
-                                "hedge",
-                                "deadline",
-                                "patience",
-                                "profile_seconds",
-                                "lossy",
-                                "compute_watts",
-                                "idle_watts",
-                                "radio_watts",
-                                "server",
-                                "name",
-                                "key_file",
-                                "silence",
-                                "probe_bytes",
-                                "engine_tolerance",
-                                "engine_start_limit"};
+    constexpr const char* kKnown =
+        "policy, seed, chunks, hedge, deadline, patience, profile_seconds, lossy, compute_watts, idle_watts, "
+        "radio_watts, server, name, key_file, silence, probe_bytes, engine_tolerance, engine_start_limit";
+    const py::object known = py::str(kKnown).attr("split")(", ");
     for (const auto& [key, value] : given_) {
-      const auto name = key.cast<std::string>();
-      if (std::find(kKnown.begin(), kKnown.end(), name) == kKnown.end()) {
-        std::string names;
-        for (const char* each : kKnown) names += (names.empty() ? "" : ", ") + std::string(each);
-        throw Error(ErrorKind::kInvalidArgument, "a session has no setting \"" + name + "\": it has " + names);
-      }
+      if (known.contains(key)) continue;
+      throw Error(ErrorKind::kInvalidArgument,
+                  "a session has no setting \"" + key.cast<std::string>() + "\": it has " + kKnown);
     }
   }
   Seconds seconds(const char* name, double fallback) const {

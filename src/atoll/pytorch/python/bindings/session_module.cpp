@@ -23,7 +23,6 @@
 #include "atoll/logging/spdlog_sink.h"
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/timeline.h"
-#include "atoll/pytorch/aten/aten_tensor.h"
 #include "atoll/pytorch/aten/ivalues.h"
 #include "atoll/pytorch/aten/operator_runner.h"
 #include "atoll/pytorch/aten/package_engine.h"
