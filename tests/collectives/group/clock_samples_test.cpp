@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/collectives/group/clock_samples.h"
+#include "atoll/collectives/group/trace.h"
 
 #include <gtest/gtest.h>
 

@@ -12,12 +12,11 @@
 #include <thread>
 
 #include "atoll/collectives/control_message.h"
-#include "atoll/collectives/group/clock_samples.h"
 #include "atoll/collectives/group/context_impl.h"
-#include "atoll/collectives/group/event_ring.h"
 #include "atoll/collectives/group/group.h"
 #include "atoll/collectives/group/island_order.h"
 #include "atoll/collectives/group/rendezvous.h"
+#include "atoll/collectives/group/trace.h"
 #include "atoll/collectives/messages/point_to_point.h"
 #include "atoll/collectives/refusals.h"
 #include "atoll/collectives/roll_call.h"

@@ -107,8 +107,7 @@ c10::StreamId Device::new_stream() {
 
 c10::StreamId Device::pool_stream() {
   const std::lock_guard lock(mutex_);
-  next_of_pool_ = next_of_pool_ % kPoolStreams + 1;
-  return next_of_pool_;
+  return next_of_pool_ = next_of_pool_ % kPoolStreams + 1;
 }
 
 void Device::synchronize() {
