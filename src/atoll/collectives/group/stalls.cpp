@@ -86,18 +86,17 @@ std::vector<int> Group::Impl::ranks_providing_input(const Call& call) {
 // Polls, because a thread cannot sleep on a device's events and on the group's failure at once.
 void Group::Impl::await_input(const Call& call, const Signature& signature, Deadline deadline) {
   const auto begin = Clock::now();
+  const std::uint64_t elements = call.input.empty() ? 0 : call.input[0].bytes / size_of(call.dtype);
   std::vector<int> providers;
   const auto stall = [&] {
     providers = ranks_providing_input(call);
-    const std::uint64_t bytes = call.input.empty() ? 0 : call.input[0].bytes;
-    return Stall{signature.sequence, describe(signature, bytes / size_of(call.dtype)), providers, begin, begin};
+    return Stall{signature.sequence, describe(signature, elements), providers, begin, begin};
   };
   int checks = 0;
   auto check_at = begin + until_next_check(checks);
   while (!call.progress->is_loaded()) {
     failure.throw_if_set();
-    refusals.throw_if_refused(signature, call.input.empty() ? 0 : call.input[0].bytes / size_of(call.dtype),
-                              options.rank);
+    refusals.throw_if_refused(signature, elements, options.rank);
     const auto now = Clock::now();
     if (deadline.expired()) {
       const std::string why = explain(stall());

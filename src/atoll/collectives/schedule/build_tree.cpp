@@ -32,9 +32,12 @@ class TreeBuilder {
 
  private:
   // Scratch slots for partial results of one node, each held until it was sent or folded on.
+  struct Slot {
+    Range range;
+    Mark reader;
+  };
   struct Ring {
-    std::vector<Range> slots;
-    std::vector<Mark> readers;
+    std::vector<Slot> slots;
     std::size_t next = 0;
   };
   // A tree as this rank sees it.
@@ -58,7 +61,7 @@ class TreeBuilder {
   void children_leads(const View& view, std::size_t level, const Chunk& chunk);
   Mark fold_up(const Chunk& chunk);
   Mark fold_node(std::size_t level, const Chunk& chunk, Range& partial, Mark ready);
-  Range place_of_partial(std::size_t level, const Chunk& chunk, int lane, Ring*& ring, std::size_t& slot);
+  Range place_of_partial(std::size_t level, const Chunk& chunk, int lane, Slot*& slot);
   void spread_down(const Chunk& chunk, Mark ready);
 
   Range contribution(const Chunk& chunk) const {
@@ -69,9 +72,6 @@ class TreeBuilder {
     return {Space::kOutput, shape_.operation == Operation::kAllGather ? chunk.segment : 0, chunk.offset, chunk.bytes};
   }
   MessagePart message(const Chunk& chunk) const { return {shape_.counts[chunk.segment], chunk.offset}; }
-  bool output_covers_all() const {
-    return shape_.operation == Operation::kAllReduce || shape_.operation == Operation::kBarrier;
-  }
 
   const Topology& topology_;
   const Shape& shape_;
@@ -202,38 +202,37 @@ Mark TreeBuilder::fold_node(std::size_t level, const Chunk& chunk, Range& partia
       ready = writer_.send(lane, Flow::kUp, up_.tree.rank_at(child), partial, message(chunk), ready);
     }
   }
-  Ring* ring = nullptr;
-  std::size_t slot = 0;
-  const Range place = place_of_partial(level, chunk, lane, ring, slot);
+  Slot* slot = nullptr;
+  const Range place = place_of_partial(level, chunk, lane, slot);
   Mark done = writer_.reduce(lane, sources_, place, raw, level == 0, message(chunk), ready);
   if (partial.space == Space::kScratch) {
     Ring& below = rings_[level + 1];
-    below.readers[(below.next + below.slots.size() - 1) % below.slots.size()] = done;
+    below.slots[(below.next + below.slots.size() - 1) % below.slots.size()].reader = done;
   }
   if (level == up_.top && level > 0) {
     const int to = up_.tree.rank_at(up_.leads[level - 1]);
     done = writer_.send(lane, Flow::kUp, to, place, message(chunk), done);
-    if (ring) ring->readers[slot] = done;
+    if (slot) slot->reader = done;
   }
   partial = place;
   return done;
 }
 
 // Returns the output if it covers the chunk, else a slot of the node's ring, once its last reader is done with it.
-Range TreeBuilder::place_of_partial(std::size_t level, const Chunk& chunk, int lane, Ring*& ring, std::size_t& slot) {
-  if (up_.top == 0 || output_covers_all()) return result(chunk);
-  ring = &rings_[level];
-  if (ring->slots.empty()) {
+Range TreeBuilder::place_of_partial(std::size_t level, const Chunk& chunk, int lane, Slot*& slot) {
+  const bool covers_all = shape_.operation == Operation::kAllReduce || shape_.operation == Operation::kBarrier;
+  if (up_.top == 0 || covers_all) return result(chunk);
+  Ring& ring = rings_[level];
+  if (ring.slots.empty()) {
     // If the send follows the fold in the same lane, one slot is enough; if another lane folds on, several slots let it
     // lag behind.
     const std::size_t slots = level == 1 ? 1 : 4;
-    for (std::size_t i = 0; i < slots; ++i) ring->slots.push_back(writer_.scratch(slot_bytes_));
-    ring->readers.resize(slots);
+    for (std::size_t i = 0; i < slots; ++i) ring.slots.push_back({writer_.scratch(slot_bytes_), {}});
   }
-  slot = ring->next;
-  ring->next = (slot + 1) % ring->slots.size();
-  writer_.wait(lane, ring->readers[slot]);
-  Range place = ring->slots[slot];
+  slot = &ring.slots[ring.next];
+  ring.next = (ring.next + 1) % ring.slots.size();
+  writer_.wait(lane, slot->reader);
+  Range place = slot->range;
   place.bytes = chunk.bytes;
   return place;
 }
@@ -256,8 +255,7 @@ void TreeBuilder::spread_down(const Chunk& chunk, Mark ready) {
   for (std::size_t level = down_.top; level < down_.end; ++level) {
     if (plan_.exchange && level == 0) continue;
     children_leads(down_, level, chunk);
-    const bool leads_others = children_.size() > 1;
-    if (!leads_others) continue;
+    if (children_.size() < 2) continue;
     const int lane = level == 0 ? top_lane : writer_.lane(LaneRole::kSpread, down_.path[level]);
     for (const int child : children_) {
       if (child == down_.position) continue;

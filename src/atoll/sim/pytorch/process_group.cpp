@@ -192,20 +192,7 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
 
   auto outcome = std::make_shared<Outcome>();
   const bool is_modelled = call.duration.count() > 0;
-  const auto enqueue = [&] {
-    stream.enqueue_open(run_of(std::move(call), outcome), is_modelled);
-    return stream.record();
-  };
-  LibraryOrder& order = device(operands.index()).library_order();
-  flow = {is_serial_ ? order.issue(stream, is_message, enqueue) : enqueue(), outcome};
-  if (may_overtake) touched_.back().done = flow.last;
-  return {outcome, flow.last, operands.index()};
-}
-
-std::function<Clock::time_point(Clock::time_point)> ProcessGroupSimccl::run_of(Call call,
-                                                                               std::shared_ptr<Outcome> outcome) {
-  return [communicator = communicator_, call = std::move(call), outcome = std::move(outcome),
-          gate = gate_](Clock::time_point begin) {
+  auto run = [communicator = communicator_, call = std::move(call), outcome, gate = gate_](Clock::time_point begin) {
     try {
       const auto end = communicator->run(call, begin);
       outcome->set(nullptr);
@@ -220,6 +207,14 @@ std::function<Clock::time_point(Clock::time_point)> ProcessGroupSimccl::run_of(C
     }
     return std::max(begin, Clock::now());
   };
+  const auto enqueue = [&] {
+    stream.enqueue_open(std::move(run), is_modelled);
+    return stream.record();
+  };
+  LibraryOrder& order = device(operands.index()).library_order();
+  flow = {is_serial_ ? order.issue(stream, is_message, enqueue) : enqueue(), outcome};
+  if (may_overtake) touched_.back().done = flow.last;
+  return {outcome, flow.last, operands.index()};
 }
 
 void ProcessGroupSimccl::startCoalescing() {

@@ -5,7 +5,6 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include <atomic>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -100,7 +99,6 @@ class ProcessGroupSimccl final : public c10d::Backend {
 
   WorkPtr issue(const About& about, std::vector<Operands> all, const Tensors& inputs, Tensors outputs);
   WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
-  std::function<Clock::time_point(Clock::time_point)> run_of(Call call, std::shared_ptr<Outcome> outcome);
   StreamLease& lane(c10::DeviceIndex index, const Call& call);
   void wait_for_overlapping(const Call& call, Stream& stream);
   void check_open() const;
