@@ -45,8 +45,7 @@ TEST_F(Environment, NamesTheVariableItsValueAndWhatIsWanted) {
       FAIL() << value;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), ErrorKind::kInvalidArgument);
-      EXPECT_EQ(error.what(),
-                std::string("ATOLL_TEST_SETTING=\"") + value + "\": expected a whole number from 1 to 9");
+      EXPECT_EQ(error.what(), std::string("ATOLL_TEST_SETTING=\"") + value + "\": expected a whole number from 1 to 9");
     }
     EXPECT_THROW(chosen(), Error);
   }

@@ -72,8 +72,7 @@ void check_others() {
   choice_setting("ATOLL_SIMD", {"plain", "avx2", "avx512"}, "plain, avx2 or avx512");
   choice_setting("ATOLL_CHECK", {"1"}, "1, or nothing");
   choice_setting("ATOLL_TLS", {"1"}, "1, or nothing");
-  choice_setting("ATOLL_LOG_LEVEL", {"debug", "info", "warning", "error", "off"},
-                 "debug, info, warning, error or off");
+  choice_setting("ATOLL_LOG_LEVEL", {"debug", "info", "warning", "error", "off"}, "debug, info, warning, error or off");
   const std::string folder = environment("ATOLL_DUMP_DIR");
   std::error_code ignored;
   if (!folder.empty() && !std::filesystem::is_directory(folder, ignored))

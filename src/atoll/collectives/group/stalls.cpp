@@ -20,7 +20,6 @@ RankProgress Group::Impl::progress_in(std::uint64_t sequence) const {
   const std::lock_guard lock(mutex);
   const auto event = events.find(sequence);
   if (!event && number_of(sequence) + 1 >= next_number) {
-    here.stage = Stage::kAway;
     const auto last = events.last();
     if (!last) return here;
     here.has_last = true;

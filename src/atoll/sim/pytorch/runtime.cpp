@@ -7,7 +7,6 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
-#include <string_view>
 #include <utility>
 
 #include "atoll/core/environment.h"
