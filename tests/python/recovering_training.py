@@ -185,7 +185,9 @@ def main() -> None:
         return made
 
     meet_with_faults(me)
-    trainer = atoll.ElasticTrainer(net, optimizer, loader, timeout=timedelta(seconds=40))
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)  # a power of 2, which rounds nothing
+    extra = {"scaler": scaler}
+    trainer = atoll.ElasticTrainer(net, optimizer, loader, extra=extra, timeout=timedelta(seconds=40))
 
     def wait_for_newcomers() -> None:
         assert trainer._member is not None
@@ -204,10 +206,12 @@ def main() -> None:
             loss = nn.functional.cross_entropy(trainer.model(inputs), targets)
             # Before others can have applied them: a rank may be the only one that does not learn that they have.
             me.note("computed", group=trainer.group, indices=indices.tolist() if step.weight else [])
-            loss.backward()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
             mean = step.mean(loss).item()
             me.strike("reduced")
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             me.has_applied()
         if step.is_done:
             me.note("done", group=trainer.group, members=trainer.members, loss=mean)

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from atoll import _C
 from atoll.loading.facts import RankFacts
+from atoll.loading.windows import Window, cut
 from atoll.profiling import power, stored_profiles
 from atoll.profiling.device import DeviceProfile, Measured, drop_gradients, one_step, profile_device, sizes_to_try
 from atoll.profiling.device_memory import fits, memory_used, usable_bytes
@@ -165,6 +167,22 @@ def test_measured_watts_are_planned_where_none_are_stated() -> None:
     assert "busy_watts" not in RankFacts("cpu", profile=DeviceProfile("cpu", [Measured(4, 0.25)]).to_json()).as_planned(
         1, 1
     )
+
+
+def test_a_share_costs_what_its_passes_cost() -> None:
+    """Four ranks that are equally fast, but for 2 %, get about equal shares, although a share needs a whole pass."""
+    facts = []
+    for slowness in (1.0, 1.005, 1.01, 1.02):
+        points = [Measured(size, slowness * (0.02 + 0.001 * size)) for size in (1, 2, 4, 8, 16, 32)]
+        facts.append(RankFacts("cpu", micro_batch=32, profile=DeviceProfile("cpu", points).to_json()))
+    cost = facts[0].cost()
+    for batch in (*range(1, 513), 1024, 4096):
+        parts = cut(Window(0, batch), [batch], 0, -(-batch // 32))
+        wanted = sum(0.02 + 0.001 * part.counted for part in parts)
+        assert cost.seconds(batch) == pytest.approx(wanted), batch
+    ranks = [each.as_planned(1, 1) for each in facts]
+    batches = _C.plan_batches({"policy": "minmax", "ranks": ranks, "batch": 64})["batches"]
+    assert max(batches) <= 17, batches
 
 
 def test_without_counters(tmp_path: Path) -> None:

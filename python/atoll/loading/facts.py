@@ -9,6 +9,7 @@ from atoll.plan.documents import document_of
 from atoll.profiling.device import DeviceProfile
 
 SHOWN = 8  # ranks in a message
+EXACT_PASSES = 16  # beyond that many, a further pass is not told from its samples
 
 
 @dataclass
@@ -57,11 +58,7 @@ class RankFacts:
             return _C.Cost.affine(0.0, 1.0)
         cost, _error = _C.fit_cost(profile.points())
         largest = self.largest_pass()
-        if largest is None:
-            return cost
-        launch = max(0.0, 2 * cost.seconds(1) - cost.seconds(2)) if largest > 1 else 0.0
-        per_sample = max(0.0, (cost.seconds(largest) - launch) / largest)
-        return _C.Cost.staircase(largest, launch, per_sample)
+        return cost if largest is None else _of_passes(cost, largest)
 
     def as_planned(self, least: int, quantum: int) -> dict[str, Any]:
         """Returns the rank in the format of the planner's functions."""
@@ -96,6 +93,21 @@ def require_room(facts: list[RankFacts], global_batch: int) -> None:
         f"the ranks together hold {together} samples of a step, but the global batch is {global_batch}: {shown}; use "
         "micro_batch instead of max_batch, so that a rank computes its share in several passes, or lower global_batch"
     )
+
+
+def _of_passes(cost: _C.Cost, largest: int) -> _C.Cost:
+    """Returns the cost of a share that is computed in passes of at most `largest` samples, as even as possible."""
+
+    def seconds(batch: int) -> float:
+        passes = -(-batch // largest)
+        size, larger = divmod(batch, passes)
+        return larger * cost.seconds(size + 1) + (passes - larger) * cost.seconds(size)
+
+    sizes = {1 << power for power in range(largest.bit_length())}
+    for passes in range(1, EXACT_PASSES + 1):
+        sizes |= {(passes - 1) * largest + 1, passes * largest}
+    sizes.add(2 * EXACT_PASSES * largest)  # from here on every sample costs its part of a pass
+    return _C.Cost.table([(float(size), seconds(size)) for size in sorted(sizes)])
 
 
 def _smaller(*limits: int | None) -> int | None:

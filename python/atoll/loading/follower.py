@@ -63,6 +63,12 @@ def known(values: list[float]) -> tuple[float, ...]:
     return () if min(values) <= UNKNOWN else tuple(values)
 
 
+def replay_from(plans: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """Returns the part of a replay that applies from a step on."""
+    later = [plan for plan in plans if plan["step"] > step]
+    return [{**plans[-len(later) - 1], "step": 0}, *later]
+
+
 class Follower:
     """Follows the times of one training. Collective: all ranks observe after the same steps, and feed equal numbers to
     equal adapters."""
@@ -78,6 +84,7 @@ class Follower:
         if settings.replay is not None:
             options["replay"] = settings.replay
         request = policy.request(facts)
+        self._request, self._options = request, options
         self._adapter = _C.PlanAdapter(request, options)
         self._membership: Membership | None = None
         if len(facts) > 1 and self._is_measured():
@@ -111,6 +118,10 @@ class Follower:
     def first_plan(self, first_step: int = 0) -> Plan:
         """Returns the plan with which the training starts, or resumes, at this step."""
         self._observed = first_step
+        if "replay" in self._options:
+            rest = {"replay": replay_from(self._options["replay"], first_step)}
+            self._adapter = _C.PlanAdapter(self._request, self._options | rest)
+            self._adapter.freeze(self._is_frozen)
         if self._traffic is not None:
             self._traffic.take(1)  # earlier traffic does not count
         self._newest = self._plan(first_step, (1.0,) * self._exchange.ranks)

@@ -3,6 +3,7 @@
 match."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -129,6 +130,7 @@ class DataLoader:
                 f"has {self.planner.samples(0)}; lower global_batch, or pass drop_last=False"
             )
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
+        self._draws = torch.Generator()  # of the workers' seeds, which must not move the program's random numbers
         self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
         self._order_hash: int | None = None
         self._iteration: object = None
@@ -140,7 +142,8 @@ class DataLoader:
         return self._exchange.agree("atoll.DataLoader", own, way_out)
 
     def _torch_loader(self) -> tuple["torch.utils.data.DataLoader[Any]", dict[str, Any]]:
-        options = {**self._options, "worker_init_fn": EndsWithRank(self._options.get("worker_init_fn"))}
+        own = {"worker_init_fn": EndsWithRank(self._options.get("worker_init_fn"))}
+        options = {"generator": self._draws, **self._options, **own}
         return torch.utils.data.DataLoader(self._source.dataset, batch_sampler=self._feed, **options), {}
 
     def _division(self, lengths: list[int]) -> Divided | None:
@@ -227,6 +230,7 @@ class DataLoader:
         and at every change of plan."""
         order = self._agreed_order()
         self._iteration = mine = object()
+        self._draws.manual_seed(mixed(torch.initial_seed(), self.epoch, self._position))
         epoch_of_keys = self.epoch if self._source.is_stream else None
         self._feed.begin(order, self._position, self._steps, epoch_of_keys, self._divided)
         self.planner.asks()
@@ -303,6 +307,11 @@ class DataLoader:
         if self._divided is not None:
             self._divided.steps_before(self._position)
         return order
+
+
+def mixed(*numbers: int) -> int:
+    """Returns a seed of 63 bits that depends on all numbers."""
+    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()) >> 1
 
 
 def _group_of(model: nn.Module | None) -> dist.ProcessGroup:

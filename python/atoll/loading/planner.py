@@ -101,7 +101,8 @@ class Planner:
     def _warn(self, model: nn.Module, weights: Weights | None, batch_of: Callable[..., Any]) -> None:
         """Warns of what weights cannot make exact. All ranks check, because the user's forward pass may need the
         others; rank 0 warns."""
-        found = warnings_for(model, self.newest.batches)
+        by_speed = self._policy.needs_costs and self._settings.measure and self._exchange.ranks > 1
+        found = warnings_for(model, self.newest.batches, by_speed)
         if self._settings.forward is not None and isinstance(model, DistributedDataParallel):
             try:
                 forward = self._settings.forward

@@ -31,6 +31,11 @@ class Policy:
             raise ValueError('shares and policy="fixed" belong together: pass both, or neither')
         if shares is not None:
             check_shares(shares, ranks)
+        if settings.changes_per_epoch is not None and settings.changes_per_epoch < 1:
+            raise ValueError(
+                f"Settings(changes_per_epoch={settings.changes_per_epoch}): give at least 1, or None for any number; "
+                "update_interval=0 keeps the first plan"
+            )
         if settings.replay is not None:
             check_replay(settings.replay, global_batch, ranks, settings.form)
         if not is_weighted and (name != "equal" or settings.replay is not None):

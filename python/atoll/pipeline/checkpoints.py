@@ -3,14 +3,17 @@
 holds and reads what it needs, so another plan, another number of ranks or one process can load them."""
 
 import json
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.storage import WriteResult
 
 MODEL, OPTIMIZER, GROUP, EXTRA = "model.", "optimizer.", "group.", "extra"
 OWN = ("params", "param_names")
@@ -21,11 +24,28 @@ def save(
     folder: Path, model: Mapping[str, torch.Tensor], optimizer: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> None:
     """Saves the states. Collective over the default group. What several ranks hold is written once. `extra`: JSON
-    values, equal on all ranks."""
+    values, equal on all ranks. An earlier checkpoint in the folder is valid until this one is complete."""
     state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
     state |= optimizer
     state[EXTRA] = json.dumps(extra)
-    checkpoint.save(state, checkpoint_id=folder)
+    checkpoint.save(state, storage_writer=_Writer(folder))
+
+
+class _Writer(checkpoint.FileSystemWriter):
+    """Gives the files of each checkpoint names of their own, and removes those of earlier ones at the end."""
+
+    def prepare_global_plan(self, plans: list[checkpoint.SavePlan]) -> list[checkpoint.SavePlan]:
+        mark = uuid.uuid4().hex[:12]
+        plans = super().prepare_global_plan(plans)
+        named = [replace(plan.storage_data, prefix=f"__{mark}{plan.storage_data.prefix}") for plan in plans]
+        return [replace(plan, storage_data=name) for plan, name in zip(plans, named, strict=True)]
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        super().finish(metadata, results)
+        kept = {written.storage_data.relative_path for of_rank in results for written in of_rank}
+        for path in Path(self.path).glob("*.distcp"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
 
 
 def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:

@@ -294,6 +294,11 @@ class Pipeline:
             for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
                 if name in options:
                     raise ValueError(f"{name} cannot be given: the plan assigns the samples of a pipeline; remove it")
+            if not options.get("drop_last", True):
+                raise ValueError(
+                    "drop_last=False cannot be given: micro-batches have one size, so a smaller last step is left out; "
+                    "remove it"
+                )
             return None, {"global_batch": global_batch, "options": sorted(options)}
 
         self._exchange.agree("atoll.pipeline.Pipeline.loader", checked, SAME_ARGUMENTS)

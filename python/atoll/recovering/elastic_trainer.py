@@ -19,7 +19,7 @@ from atoll.recovering.member import Member
 from atoll.recovering.notices import FRESH, TORN, Roster
 from atoll.recovering.replica import Buffers, Replica
 from atoll.recovering.sharing import share, share_module
-from atoll.recovering.steps import Applied, Step
+from atoll.recovering.steps import Applied, Step, restart_scalers
 
 log = logging.getLogger("atoll.recovering")
 
@@ -203,6 +203,7 @@ class ElasticTrainer:
         if self._is_in_step:
             self._is_torn = self._is_torn or self.applied.torn
             self._buffers.put_back()
+            restart_scalers(self._extra.values(), self._optimizers)
         self._is_in_step = False
 
     def _suspects(self, reason: str) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One batch of a training that recovers, and the optimizers' progress on it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from atoll.recovering.world import has_failed, is_of_group
 
 
 class Applied:
-    """Records whether the optimizers have stepped since begin()."""
+    """Records which optimizers have stepped since begin(); one may step several times."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], device: torch.device) -> None:
         self._count, self._device = len(optimizers), device
@@ -22,17 +22,18 @@ class Applied:
         self.begin()
 
     def begin(self) -> None:
-        self._started, self._ended = 0, 0
+        self._stepped: set[int] = set()
+        self._is_stepping = False
 
     @property
     def whole(self) -> bool:
         """Whether all of them have, completely."""
-        return self._ended >= self._count
+        return len(self._stepped) == self._count and not self._is_stepping
 
     @property
     def torn(self) -> bool:
         """Whether only some have, or one was interrupted, so that parameters are between two steps."""
-        return self._started > 0 and not (self.whole and self._started == self._ended)
+        return (bool(self._stepped) or self._is_stepping) and not self.whole
 
     def _before(self, *_: Any) -> None:
         if self.is_guarded and self._device.type != "cpu":
@@ -40,10 +41,21 @@ class Applied:
             torch.accelerator.synchronize(self._device)
             if has_failed():
                 raise torch.distributed.DistNetworkError("the group failed before the optimizer's step")
-        self._started += 1
+        self._is_stepping = True
 
-    def _after(self, *_: Any) -> None:
-        self._ended += 1
+    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._is_stepping = False
+        self._stepped.add(id(optimizer))
+
+
+def restart_scalers(extra: Iterable[Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Makes GradScalers forget that gradients of an unfinished step were unscaled; their scales stay."""
+    for scaler in extra:
+        if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled() and scaler._scale is not None:  # used yet
+            scaler.update(scaler.get_scale())
+    for optimizer in optimizers:
+        for name in ("grad_scale", "found_inf"):  # left by a fused step that raised
+            vars(optimizer).pop(name, None)
 
 
 class Owner(Protocol):

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class SyncBatchNorm(_BatchNorm):
     """A torch.nn.SyncBatchNorm that also works on CPUs, and for ranks with different weights of their losses.
 
-    Statistics are those of the samples of all ranks; a rank whose part is empty contributes none. Inputs have shape
+    Statistics are those of the samples of all ranks; a part without samples, or without elements where the loader
+    counts elements, contributes none. Inputs have shape
     (samples, channels, ...) on any device, float32 or float64 (16-bit types are normalised in float32). In a model that
     is passed to `atoll.DataLoader`, gradients are exactly those of one process with all samples."""
 
@@ -53,7 +54,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _keep_running(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
-        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+        if not count or not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
@@ -87,7 +88,7 @@ class _Normalise(torch.autograd.Function):
             gathered = values.new_empty(dist.get_world_size(group) * local.numel())
             all_gather_single(gathered, local, group=group)
         mean, squares, total = _merged(gathered.view(-1, local.numel()))
-        variance = squares / total
+        variance = squares / total.clamp(min=1)
         inverse = torch.rsqrt(variance + eps)
         normalised = (values - mean.view(shape)) * inverse.view(shape)
         ctx.save_for_backward(normalised, inverse, total)
@@ -116,7 +117,7 @@ def _merged(of_ranks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
     channels = (of_ranks.size(1) - 1) // 2
     means, squares, counts = of_ranks[:, :channels], of_ranks[:, channels:-1], of_ranks[:, -1:]
     total = counts.sum()
-    mean = (means * counts).sum(0) / total
+    mean = (means * counts).sum(0) / total.clamp(min=1)
     spread = ((means - mean).square() * counts).sum(0)
     return mean, squares.sum(0) + spread, total
 

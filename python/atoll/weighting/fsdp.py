@@ -42,12 +42,17 @@ class FsdpWeights(Weights):
 
     def begin(self, part: Part) -> None:
         """Starts a part. Raises RuntimeError if gradients are waiting to be reduced, because they would get the share
-        of a later part."""
+        of a later part, and if FSDP divides gradients by a number of the program's own."""
         groups = [group for known in self._groups if (group := known()) is not None]
         if not all(group.reduce_grads for group in groups):
             raise RuntimeError(
                 "set_requires_gradient_sync(False): gradients that are not reduced in their own step would count as "
                 "those of a later one; raise the loader's global_batch, which micro_batch divides into passes"
+            )
+        if any(group.gradient_divide_factor not in (None, self.group.size()) for group in groups):
+            raise RuntimeError(
+                "set_gradient_divide_factor: the weights of batches replace this factor, so gradients would get a wrong "
+                "size; remove it"
             )
         super().begin(part)
 

@@ -69,6 +69,9 @@ AdapterOptions AdapterOptions::from_json(const std::string& text) {
   options.hysteresis = fields.boolean("hysteresis", options.hysteresis);
   options.interval = read_count(fields, "interval", options.interval);
   options.changes_per_epoch = read_count(fields, "changes_per_epoch", options.changes_per_epoch);
+  if (fields.has("changes_per_epoch") && options.changes_per_epoch == 0) {
+    refuse("changes_per_epoch is 0: give at least 1, or frozen to keep the first plan");
+  }
   options.frozen = fields.boolean("frozen", options.frozen);
   if (fields.has("replay")) options.replay = read_changes(fields, "replay");
   fields.done();
