@@ -74,7 +74,7 @@ struct Membership::Keeper {
   Keeper(const Membership& membership, const LifeSigns& signs)
       : owner(membership), every(signs.every), server(membership.connect()) {
     thread = std::thread([this] { run(); });
-    ::pthread_setname_np(thread.native_handle(), "atl-redis");
+    ::pthread_setname_np(thread.native_handle(), "atoll-redis");
   }
 
   ~Keeper() {
