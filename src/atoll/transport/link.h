@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -81,10 +82,10 @@ class Channel {
   virtual bool has_returned() { return true; }
 
   /// Ends all loans: a peer that is still reading finds the frame no longer intact, and none begins to write. The
-  /// memory may change once is_written() is false; while it is true, the peer is writing, or is stopped there: see
-  /// Arena::detach.
+  /// memory may change once written_range() is empty; until then, the peer is writing there, or is stopped: see
+  /// Arena::detach. A peer whose process has ended writes nothing.
   virtual void revoke() noexcept {}
-  virtual bool is_written() const noexcept { return false; }
+  virtual std::optional<ArenaRange> written_range() const noexcept { return std::nullopt; }
 
   /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop(). A lent frame that the peer
   /// has revoked is returned too: see is_intact().

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <latch>
 #include <vector>
 
@@ -141,6 +142,12 @@ TEST(LendingGroup, APeerThatIsStoppedWhileItWritesChangesNothing) {
     std::byte* const memory = played.channel(Port::kUp).begin_write();
     ASSERT_NE(memory, nullptr);
     used_again.wait();
+    // The rest of the tensor has not been copied: it is still shared.
+    const std::size_t far_enough = 2 * transport::Arena::page_bytes();
+    EXPECT_GE(header.offset, far_enough);
+    float before = 0;
+    std::memcpy(&before, memory - far_enough, sizeof before);
+    EXPECT_EQ(before, 7.0f);
     std::fill(memory, memory + header.payload_bytes, std::byte{9});
     played.channel(Port::kUp).end_write();
     written.count_down();

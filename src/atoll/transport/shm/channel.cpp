@@ -45,7 +45,12 @@ void ShmChannel::revoke() noexcept {
   if (has_writer()) writer_->revoke();
 }
 
-bool ShmChannel::is_written() const noexcept { return has_writer() && writer_->is_written(); }
+std::optional<ArenaRange> ShmChannel::written_range() const noexcept {
+  if (!has_writer()) return std::nullopt;
+  auto range = writer_->written_range();
+  if (range && link_.has_peer_ended()) range.reset();
+  return range;
+}
 
 const Frame* ShmChannel::front() {
   return front_of([this]() -> const Frame* {

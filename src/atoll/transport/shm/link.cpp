@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/link.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -254,6 +257,18 @@ void ShmLink::on_tick_on_loop(Clock::time_point now) {
 Error ShmLink::lost(const std::string& how) const {
   const std::string process = peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "";
   return {ErrorKind::kPeerLost, peer_name() + process + " " + how};
+}
+
+// The end of the stream does not prove it: a living peer may have closed its links while a thread of it still writes.
+// If the number belongs to another process by now, or the system does not answer, the peer counts as alive.
+bool ShmLink::has_peer_ended() const noexcept {
+  if (peer_process_ <= 0) return false;
+  const auto process = static_cast<int>(::syscall(SYS_pidfd_open, peer_process_, 0));
+  if (process < 0) return errno == ESRCH || errno == EINVAL || errno == ENOENT;  // the last two: a process group's
+  pollfd ended{process, POLLIN, 0};
+  const bool has_ended = ::poll(&ended, 1, 0) == 1;
+  ::close(process);
+  return has_ended;
 }
 
 void ShmLink::begin_shutdown_on_loop() {

@@ -40,6 +40,10 @@ class ShmLink final : public LinkBase {
   /// left for that.
   bool pass_slab(std::uint32_t slab);
 
+  /// Returns whether the peer's process has certainly ended: nothing writes into this process's memory for it any more.
+  /// Any thread, once the stream is attached.
+  bool has_peer_ended() const noexcept;
+
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
 
@@ -61,8 +65,9 @@ class ShmLink final : public LinkBase {
   void flush();
   Error lost(const std::string& how) const;
 
+  pid_t peer_process_ = 0;  // constant once the stream is attached; 0: not known here
+
   // The loop thread's own.
-  pid_t peer_process_ = 0;
   bool watches_output_ = false;
   std::uint64_t seen_beats_ = 0;
   std::chrono::milliseconds patience_{0};  // a peer that is silent for longer is lost
