@@ -128,5 +128,37 @@ TEST(LendingProcesses, AKilledOneNoLongerWrites) {
   test::run_peers(test::PeerMode::kProcesses, {with_arena(0), with_arena(1)}, lend, write, test::Ending::kKilled);
 }
 
+/// Counts the mappings of arenas when a link fails.
+class MappingObserver : public test::RecordingObserver {
+ public:
+  void on_link_failed(Link& link, const Error& error, bool closed_in_order) override {
+    mapped_ = mappings_of_arenas();
+    RecordingObserver::on_link_failed(link, error, closed_in_order);
+  }
+  /// Returns what it has counted, after wait_for_failure().
+  std::size_t mapped() const { return mapped_; }
+
+ private:
+  std::size_t mapped_ = 0;
+};
+
+// Unmapping a large arena takes seconds.
+TEST(LendingEndpoints, TheEndOfOneIsReportedBeforeItsArenaIsUnmapped) {
+  MappingObserver observer;
+  test::RecordingObserver other_observer;
+  Endpoint reader(with_arena(0), observer);
+  Endpoint lender(with_arena(1), other_observer);
+  const ChannelId id{.group = 7, .index = 0, .bell = Bell::kCollective};
+  LentMemory memory(lender);
+  memory.lend(lender.link(reader.address()).channel(id), lent_header());
+  Channel& in = reader.link(lender.address()).channel(id);
+  test::wait_on_bell(reader, Bell::kCollective, "the frame", [&] { return in.front() != nullptr; });
+  in.pop();
+  lender.abort();
+  observer.wait_for_failure();
+  EXPECT_EQ(observer.mapped(), 2U);  // by both ends
+  wait_until("the slab to be unmapped", [] { return mappings_of_arenas() == 1; });
+}
+
 }  // namespace
 }  // namespace atl::transport

@@ -286,11 +286,12 @@ bool ShmLink::drained_on_loop() const {
 }
 
 void ShmLink::teardown_on_loop() noexcept {
+  // Before the memory is unmapped, this process's waiters and the observer learn of the end.
+  loop().post([slabs = peer_arena_.take_all()] {});
   const std::lock_guard lock(mutex_);
   if (stream_.descriptor() >= 0) loop().remove_fd_on_loop(stream_.descriptor());
   stream_.close();
   waiting_.clear();
-  peer_arena_.clear();
 }
 
 }  // namespace atl::transport
