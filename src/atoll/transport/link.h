@@ -127,8 +127,9 @@ class Link {
   /// keep the result.
   virtual Channel& channel(const ChannelId& id) = 0;
 
-  /// Frees the channel's window on this side. Later frames for it are dropped. Call it when the group is gone and no
-  /// thread uses the channel. An id is used once on a link: channel() throws Error(kInvalidArgument) for a closed one.
+  /// Frees the channel's window on this side. Later frames for it are dropped, also if only the peer has opened it, or
+  /// opens it later. Call it when the group is gone and no thread uses the channel. An id is used once on a link:
+  /// channel() throws Error(kInvalidArgument) for a closed one.
   virtual void close_channel(const ChannelId& id) = 0;
 
   /// Queues a short control message (at most kMaxControlBytes) outside every channel; it arrives in

@@ -40,7 +40,11 @@ ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
   if (channel == nullptr) {
     channel = std::make_unique<ShmChannel>(*this, id, options().shm_window_bytes);
     if (peer_doorbell_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      channel->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   return *channel;
 }
@@ -66,7 +70,8 @@ Channel& ShmLink::channel(const ChannelId& id) {
 void ShmLink::close_channel(const ChannelId& id) {
   const std::lock_guard lock(mutex_);
   const auto found = channels_.find(id);
-  if (found == channels_.end() || found->second->is_closed()) return;
+  if (found == channels_.end()) return closed_early_.add(id);
+  if (found->second->is_closed()) return;
   if (!found->second->is_claimed()) --unclaimed_;
   found->second->close();
 }

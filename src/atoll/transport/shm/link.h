@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/channel.h"
 #include "atoll/transport/shm/peer_arena.h"
@@ -83,6 +84,7 @@ class ShmLink final : public LinkBase {
   RemoteDoorbell peer_doorbell_;
   std::set<std::uint32_t> passed_slabs_;
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
+  ClosedChannels closed_early_;
   std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
   std::size_t unclaimed_ = 0;       // channels that only the peer has opened
 };
