@@ -72,9 +72,10 @@ class Channel {
 
   /// As try_send, for a payload at `place` of the arena, which the peer uses there: it must not change until
   /// has_returned() or revoke(). `header.where` is kLent, or kForResult if the peer may write there; with kThere only
-  /// the header is sent. Only if can_lend(). The first frame from a slab of the arena allocates.
-  virtual bool try_lend(const FrameHeader& /*header*/, std::span<const std::byte> /*payload*/,
-                        const ArenaPlace& /*place*/) {
+  /// the header is sent. Returns where the payload of an accepted frame is: as stated, or kHere if it was copied,
+  /// because the system has no descriptor left. Only if can_lend(). The first frame from a slab of the arena allocates.
+  virtual std::optional<Payload> try_lend(const FrameHeader& /*header*/, std::span<const std::byte> /*payload*/,
+                                          const ArenaPlace& /*place*/) {
     throw Error(ErrorKind::kInternal, "a frame was lent over a link that cannot lend");
   }
 

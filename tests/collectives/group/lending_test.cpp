@@ -6,11 +6,14 @@
 #include <algorithm>
 #include <cstring>
 #include <latch>
+#include <string>
 #include <vector>
 
 #include "atoll/collectives/peer_ports.h"
 #include "tests/collectives/group/calls.h"
 #include "tests/support/error_of.h"
+#include "tests/support/log_recorder.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
@@ -171,6 +174,27 @@ TEST(LendingGroup, AFrameWithoutItsPayloadIsAProtocolError) {
       if (port == Port::kUp) header.offset = 0;  // of the first chunk, which rank 0 owns
       EXPECT_TRUE(played.channel(port).try_lend(header, std::vector<std::byte>(header.payload_bytes), {}));
     });
+  }
+}
+
+TEST(LendingGroup, ARankWithoutDescriptorsLendsNothingAndWarnsOnce) {
+  const LogRecorder lines;
+  Ranks ranks(with_arenas("AA"));
+  ranks.run_ok([](Group& group) {  // opens all channels
+    std::vector<float> ordinary(kCount, 1.0f);
+    group.run(all_reduce(ordinary));
+  });
+  Lent first(ranks, 0, 1.0f);
+  Lent second(ranks, 1, 1.0f);
+  {
+    const NoNewDescriptors none;
+    ranks.run_ok([&](Group& group) { group.run((group.rank() == 0 ? first : second).all_reduce()); });
+  }
+  EXPECT_TRUE(first.holds(2.0f));
+  EXPECT_TRUE(second.holds(2.0f));
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(lines.count("tensors for rank " + std::to_string(rank) + " are copied"), 1U) << lines.text();
+    EXPECT_EQ(ranks.group(rank).time_split().bytes_lent, 0U);
   }
 }
 

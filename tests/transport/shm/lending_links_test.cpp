@@ -6,10 +6,14 @@
 #include <cstring>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "atoll/transport/arena.h"
+#include "tests/support/log_recorder.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/support/peers.h"
+#include "tests/transport/link_contract.h"
 
 namespace atl::transport {
 namespace {
@@ -50,10 +54,14 @@ class LentMemory {
 
   void fill(std::uint64_t value) { std::memset(data_, static_cast<int>(value), kLentBytes); }
 
-  void lend(Channel& channel, const FrameHeader& header) {
+  Payload lend(Channel& channel, const FrameHeader& header) {
     const ArenaPlace place = arena_.find(data_, kLentBytes).value();
-    test::wait_on_bell(endpoint_, Bell::kCollective, "room",
-                       [&] { return channel.try_lend(header, {data_, kLentBytes}, place); });
+    std::optional<Payload> where;
+    test::wait_on_bell(endpoint_, Bell::kCollective, "room", [&] {
+      where = channel.try_lend(header, {data_, kLentBytes}, place);
+      return where.has_value();
+    });
+    return *where;
   }
 
  private:
@@ -126,6 +134,35 @@ TEST(LendingProcesses, AKilledOneNoLongerWrites) {
     ADD_FAILURE() << "still alive";
   };
   test::run_peers(test::PeerMode::kProcesses, {with_arena(0), with_arena(1)}, lend, write, test::Ending::kKilled);
+}
+
+TEST(LendingEndpoints, OneWithoutDescriptorsCopiesWarnsOnceAndLendsLater) {
+  const test::LogRecorder lines;
+  const auto lend = [&](test::Peer& peer) {
+    Channel& channel = peer.channel();
+    LentMemory memory(peer.endpoint);
+    test::greet(peer, channel);
+    peer.meeting.meet();  // nothing more needs a descriptor
+    {
+      const test::NoNewDescriptors none;
+      for (int i = 0; i < 100; ++i) ASSERT_EQ(memory.lend(channel, lent_header()), Payload::kHere);
+    }
+    EXPECT_EQ(lines.count("tensors for rank 1 are copied"), 1U) << lines.text();
+    wait_until("the slab to be passed", [&] { return memory.lend(channel, lent_header()) == Payload::kLent; });
+    peer.meeting.meet();
+  };
+  const auto read = [](test::Peer& peer) {
+    Channel& channel = peer.channel();
+    test::greet(peer, channel);
+    peer.meeting.meet();
+    for (Payload where = Payload::kHere; where == Payload::kHere; channel.pop()) {
+      const Frame& frame = test::receive(peer, channel);
+      EXPECT_EQ(frame.payload.size(), kLentBytes);
+      where = frame.header.where;
+    }
+    peer.meeting.meet();
+  };
+  test::run_peers(test::PeerMode::kThreads, {with_arena(0), with_arena(1)}, lend, read);
 }
 
 /// Counts the mappings of arenas when a link fails.

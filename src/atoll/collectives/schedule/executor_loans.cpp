@@ -51,14 +51,15 @@ bool Executor::try_pass(const Run& run, const Step& step, transport::FrameHeader
   transport::Channel& to = channel(step.peer, step.flow);
   if (step.flow == Flow::kDown && written_[static_cast<std::size_t>(step.peer)] == step.position + 1) {
     header.where = transport::Payload::kThere;
-    return to.try_lend(header, payload, {});
+    return to.try_lend(header, payload, {}).has_value();
   }
   const transport::ArenaPlace* const place = step.lends && to.can_lend() ? lendable(step.range) : nullptr;
   if (place == nullptr) return to.try_send(header, payload);
   header.where = is_for_result(run, step) ? transport::Payload::kForResult : transport::Payload::kLent;
-  if (!to.try_lend(header, payload, {place->slab, place->offset + step.range.offset})) return false;
+  const auto where = to.try_lend(header, payload, {place->slab, place->offset + step.range.offset});
+  if (!where || *where == transport::Payload::kHere) return where.has_value();
   has_lent_ = true;
-  has_lent_for_result_ = has_lent_for_result_ || header.where == transport::Payload::kForResult;
+  has_lent_for_result_ = has_lent_for_result_ || *where == transport::Payload::kForResult;
   split_.bytes_lent += payload.size();
   return true;
 }

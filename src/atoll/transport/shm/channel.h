@@ -20,7 +20,8 @@ class ShmChannel final : public ChannelBase {
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   bool can_lend() const noexcept override;
-  bool try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) override;
+  std::optional<Payload> try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                  const ArenaPlace& place) override;
   bool has_returned() override;
   void revoke() noexcept override;
   std::optional<ArenaRange> written_range() const noexcept override;

@@ -22,6 +22,7 @@ namespace {
 constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
+constexpr std::chrono::seconds kPassAgainAfter{1};  // when the system had no descriptor for a slab
 
 pid_t process_behind(int socket) {
   ucred credentials{};
@@ -97,18 +98,24 @@ void ShmLink::open(const ChannelId& id) {
 }
 
 bool ShmLink::pass_slab(std::uint32_t slab) {
-  const std::lock_guard lock(mutex_);
-  if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
-  try {
-    Arena::SlabMemory passed = options().arena->memory_of(slab);
-    stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
-  } catch (const Error& error) {
-    log(LogLevel::kWarning, std::string(error.what()) + ": tensors for " + peer_name() + " are copied");
-    return false;
+  std::string obstacle;
+  {
+    const std::lock_guard lock(mutex_);
+    if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
+    if (Clock::now() < passes_again_at_) return false;
+    try {
+      Arena::SlabMemory passed = options().arena->memory_of(slab);
+      stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
+      passed_slabs_.insert(slab);
+      flush();
+      return true;
+    } catch (const Error& error) {
+      passes_again_at_ = Clock::now() + kPassAgainAfter;
+      if (!std::exchange(has_warned_, true)) obstacle = error.what();
+    }
   }
-  passed_slabs_.insert(slab);
-  flush();
-  return true;
+  if (!obstacle.empty()) log(LogLevel::kWarning, obstacle + ": tensors for " + peer_name() + " are copied");
+  return false;
 }
 
 void ShmLink::flush() {

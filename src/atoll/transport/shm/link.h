@@ -38,7 +38,7 @@ class ShmLink final : public LinkBase {
   bool has_arena() const noexcept { return options().arena != nullptr; }
 
   /// Passes a slab of this process's arena to the peer, once. Any thread. Returns false if the system has no descriptor
-  /// left for that.
+  /// left for that, which it is asked for once a second; the first time there is a warning.
   bool pass_slab(std::uint32_t slab);
 
   /// Returns whether the peer's process has certainly ended: nothing writes into this process's memory for it any more.
@@ -83,6 +83,8 @@ class ShmLink final : public LinkBase {
   bool said_bye_ = false;
   RemoteDoorbell peer_doorbell_;
   std::set<std::uint32_t> passed_slabs_;
+  Clock::time_point passes_again_at_{};
+  bool has_warned_ = false;  // that slabs cannot be passed
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
   ClosedChannels closed_early_;
   std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
