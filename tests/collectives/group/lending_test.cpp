@@ -4,9 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <latch>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "atoll/collectives/peer_ports.h"
@@ -210,6 +212,26 @@ TEST(LendingGroup, ADeadLenderIsAnError) {
     const Error error = error_of([&] { group.run(data.all_reduce()); });
     EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
   });
+}
+
+TEST(LendingGroup, AnotherThreadMayReadTheTimes) {
+  Ranks ranks(with_arenas("AA"));
+  std::atomic<bool> is_over{false};
+  std::thread reader([&] {
+    std::uint64_t lent = 0;
+    while (!is_over) {
+      const std::uint64_t now = ranks.group(0).time_split().bytes_lent;
+      EXPECT_GE(now, lent);
+      lent = now;
+    }
+  });
+  ranks.run_ok([&](Group& group) {
+    Lent data(ranks, group.rank(), 1.0f);
+    for (int round = 0; round < 20; ++round) group.run(data.all_reduce());
+  });
+  is_over = true;
+  reader.join();
+  EXPECT_EQ(ranks.group(0).time_split().operations, 20U);
 }
 
 TEST(LendingGroup, ChecksumsOfLentDataAreRight) {
