@@ -22,10 +22,9 @@ class MappedRing {
   MappedRing(const MappedRing&) = delete;
   MappedRing& operator=(const MappedRing&) = delete;
 
-  /// Creates zeroed memory, sealed against a change of its size, and maps it for reading and writing; pages are
-  /// allocated when they are first touched. `data_bytes` is a power of two and a multiple of the page size;
-  /// `control_bytes` is rounded up to whole pages (0: none). Throws Error(kUnavailable) when the system has no memory
-  /// or descriptor left.
+  /// Creates zeroed memory, sealed against a change of its size (make_sealed_memfd), and maps it for reading and
+  /// writing. `data_bytes` is a power of two and a multiple of the page size; `control_bytes` is rounded up to whole
+  /// pages (0: none). Throws Error(kUnavailable) when the system has no memory or descriptor left.
   static MappedRing create(std::size_t control_bytes, std::size_t data_bytes);
 
   /// Does the same without a control area, for memory that no other process maps.

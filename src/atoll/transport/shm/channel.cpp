@@ -19,19 +19,20 @@ bool ShmChannel::try_send(const FrameHeader& header, std::span<const std::byte> 
 
 bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
 
-bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
-  if (!may_send(header, payload)) return false;
+std::optional<Payload> ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                            const ArenaPlace& place) {
+  if (!may_send(header, payload)) return std::nullopt;
   if (header.where != Payload::kThere && passed_slab_ != place.slab) {
     if (!link_.pass_slab(place.slab)) {
       FrameHeader copied = header;
       copied.where = Payload::kHere;
-      return try_send(copied, payload);
+      return try_send(copied, payload) ? std::optional(copied.where) : std::nullopt;
     }
     passed_slab_ = place.slab;
   }
-  if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
+  if (!guarded([&] { return writer_->try_lend(header, place); })) return std::nullopt;
   ring_peer();
-  return true;
+  return header.where;
 }
 
 // While the link connects, its loop may be making the writer; nothing has been lent by then.
@@ -45,7 +46,12 @@ void ShmChannel::revoke() noexcept {
   if (has_writer()) writer_->revoke();
 }
 
-bool ShmChannel::is_written() const noexcept { return has_writer() && writer_->is_written(); }
+std::optional<ArenaRange> ShmChannel::written_range() const noexcept {
+  if (!has_writer()) return std::nullopt;
+  auto range = writer_->written_range();
+  if (range && link_.has_peer_ended()) range.reset();
+  return range;
+}
 
 const Frame* ShmChannel::front() {
   return front_of([this]() -> const Frame* {

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
 
 #include "atoll/transport/handshake/channel_base.h"
 #include "atoll/transport/shm/ring.h"
@@ -19,10 +20,11 @@ class ShmChannel final : public ChannelBase {
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   bool can_lend() const noexcept override;
-  bool try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) override;
+  std::optional<Payload> try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                  const ArenaPlace& place) override;
   bool has_returned() override;
   void revoke() noexcept override;
-  bool is_written() const noexcept override;
+  std::optional<ArenaRange> written_range() const noexcept override;
   const Frame* front() override;
   bool is_intact() const noexcept override;
   std::byte* begin_write() noexcept override;

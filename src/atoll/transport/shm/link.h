@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/channel.h"
 #include "atoll/transport/shm/peer_arena.h"
@@ -37,8 +38,12 @@ class ShmLink final : public LinkBase {
   bool has_arena() const noexcept { return options().arena != nullptr; }
 
   /// Passes a slab of this process's arena to the peer, once. Any thread. Returns false if the system has no descriptor
-  /// left for that.
+  /// left for that, which it is asked for once a second; the first time there is a warning.
   bool pass_slab(std::uint32_t slab);
+
+  /// Returns whether the peer's process has certainly ended: nothing writes into this process's memory for it any more.
+  /// Any thread, once the stream is attached.
+  bool has_peer_ended() const noexcept;
 
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
@@ -61,8 +66,9 @@ class ShmLink final : public LinkBase {
   void flush();
   Error lost(const std::string& how) const;
 
+  pid_t peer_process_ = 0;  // constant once the stream is attached; 0: not known here
+
   // The loop thread's own.
-  pid_t peer_process_ = 0;
   bool watches_output_ = false;
   std::uint64_t seen_beats_ = 0;
   std::chrono::milliseconds patience_{0};  // a peer that is silent for longer is lost
@@ -77,7 +83,10 @@ class ShmLink final : public LinkBase {
   bool said_bye_ = false;
   RemoteDoorbell peer_doorbell_;
   std::set<std::uint32_t> passed_slabs_;
+  Clock::time_point passes_again_at_{};
+  bool has_warned_ = false;  // that slabs cannot be passed
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
+  ClosedChannels closed_early_;
   std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
   std::size_t unclaimed_ = 0;       // channels that only the peer has opened
 };

@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <string>
+#include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/memfd.h"
@@ -67,10 +68,9 @@ void PeerArena::drop_retired() noexcept {
   }
 }
 
-void PeerArena::clear() noexcept {
-  std::map<std::uint32_t, Slab> dropped;
+std::shared_ptr<void> PeerArena::take_all() {
   const std::lock_guard lock(mutex_);
-  dropped.swap(slabs_);
+  return std::make_shared<std::map<std::uint32_t, Slab>>(std::exchange(slabs_, {}));
 }
 
 }  // namespace atl::transport

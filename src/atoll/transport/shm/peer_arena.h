@@ -26,9 +26,11 @@ class PeerArena {
   /// Error(kProtocol) for a range outside the slab.
   Mapping find(const ArenaPlace& place, std::uint64_t bytes) const;
 
-  /// Unmap the slabs that the peer does not use any more, or all of them, once no frame uses them.
+  /// Unmaps the slabs that the peer does not use any more, once no frame uses them.
   void drop_retired() noexcept;
-  void clear() noexcept;
+
+  /// Forgets all slabs. They are unmapped with what this returns, once no frame uses them, which takes long.
+  std::shared_ptr<void> take_all();
 
  private:
   struct Slab {
