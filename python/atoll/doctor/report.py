@@ -8,6 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import wide
 from atoll.bench.sizes import format_size
 from atoll.doctor import heat_map
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
@@ -15,15 +16,12 @@ from atoll.doctor.links import MAX_RANKS_FOR_ALL_PAIRS
 
 Document = dict[str, Any]
 Part = tuple[str, RenderableType]  # with its title
-_WIDTH = 120  # if the output is not a terminal
 _STYLES = {PROBLEM: "bold red", NOTE: "dim"}
 
 
 def show(document: Document, console: Console | None = None) -> None:
     """Prints all sections, the findings and the verdict; parts that were not reached are omitted."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console)
     for title, part in _parts(document):
         console.print(Text(title, "bold"))
         console.print(part)

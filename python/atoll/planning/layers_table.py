@@ -8,17 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
 from atoll.planning.table import seconds_text
 
 Document = dict[str, Any]
-_WIDTH = 140  # if the output is not a terminal
 
 
 def show(answer: Document, console: Console | None = None) -> None:
     """Prints the stages of each distinct pipeline and the verdict; if nothing fits, the nearest plans that would."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console, 140)
     for title, pipeline in different(answer.get("pipelines", [])):
         console.print(Text(title, "bold"))
         console.print(_stages(pipeline))
@@ -94,10 +92,8 @@ def bytes_text(count: float | None) -> str:
 
 
 def _stages(pipeline: Document) -> Table:
-    table = Table(box=None, pad_edge=False)
     columns = ("stage", "items", "device", "rank", "forward", "backward", "send", "busy", "waits", "memory", "of", "")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("items", "device", "") else "right", overflow="fold")
+    table = new_table(*columns, left=("items", "device", ""))
     for place, stage in enumerate(pipeline["stages"]):
         waits = 100 * (1 - stage["seconds"] / pipeline["period"]) if pipeline["period"] > 0 else 0.0
         marks = ["recomputes"] if stage["recompute"] else []

@@ -8,16 +8,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
+
 Document = dict[str, Any]
-_WIDTH = 120  # if the output is not a terminal
 _BALANCENET = {"eq5": "BalanceNet, equation 5", "alg1": "BalanceNet, Algorithm 1"}
 
 
 def show(document: Document, *, by_rank: bool, balancenet: bool, console: Console | None = None) -> None:
     """Prints the ranks, the plans and, if requested, each plan by rank and BalanceNet's figures."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console)
     for title, table in _parts(document, by_rank, balancenet):
         console.print(Text(title, "bold"))
         console.print(table)
@@ -90,15 +89,8 @@ def _parts(document: Document, by_rank: bool, balancenet: bool) -> Iterator[tupl
                 yield title, _metrics(document["balancenet"][rule])
 
 
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
-    return table
-
-
 def _ranks(ranks: Sequence[Document]) -> Table:
-    table = _table("rank", "name", "seconds by batch", "least", "most", "watts", left=("name", "seconds by batch"))
+    table = new_table("rank", "name", "seconds by batch", "least", "most", "watts", left=("name", "seconds by batch"))
     for place, rank in enumerate(ranks):
         watts = f"{rank['busy_watts']:.4g}/{rank['idle_watts']:.4g}" if "busy_watts" in rank else "-"
         least, most = str(rank.get("least", 1)), str(rank.get("most", "-"))
@@ -107,7 +99,7 @@ def _ranks(ranks: Sequence[Document]) -> Table:
 
 
 def _plans(plans: Sequence[Document]) -> Table:
-    table = _table("policy", "batches", "step", "idle", "step/bound", "J/sample", left=("policy", "batches"))
+    table = new_table("policy", "batches", "step", "idle", "step/bound", "J/sample", left=("policy", "batches"))
     for plan in plans:
         joules = plan.get("joules_per_sample")
         table.add_row(
@@ -127,7 +119,7 @@ def _notes(plans: Sequence[Document]) -> dict[str, list[str]]:
 
 
 def _by_rank(plan: Document) -> Table:
-    table = _table("rank", "name", "samples", "computes", "waits", "idle", left=("name",))
+    table = new_table("rank", "name", "samples", "computes", "waits", "idle", left=("name",))
     rows = zip(plan["names"], plan["batches"], plan["seconds"], plan["idle"], strict=True)
     for place, (name, samples, seconds, idle) in enumerate(rows):
         waits = seconds_text(plan["step"] - seconds) if plan["step"] > seconds else "-"
@@ -138,7 +130,7 @@ def _by_rank(plan: Document) -> Table:
 def _metrics(ranks: Sequence[Document]) -> Table:
     """Returns the metrics by the paper's names; Query is the share of the batch that a rank requests, Value the batch
     that it gets."""
-    table = _table("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value", left=("name",))
+    table = new_table("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value", left=("name",))
     for place, rank in enumerate(ranks):
         lists = (" ".join(f"{value:.3g}" for value in rank[key]) for key in ("NL", "NCW"))
         figures = (f"{rank[key]:.3f}" for key in ("K", "MW"))
