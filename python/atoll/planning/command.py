@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from atoll.planning import ranks as ranks_of
-from atoll.planning.files import gives_tables, write
+from atoll.planning.files import gives_tables, page_of_charts, write
 
 SCHEMA = 1
 plan = typer.Typer(name="plan", help="Predict the effect of plans before a training.", no_args_is_help=True)
@@ -47,7 +47,7 @@ def batches(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if html:
-        write(html, _page(document))
+        write(html, page_of_charts("atoll.planning.page", document))
     if gives_tables(document, json):
         from atoll.planning.table import show
 
@@ -86,12 +86,3 @@ def _answer(request: dict[str, Any], policy: str, form: str, balancenet: bool) -
         everything = {"plans": [_C.plan_batches(wanted)], "left_out": []}
     membership = _C.advise_membership({"ranks": request["ranks"], "batch": request["batch"]})
     return {**asked, **everything, "membership": membership, "balancenet": metrics}
-
-
-def _page(document: dict[str, Any]) -> str:
-    try:
-        from atoll.planning.page import page
-    except ImportError as error:
-        message = f"--html needs the packages plotly and jinja2 ({error}): pip install plotly jinja2"
-        raise typer.BadParameter(message) from None
-    return page(document)

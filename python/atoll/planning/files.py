@@ -2,6 +2,7 @@
 """The files that the commands of planners read and write."""
 
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,15 @@ def write(path: str, text: str) -> None:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
         raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None
+
+
+def page_of_charts(module: str, *arguments: Any, **named: Any) -> str:
+    """Returns the page that the `page` of a module makes of these arguments with plotly."""
+    try:
+        page: str = import_module(module).page(*arguments, **named)
+    except ImportError as error:
+        raise typer.BadParameter(f"--html needs the package plotly ({error}): pip install plotly") from None
+    return page
 
 
 def gives_tables(document: Any, path: str) -> bool:

@@ -50,7 +50,9 @@ def layers(
         typer.echo(json_module.dumps(_format(answer, runtime), indent=1))
         return
     if html:
-        write(html, _page(answer))
+        from atoll.planning.layers_page import page
+
+        write(html, page(answer))
     if gives_tables(answer, json):
         from atoll.planning.layers_table import show
 
@@ -89,12 +91,3 @@ def _format(answer: Document, runtime: str) -> Document:
         raise typer.BadParameter(formats[runtime]["refused"])
     found: Document = formats[runtime]
     return found
-
-
-def _page(answer: Document) -> str:
-    try:
-        from atoll.planning.layers_page import page
-    except ImportError as error:
-        message = f"--html needs the packages plotly and jinja2 ({error}): pip install plotly jinja2"
-        raise typer.BadParameter(message) from None
-    return page(answer)

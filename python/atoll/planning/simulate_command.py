@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from atoll.planning.files import gives_tables, read_json, write
+from atoll.planning.files import gives_tables, page_of_charts, read_json, write
 
 SCHEMA = 1
 _MAX_DRAWN = 64  # ranks
@@ -42,7 +42,8 @@ def simulate(
 
             write(trace, trace_text(_with_links(request, names[0])))
         if html:
-            write(html, _page(request, names[0]))
+            drawn = answer_of(request, names[0], timeline=True)
+            write(html, page_of_charts("atoll.planning.simulate_page", drawn, most_ranks=_MAX_DRAWN))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     one = next(iter(answers.values()))
@@ -95,11 +96,3 @@ def _read(path: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
-
-
-def _page(request: Mapping[str, Any], links: str | None) -> str:
-    try:
-        from atoll.planning.simulate_page import page
-    except ImportError as error:
-        raise typer.BadParameter(f"--html needs the package plotly ({error}): pip install plotly") from None
-    return page(answer_of(request, links, timeline=True), most_ranks=_MAX_DRAWN)

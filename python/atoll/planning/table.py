@@ -11,6 +11,10 @@ from rich.text import Text
 from atoll._tables import new_table, wide
 
 Document = dict[str, Any]
+RANKS = ("rank", "name", "seconds by batch", "least", "most", "watts")
+PLANS = ("policy", "batches", "step", "idle", "step/bound", "J/sample")
+# By the paper's names; Query is the share of the batch that a rank requests, Value the batch that it gets.
+METRICS = ("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value")
 _BALANCENET = {"eq5": "BalanceNet, equation 5", "alg1": "BalanceNet, Algorithm 1"}
 
 
@@ -78,35 +82,36 @@ def cost_text(cost: Document) -> str:
 
 
 def _parts(document: Document, by_rank: bool, balancenet: bool) -> Iterator[tuple[str, Table]]:
-    yield "Ranks", _ranks(document["ranks"])
-    yield f"Plans for {document['batch']} samples", _plans(document["plans"])
+    yield "Ranks", new_table(*RANKS, left=("name", "seconds by batch"), rows=rank_rows(document["ranks"]))
+    plans = new_table(*PLANS, left=("policy", "batches"), rows=plan_rows(document["plans"]))
+    yield f"Plans for {document['batch']} samples", plans
     if by_rank:
         for plan in document["plans"]:
             yield name_of(plan), _by_rank(plan)
     if balancenet:
-        for rule, title in _BALANCENET.items():
-            if document["balancenet"][rule]:
-                yield title, _metrics(document["balancenet"][rule])
+        for title, ranks in balancenet_ranks(document):
+            yield title, new_table(*METRICS, left=("name",), rows=metric_rows(ranks))
 
 
-def _ranks(ranks: Sequence[Document]) -> Table:
-    table = new_table("rank", "name", "seconds by batch", "least", "most", "watts", left=("name", "seconds by batch"))
+def balancenet_ranks(document: Document) -> Iterator[tuple[str, Sequence[Document]]]:
+    """Yields the title and the ranks of each BalanceNet rule that was requested."""
+    return ((title, ranks) for rule, title in _BALANCENET.items() if (ranks := document["balancenet"][rule]))
+
+
+def rank_rows(ranks: Sequence[Document]) -> Iterator[list[str]]:
     for place, rank in enumerate(ranks):
         watts = f"{rank['busy_watts']:.4g}/{rank['idle_watts']:.4g}" if "busy_watts" in rank else "-"
         least, most = str(rank.get("least", 1)), str(rank.get("most", "-"))
-        table.add_row(str(place), rank.get("name", ""), cost_text(rank["cost"]), least, most, watts)
-    return table
+        yield [str(place), rank.get("name", ""), cost_text(rank["cost"]), least, most, watts]
 
 
-def _plans(plans: Sequence[Document]) -> Table:
-    table = new_table("policy", "batches", "step", "idle", "step/bound", "J/sample", left=("policy", "batches"))
+def plan_rows(plans: Sequence[Document]) -> Iterator[list[str]]:
     for plan in plans:
         joules = plan.get("joules_per_sample")
-        table.add_row(
+        yield [
             name_of(plan), " ".join(map(str, plan["batches"])), seconds_text(plan["step"]),
             f"{100 * plan['mean_idle']:.1f} %", f"{plan['distance']:.3f}", "-" if joules is None else f"{joules:.4g}",
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip
 
 
 def _notes(plans: Sequence[Document]) -> dict[str, list[str]]:
@@ -127,12 +132,8 @@ def _by_rank(plan: Document) -> Table:
     return table
 
 
-def _metrics(ranks: Sequence[Document]) -> Table:
-    """Returns the metrics by the paper's names; Query is the share of the batch that a rank requests, Value the batch
-    that it gets."""
-    table = new_table("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value", left=("name",))
+def metric_rows(ranks: Sequence[Document]) -> Iterator[list[str]]:
     for place, rank in enumerate(ranks):
         lists = (" ".join(f"{value:.3g}" for value in rank[key]) for key in ("NL", "NCW"))
         figures = (f"{rank[key]:.3f}" for key in ("K", "MW"))
-        table.add_row(str(place), rank["name"], *figures, *lists, f"{rank['query']:.3f}", str(rank["value"]))
-    return table
+        yield [str(place), rank["name"], *figures, *lists, f"{rank['query']:.3f}", str(rank["value"])]

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from atoll._tables import new_table, wide
@@ -13,6 +12,9 @@ from atoll.infer.planning.rates import bytes_text, rate_text
 from atoll.planning.table import seconds_text
 
 Document = dict[str, Any]
+# The gap to the bound, as a share of a plan's time, is the most that any plan could save.
+PLANS = ("policy", "latency", "energy", "up", "down", "link", "robot", "server", "twice", "gap")
+REPLAYS = ("policy", "mean", "std", "p50", "p95", "p99", "energy", "up", "answers here", "missed")
 
 
 def show(document: Document, console: Console | None = None) -> None:
@@ -21,12 +23,12 @@ def show(document: Document, console: Console | None = None) -> None:
     for line in headline(document):
         console.print(Text(line), soft_wrap=True)
     console.print()
-    console.print(plans(document))
+    console.print(new_table(*PLANS, left=("policy",), rows=plan_rows(document)))
     if document.get("replay"):
         console.print()
         recorded = document["trace"]
         console.print(Text(f"Inferences over {recorded['file']}, {recorded['seconds']:.0f} s", "bold"), soft_wrap=True)
-        console.print(replays(document))
+        console.print(new_table(*REPLAYS, left=("policy",), rows=replay_rows(document)))
     console.print()
     for note in document["notes"]:
         console.print(Text(note, "yellow"), soft_wrap=True)
@@ -105,32 +107,24 @@ def headline(document: Document) -> Iterator[str]:
     yield f"watts: {figures} for computing, waiting and the radio ({document['watts_source']})"
 
 
-def plans(document: Document) -> Table:
-    """Returns the table of plans. The gap to the bound, as a share of a plan's time, is the most that any plan could
-    save."""
-    columns = ("policy", "latency", "energy", "up", "down", "link", "robot", "server", "twice", "gap")
-    table = new_table(*columns, left=("policy",))
+def plan_rows(document: Document) -> Iterator[list[str]]:
     for plan in document["plans"]:
         seconds = plan["seconds"]
-        table.add_row(
+        yield [
             plan["policy"], seconds_text(seconds), f"{plan['joules']:.4g} J", bytes_text(plan["up_bytes"]),
             bytes_text(plan["down_bytes"]), _share(plan["link_busy"], seconds), _share(plan["robot_busy"], seconds),
             _share(plan["server_busy"], seconds), _share(plan["rows_twice"], seconds), _percent(plan["gap"]),
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip
 
 
-def replays(document: Document) -> Table:
-    columns = ("policy", "mean", "std", "p50", "p95", "p99", "energy", "up", "answers here", "missed")
-    table = new_table(*columns, left=("policy",))
+def replay_rows(document: Document) -> Iterator[list[str]]:
     for row in document["replay"]:
         seconds = row["seconds"]
         times = (seconds_text(seconds[key]) for key in ("mean", "std", "p50", "p95", "p99"))
-        table.add_row(
+        yield [
             name_of(row), *times, f"{row['joules']['mean']:.4g} J", bytes_text(row["up_bytes"]),
             _percent(row["local_answers"]), _percent(row["missed"]) if "missed" in row else "-",
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip
 
 
 def name_of(row: Document) -> str:
