@@ -20,11 +20,10 @@ from torch import nn
 
 from atoll import _C
 from atoll.infer import graph as graphs
-from atoll.infer.bundle import Bundle
+from atoll.infer.bundle import Bundle, ModelFiles
 from atoll.infer.engine import Engine, check_engine, engine_of, example_of
 from atoll.infer.errors import RefusedError
 from atoll.infer.inputs import check_tensors
-from atoll.infer.model_files import ModelFiles
 from atoll.infer.placement import device_for, moved
 from atoll.infer.plain_state import plain_state
 from atoll.infer.session_metrics import check_port, export

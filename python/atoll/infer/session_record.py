@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from atoll.watching.latencies import bucket_of
-from atoll.watching.run_record import RunFile
+from atoll.watching.run_record import RunFile, bucket_of
 
 log = logging.getLogger("atoll.watch")
 

@@ -18,10 +18,10 @@ from atoll.infer.bundle import Bundle
 from atoll.infer.capture_lock import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.comparison import compare, compare_orders
 from atoll.infer.convert import Converter
-from atoll.infer.default_dtype import refuse_default_dtype
 from atoll.infer.errors import BundleError, ExportError
 from atoll.infer.export_errors import complaint
 from atoll.infer.fast_paths import refuse_fast_paths
+from atoll.infer.graph import refuse_default_dtype
 from atoll.infer.hooks import has_own_hooks, refuse_global_hooks, refuse_observers
 from atoll.infer.inputs import Inputs, changes_arguments
 from atoll.infer.lowering import decompositions

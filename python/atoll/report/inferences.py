@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from atoll.report.records import Line, Record
-from atoll.watching.latencies import latency_of
+from atoll.watching.run_record import latency_of
 
 _NEEDED = {"seconds", "origin", "plan", "predicted", "bound", "up_bytes", "down_bytes", "joules", "missed"}
 
