@@ -130,15 +130,7 @@ def _register_host_memory(device: str) -> None:
 def _place() -> _C.Place:
     place = vendors.this_place()
     _register_host_memory(place.device)
-    return _C.Place(
-        device=place.device,
-        library=place.library,
-        stack=place.stack,
-        one_host=place.one_host,
-        named=place.named,
-        reductions=list(place.reductions),
-        problem=place.problem,
-    )
+    return _C.Place(**vars(place))
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:
