@@ -13,6 +13,7 @@ from atoll.bench.sizes import format_size
 from atoll.doctor import heat_map
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
 from atoll.doctor.links import MAX_RANKS_FOR_ALL_PAIRS
+from atoll.report.links import rates
 
 Document = dict[str, Any]
 Part = tuple[str, RenderableType]  # with its title
@@ -100,11 +101,11 @@ def _links(document: Document) -> Iterator[Part]:
     if count > MAX_RANKS_FOR_ALL_PAIRS:
         yield f"Half a round trip of 4 bytes, and messages of {sizes}", _pair_list(pairs)
         return
-    delays, rates = heat_map.latencies(document), heat_map.rates(document)
+    delays, speeds = heat_map.latencies(document), rates(document)
     title = "Latency in us: half a round trip of 4 bytes"
     yield title, _matrix(count, lambda a, b: _heat(f"{delays[a, b]:.1f}", delays[a, b], delays, low_is_good=True))
     title = f"Bandwidth in GB/s, row to column, messages of {sizes}"
-    yield title, _matrix(count, lambda a, b: _heat(f"{rates[a, b]:.2f}", rates[a, b], rates, low_is_good=False))
+    yield title, _matrix(count, lambda a, b: _heat(f"{speeds[a, b]:.2f}", speeds[a, b], speeds, low_is_good=False))
 
 
 def _heat(text: str, value: float, of: Mapping[tuple[int, int], float], low_is_good: bool) -> Text:
@@ -123,8 +124,8 @@ def _pair_list(pairs: Sequence[Document]) -> Table:
     columns = ("pair", "us", "GB/s there", "GB/s back")
     table = _table(*columns, right=columns)
     for pair in pairs:
-        rates = (f"{pair[way]:.2f}" for way in ("a_to_b", "b_to_a"))
-        table.add_row(f"{pair['a']}-{pair['b']}", f"{pair['latency_us']:.1f}", *rates)
+        speeds = (f"{pair[way]:.2f}" for way in ("a_to_b", "b_to_a"))
+        table.add_row(f"{pair['a']}-{pair['b']}", f"{pair['latency_us']:.1f}", *speeds)
     return table
 
 

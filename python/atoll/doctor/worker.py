@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -69,7 +70,7 @@ class Examination:
         wanted = options.device_of(rank)
         if wanted != "auto":
             os.environ["ATOLL_DEVICE"] = wanted  # for later groups
-        answers = self.step("look at the ranks", lambda: facts.of_this_rank(rank, wanted).as_json())
+        answers = self.step("look at the ranks", lambda: asdict(facts.of_this_rank(rank, wanted)))
         self.facts = [facts.Facts(**answer) for answer in answers]
         self.document["ranks"] = answers
         self.step("start Atoll", self.start_alone)
@@ -78,7 +79,7 @@ class Examination:
         group = dist.group.WORLD
         assert group is not None
         backends = self.step("query the backends", lambda: groups.backends_of(group))
-        self.document["groups"] = [groups.group_row("default", backends, islands)]
+        self.document["groups"] = [groups.row(backends, islands)]
         members = [island["ranks"] for island in islands]
         measured = self.step("measure the links", lambda: links.measure(group, members))
         self.take_links([links.Measured(**pair) for pairs in measured for pair in pairs])
@@ -144,7 +145,7 @@ class Examination:
         self.links = pairs
         for pair in pairs:
             why = links.reason(pair.kind, self.facts[pair.a], self.facts[pair.b])
-            self.document["links"].append({**pair.as_json(), "kind": pair.kind, "reason": why})
+            self.document["links"].append({**asdict(pair), "kind": pair.kind, "reason": why})
 
     def test_operations(self, group: dist.ProcessGroup) -> None:
         places = {"cpu": ["cpu"] * self.board.ranks, "device": [each.device for each in self.facts]}
@@ -171,17 +172,15 @@ class Examination:
         self.findings.sort(key=lambda finding: LEVELS.index(finding.level))
         levels = [finding.level for finding in self.findings]
         problems, warnings = levels.count(PROBLEM), levels.count(WARNING)
-        self.document["findings"] = [finding.as_json() for finding in self.findings]
+        self.document["findings"] = [asdict(finding) for finding in self.findings]
         self.document["problems"], self.document["warnings"] = problems, warnings
         self.document["verdict"] = report.verdict(problems, warnings)
 
     def write(self) -> int:
         text = json.dumps(self.document, indent=1)
-        status = (
-            self.keep("--html", self.options.html_path, heat_map.html(self.document))
-            if self.options.html_path
-            else GOOD
-        )
+        status = GOOD
+        if self.options.html_path:
+            status = self.keep("--html", self.options.html_path, heat_map.html(self.document))
         if self.options.json_path == "-":
             print(text, flush=True)
             return status
