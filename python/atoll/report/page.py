@@ -87,7 +87,7 @@ def newest(trainings: Sequence[Training]) -> Training:
 
 
 def _session(of: Inferences) -> tuple[str, list[Sentence]]:
-    said = inference_verdict(of)
+    said = [*inference_verdict(of)]
     if of.record.end is None:
         said.append(Sentence("The record has no end: the process was killed, or still runs."))
     about = of.record.about
