@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from atoll import _C
+from atoll.infer.export_errors import BY_VALUES
 
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _MAX_LETTERS = 64  # in an einsum that servers list
 
 Lowering = Callable[..., Any]
@@ -54,7 +52,7 @@ def _written_out(op: Any) -> Lowering:
     def write_out(*args: Any, **kwargs: Any) -> Any:
         try:
             return op._op_dk(_COMPOSITE, *args, **kwargs)
-        except _BY_VALUES:
+        except BY_VALUES:
             return NotImplemented
 
     return write_out

@@ -176,9 +176,7 @@ class Session:
             self._session = _C.InferSession(
                 options, files.graph, files.weights.fileno(), files.hash, place, engine_of(engine, self.bundle), example
             )
-        weakref.finalize(
-            self, self._session.leave
-        )  # also at interpreter exit, of which daemon threads are not notified
+        weakref.finalize(self, self._session.leave)  # also at interpreter exit, which daemon threads do not see
         self._exporter = None if prometheus is None else export(self, prometheus)
         if self._exporter is not None:
             weakref.finalize(self, self._exporter.close)

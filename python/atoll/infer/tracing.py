@@ -76,11 +76,8 @@ def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called
         flat = _Flat(copy_of(inner), call, inputs)
         refuse_fast_paths(flat.module)
         program = _exported(flat, [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors])
-        own = {
-            **dict(flat.named_parameters(remove_duplicate=False)),
-            **dict(flat.named_buffers(remove_duplicate=False)),
-        }
-        converter = Converter(program, {**program.constants, **own}, inputs.names())
+        own = [*flat.named_parameters(remove_duplicate=False), *flat.named_buffers(remove_duplicate=False)]
+        converter = Converter(program, {**program.constants, **dict(own)}, inputs.names())
         output = flat.seen.output
         graph = converter.graph({"input": inputs.to_json(), "output": output.to_json()})
         bundle = Bundle(graph, converter.weights, inputs, output, watch, converter.sources)

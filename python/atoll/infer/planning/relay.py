@@ -304,9 +304,8 @@ def _close(pair: tuple[Pipe, Pipe]) -> None:
 def _readable(readers: list[socket.socket], writers: list[socket.socket], seconds: float) -> set[socket.socket]:
     """Returns the `readers` that have data, once any reader or writer is ready or the time is over."""
     if all(each.fileno() < _SELECTABLE for each in (*readers, *writers)):
-        return set(
-            select.select(readers, writers, [], seconds)[0]
-        )  # has microsecond resolution, poll only milliseconds
+        # It has microsecond resolution, poll only milliseconds.
+        return set(select.select(readers, writers, [], seconds)[0])
     wanted = {each.fileno(): select.POLLIN for each in readers}
     for each in writers:
         wanted[each.fileno()] = wanted.get(each.fileno(), 0) | select.POLLOUT

@@ -64,10 +64,8 @@ class Carrier:
 
     def __init__(self, bin_seconds: float, rates: Sequence[float]) -> None:
         self._bin, self._rates = bin_seconds, list(rates)
-        self._sums = [
-            0.0,
-            *accumulate(rate * bin_seconds for rate in rates),
-        ]  # bytes before each bin, and of one repetition
+        # Bytes before each bin, and of one repetition.
+        self._sums = [0.0, *accumulate(rate * bin_seconds for rate in rates)]
         self._turn = bin_seconds * len(self._rates)
 
     def rate(self, time: float) -> float:
