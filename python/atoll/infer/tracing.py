@@ -28,7 +28,7 @@ from atoll.infer.lowering import decompositions
 from atoll.infer.module_copy import copy_of
 from atoll.infer.placement import Place, device_for
 from atoll.infer.plain_state import plain_state
-from atoll.infer.state import State
+from atoll.infer.state import refuse_state
 from atoll.infer.structure import Structure
 from atoll.infer.watching import Watch
 
@@ -136,9 +136,8 @@ class _Flat(nn.Module):
             raise complaint(error) from error
 
     def _outputs(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        state = State(self.module)
-        result = self.call.of(self.module, self.inputs, tensors)
-        state.refuse_changes()
+        with refuse_state(self.module):
+            result = self.call.of(self.module, self.inputs, tensors)
         self.seen.output, found = Structure.of(result, "output")
         if not found:
             raise ExportError("forward returns no tensors: return the results of the inference")
@@ -233,7 +232,7 @@ def _without_torch_messages() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The tensor attribute")  # State checks for them
+            warnings.filterwarnings("ignore", "The tensor attribute")  # refuse_state checks for them
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
             yield
     finally:

@@ -103,7 +103,7 @@ class Run:
         if self._local_ranks > 1:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
         sizes = {island.name: len(island.ranks) for island in self._islands}
-        self._record = JobRecord(self._id, self._options.training_script, sizes, self._local_ranks)
+        self._record = JobRecord(self._id, self._options.training_script, sizes)
         self._output = Output()
         with EndingOnSignal(self._signals, self._note_signal, self._limit_s, self._last_resort) as ending:
             try:
