@@ -22,14 +22,13 @@ from atoll import _C
 from atoll.infer import graph as graphs
 from atoll.infer.bundle import Bundle, ModelFiles
 from atoll.infer.engine import Engine, check_engine, engine_of, example_of
-from atoll.infer.errors import RefusedError
+from atoll.infer.errors import RefusedError, warn
 from atoll.infer.inputs import check_tensors
 from atoll.infer.placement import device_for, moved
 from atoll.infer.plain_state import plain_state
 from atoll.infer.session_metrics import check_port, export
 from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
-from atoll.infer.warning import warn
 
 _MAX_NAME = 200
 _MAX_SECONDS = 1e9

@@ -79,7 +79,7 @@ def _print(table: Table) -> None:
 
 
 def _print_members(url: str) -> None:
-    from atoll.redis.listing import rows
+    from atoll.redis.members import rows
 
     table = _table("JOB", "RANK", "ISLAND", "DEVICE", "SCORE", "HOST", "PID", "ALIVE", "AGE")
     try:
