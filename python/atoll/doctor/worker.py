@@ -16,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from rich.console import Console
 
+import atoll
 from atoll.doctor import facts, groups, heat_map, links, report, schedule, self_test
 from atoll.doctor.findings import LEVELS, PROBLEM, WARNING, Finding, judge, ranks_text
 from atoll.doctor.options import Options
@@ -104,19 +105,14 @@ class Examination:
         except Exception as error:
             answer["error"] = " ".join(str(error).split()) or type(error).__name__
             seconds = min(seconds, _AFTER_A_FAILURE_SECONDS)
-            answer["follows"] = self.group_has_failed()
+            # Whether this error may be a consequence of another rank's.
+            answer["follows"] = dist.is_initialized() and "error" in atoll.dump()
             self.wake_the_others()
         answers = self.board.collect(name, answer, seconds)
         findings = failures(name, answers, self.options.timeout)
         if findings:
             raise StoppedError(findings)
         return [each["value"] for each in answers]
-
-    def group_has_failed(self) -> bool:
-        """Returns whether this rank's error may be a consequence of another rank's."""
-        import atoll
-
-        return dist.is_initialized() and "error" in atoll.dump()
 
     def wake_the_others(self) -> None:
         """Wakes ranks that wait for this one in the group, so that they do not wait for its timeout."""

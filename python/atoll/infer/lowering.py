@@ -68,7 +68,7 @@ def _einsum(equation: str, tensors: list[torch.Tensor], *, path: Any = None) -> 
     return aten.einsum.default._op_dk(_COMPOSITE, equation, tensors, path=path)
 
 
-def _zeros(size: list[int], **options: Any) -> Any:
+def _zeros(size: list[int], *_: Any, **options: Any) -> Any:
     return aten.zeros.default(size, **_known(options))
 
 
@@ -78,10 +78,6 @@ def _new_zeros(self: torch.Tensor, size: list[int], *_: Any, **options: Any) -> 
 
 def _zeros_like(self: torch.Tensor, **options: Any) -> Any:
     return aten.new_zeros.default(self, list(self.shape), **_known(options))
-
-
-def _zeros_strided(size: list[int], _strides: list[int], **options: Any) -> Any:
-    return aten.zeros.default(size, **_known(options))
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +98,7 @@ def _rot90(self: torch.Tensor, k: int = 1, dims: tuple[int, int] = (0, 1)) -> An
 _EXACT: dict[Any, Lowering] = {
     aten.empty.memory_format: _zeros,
     aten.empty_like.default: _zeros_like,
-    aten.empty_strided.default: _zeros_strided,
+    aten.empty_strided.default: _zeros,
     aten.new_empty.default: _new_zeros,
     aten.new_empty_strided.default: _new_zeros,
     aten.mv.default: aten.matmul.default,  # which calls mv and dot

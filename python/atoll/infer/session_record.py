@@ -84,7 +84,8 @@ class SessionRecord:
             self._totals(file)
 
     def _totals(self, file: RunFile) -> None:
-        file.add("totals", {**self._counts, "origins": self._origins, "latencies": _texts(self._latencies)})
+        latencies = {str(bucket): number for bucket, number in self._latencies.items()}
+        file.add("totals", {**self._counts, "origins": self._origins, "latencies": latencies})
 
     def _end(self, file: RunFile, report: Callable[[], Mapping[str, Any]]) -> None:
         if self._counts["inferences"]:
@@ -98,7 +99,3 @@ def _state(report: Mapping[str, Any]) -> dict[str, Any]:
     names = ("policy", "local_seconds", "robot", "server", "plans", "up_rate", "down_rate", "latency", "expected_wait",
              "server_compute", "server_waited", "link_losses")  # fmt: skip
     return {name: report[name] for name in names if name in report}
-
-
-def _texts(latencies: Mapping[int, int]) -> dict[str, int]:
-    return {str(bucket): number for bucket, number in latencies.items()}

@@ -58,7 +58,8 @@ def bars(document: Document) -> go.Figure:
     waits: list[float] = []
     hints: list[str] = []
     for plan in plans:
-        places[0] += [_narrow(name_of(plan))] * len(labels)
+        # In lines, so that neighbouring names do not overlap.
+        places[0] += [name_of(plan).replace("-", "-<br>").replace(" (", "<br>(")] * len(labels)
         places[1] += labels
         computes += plan["seconds"]
         waits += [plan["step"] - seconds for seconds in plan["seconds"]]
@@ -107,13 +108,7 @@ def curves(document: Document) -> go.Figure:
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Returns distinct labels."""
     return [f"{place} {name}".strip() for place, name in enumerate(names)]
-
-
-def _narrow(name: str) -> str:
-    """Breaks a policy's name into lines, so that neighbouring names do not overlap."""
-    return name.replace("-", "-<br>").replace(" (", "<br>(")
 
 
 def _joined(names: Sequence[str], most: int = 3) -> str:
