@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables that commands print."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +15,7 @@ def wide(console: Console | None, width: int = 120) -> Console:
     return console
 
 
-def new_table(*columns: str, left: Sequence[str] = (), rows: Iterable[Sequence[str]] = ()) -> Table:
+def new_table(*columns: str, left: Collection[str] = (), rows: Iterable[Sequence[str]] = ()) -> Table:
     """Returns a table without lines; columns that are not in `left` are right-aligned."""
     table = Table(box=None, pad_edge=False)
     for name in columns:

@@ -8,7 +8,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from atoll._tables import wide
+from atoll._tables import new_table, wide
 from atoll.bench.sizes import format_size
 from atoll.doctor import heat_map
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
@@ -56,16 +56,9 @@ def _parts(document: Document) -> Iterator[Part]:
         yield "Self-test", _self_test(document["self_test"])
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table
-
-
 def _ranks(ranks: Sequence[Document]) -> Table:
     columns = ("rank", "host", "pid", "device", "name", "cores", "memory", "atoll", "torch", "python", "library")
-    table = _table(*columns, right=("rank", "pid", "cores", "memory"))
+    table = new_table(*columns, left=set(columns) - {"rank", "pid", "cores", "memory"})
     for each in ranks:
         device = each["device"] if each["device_count"] < 2 else f"{each['device']} of {each['device_count']}"
         versions = (each["versions"][name] for name in ("atoll", "torch", "python"))
@@ -77,7 +70,8 @@ def _ranks(ranks: Sequence[Document]) -> Table:
 
 
 def _islands(islands: Sequence[Document]) -> Table:
-    table = _table("island", "ranks", "device", "reduced by")
+    columns = ("island", "ranks", "device", "reduced by")
+    table = new_table(*columns, left=columns)
     for each in islands:
         table.add_row(each["island"], _numbers(each["ranks"]), each["device"], each["library"])
     return table
@@ -92,7 +86,7 @@ def _links(document: Document) -> Iterator[Part]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for pair in pairs:
         reasons.setdefault((pair["link"], pair["reason"]), []).append(f"{pair['a']}-{pair['b']}")
-    table = _table("pairs", "link", "why")
+    table = new_table("pairs", "link", "why", left=("pairs", "link", "why"))
     for (link, why), names in reasons.items():
         table.add_row(" ".join(names), link, why)
     yield "Links", table
@@ -114,15 +108,14 @@ def _heat(text: str, value: float, of: Mapping[tuple[int, int], float], low_is_g
 
 def _matrix(count: int, cell: Callable[[int, int], Text]) -> Table:
     names = [str(rank) for rank in range(count)]
-    table = _table("rank", *names, right=("rank", *names))
+    table = new_table("rank", *names)
     for a in range(count):
         table.add_row(str(a), *(Text("-") if a == b else cell(a, b) for b in range(count)))
     return table
 
 
 def _pair_list(pairs: Sequence[Document]) -> Table:
-    columns = ("pair", "us", "GB/s there", "GB/s back")
-    table = _table(*columns, right=columns)
+    table = new_table("pair", "us", "GB/s there", "GB/s back")
     for pair in pairs:
         speeds = (f"{pair[way]:.2f}" for way in ("a_to_b", "b_to_a"))
         table.add_row(f"{pair['a']}-{pair['b']}", f"{pair['latency_us']:.1f}", *speeds)
@@ -131,7 +124,8 @@ def _pair_list(pairs: Sequence[Document]) -> Table:
 
 def _group(group: Document) -> Table:
     inside = ", ".join(f"{each['island']}: {each['library']}" for each in group["islands"])
-    table = _table("device", "backend", "ranks", "islands use")
+    columns = ("device", "backend", "ranks", "islands use")
+    table = new_table(*columns, left=columns)
     for each in group["backends"]:
         table.add_row(each["device"], each["backend"], _numbers(each["ranks"]), inside)
     return table
@@ -140,7 +134,7 @@ def _group(group: Document) -> Table:
 def _schedule(schedule: Document) -> Iterator[Part]:
     size = format_size(schedule["bytes"])
     title = f"Schedule of {schedule['operation']}, {size}: {schedule['elements']} x {schedule['dtype']}"
-    table = _table("rank", "part", right=("rank",))
+    table = new_table("rank", "part", left=("part",))
     for rank, summary in enumerate(schedule["summaries"]):
         table.add_row(str(rank), summary)
     yield title, table
@@ -149,7 +143,8 @@ def _schedule(schedule: Document) -> Iterator[Part]:
 
 
 def _self_test(rows: Sequence[Document]) -> Table:
-    table = _table("operation", "tensors", "cases", "result", "seen by", right=("cases",))
+    columns = ("operation", "tensors", "cases", "result", "seen by")
+    table = new_table(*columns, left=set(columns) - {"cases"})
     for row in rows:
         result = Text("PASS", "green") if row["passed"] else Text("FAIL", "bold red")
         seen = "; ".join(f"rank {each['rank']}: {each['what']}" for each in row["failures"])

@@ -74,7 +74,7 @@ def summary(training: Training) -> Summary | None:
     devices = windows[-1].devices
     windows = [window for window in windows if window.devices == devices]
     by_rank = [[parts_of(window, rank) for window in windows] for rank in range(len(devices))]
-    parts = [Parts(*map(median, zip(*rank, strict=True))) for rank in by_rank]
+    parts = [Parts(*(median(column) for column in zip(*rank, strict=True))) for rank in by_rank]
     return Summary(
         windows, devices, parts, median(window.wall_seconds for window in windows),
         median(window.samples_per_second for window in windows),
