@@ -8,10 +8,12 @@ import os
 import torch
 
 
-def _functions_of(library: str, *names: str) -> tuple[int, int, int] | None:
+def _functions_of(library: str, version: str | None, prefix: str) -> tuple[int, int, int] | None:
     """Returns the addresses of functions of a runtime that PyTorch has loaded; None if they are not there."""
+    names = (f"{prefix}HostRegister", f"{prefix}HostUnregister", f"{prefix}GetLastError")
     try:
-        runtime = ctypes.CDLL(library, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        path = f"{library}.so.{(version or '').partition('.')[0]}"
+        runtime = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
         add, remove, clear = (ctypes.cast(getattr(runtime, name), ctypes.c_void_p).value or 0 for name in names)
     except (OSError, AttributeError):
         return None
@@ -19,13 +21,11 @@ def _functions_of(library: str, *names: str) -> tuple[int, int, int] | None:
 
 
 def cuda() -> tuple[int, int, int] | None:
-    major = (torch.version.cuda or "").partition(".")[0]
-    return _functions_of(f"libcudart.so.{major}", "cudaHostRegister", "cudaHostUnregister", "cudaGetLastError")
+    return _functions_of("libcudart", torch.version.cuda, "cuda")
 
 
 def rocm() -> tuple[int, int, int] | None:
-    major = (torch.version.hip or "").partition(".")[0]
-    return _functions_of(f"libamdhip64.so.{major}", "hipHostRegister", "hipHostUnregister", "hipGetLastError")
+    return _functions_of("libamdhip64", torch.version.hip, "hip")
 
 
 def sim() -> tuple[int, int, int]:

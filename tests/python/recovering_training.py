@@ -89,7 +89,7 @@ class Rank:
         """Records the rank that others see in Redis, and the number of members that are alive. Collective."""
         if not (url := os.environ["ATOLL_SUPERVISOR"]).startswith("redis"):
             return
-        from atoll.redis.listing import rows
+        from atoll.redis.members import rows
         from atoll.redis.store import beside
 
         dist.barrier()

@@ -52,7 +52,7 @@ class _Forward:
 
     def atoll_stands_for(self) -> Any:
         """Returns the module's own forward, for copies of the module."""
-        return self.before if self.before is not None else types.MethodType(type(self.module).forward, self.module)
+        return self.before if self.before is not None else _own_forward(self.module)
 
     def __reduce__(self) -> Any:
         # A copy of the module, pickled or not, is the plain module.

@@ -25,9 +25,8 @@ class Inputs:
         self.parameters = list(parameters)  # of forward, in order; empty if it takes *args
         self.positional = positional  # the number of arguments that the example passed by position
         self.structure = structure  # of the arguments by name
-        self._kinds = set(
-            _PLAIN
-        )  # and those of the example: they were compared with the graph, which has plain tensors
+        # And those of the example: they were compared with the graph, which has plain tensors.
+        self._kinds = set(_PLAIN)
 
     @staticmethod
     def of(

@@ -20,17 +20,15 @@ from torch import nn
 
 from atoll import _C
 from atoll.infer import graph as graphs
-from atoll.infer.bundle import Bundle
+from atoll.infer.bundle import Bundle, ModelFiles
 from atoll.infer.engine import Engine, check_engine, engine_of, example_of
-from atoll.infer.errors import RefusedError
+from atoll.infer.errors import RefusedError, warn
 from atoll.infer.inputs import check_tensors
-from atoll.infer.model_files import ModelFiles
 from atoll.infer.placement import device_for, moved
 from atoll.infer.plain_state import plain_state
 from atoll.infer.session_metrics import check_port, export
 from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
-from atoll.infer.warning import warn
 
 _MAX_NAME = 200
 _MAX_SECONDS = 1e9
@@ -177,9 +175,7 @@ class Session:
             self._session = _C.InferSession(
                 options, files.graph, files.weights.fileno(), files.hash, place, engine_of(engine, self.bundle), example
             )
-        weakref.finalize(
-            self, self._session.leave
-        )  # also at interpreter exit, of which daemon threads are not notified
+        weakref.finalize(self, self._session.leave)  # also at interpreter exit, which daemon threads do not see
         self._exporter = None if prometheus is None else export(self, prometheus)
         if self._exporter is not None:
             weakref.finalize(self, self._exporter.close)

@@ -32,12 +32,12 @@ def class_name(kind: type) -> str:
 _ALWAYS: Classes = {class_name(collections.OrderedDict): collections.OrderedDict}
 
 
+@dataclasses.dataclass
 class Structure:
     """One nested value, without its tensors."""
 
-    def __init__(self, spec: Spec, classes: Classes) -> None:
-        self.spec = spec
-        self.classes = classes
+    spec: Spec
+    classes: Classes
 
     @staticmethod
     def of(value: Any, name: str) -> tuple["Structure", list[torch.Tensor]]:
@@ -220,8 +220,7 @@ def _made(name: str, items: list[tuple[Any, Any]], classes: Classes) -> Any:
     if kind is None:
         raise BundleError(f"the values hold an unknown class {name}: pass the class, as in classes=[...]")
     try:
-        has_fields = dataclasses.is_dataclass(kind)
-        if has_fields:
+        if dataclasses.is_dataclass(kind):
             late = {field.name for field in dataclasses.fields(kind) if not field.init}
             made = kind(**{key: item for key, item in items if key not in late})
             for key, item in items:

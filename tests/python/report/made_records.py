@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from atoll.watching.latencies import bucket_of
+from atoll.watching.run_record import bucket_of
 from atoll.watching.record import PlanEvent, WindowRecord
 from atoll.watching.run_record import RunFile, TrainingRecord
 
