@@ -160,7 +160,7 @@ class Session:
             self.bundle = _bundle(model, example_inputs, example_kwargs)
             example = [] if engine is None else example_of(example_inputs, example_kwargs, self.bundle)
         self._process = os.getpid()
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal handler may close the session in the middle of a call
         self._closed = False
         self._queue: ThreadPoolExecutor | None = None
         self._waiting = 0  # unfinished futures
@@ -240,8 +240,9 @@ class Session:
 
     def close(self) -> None:
         """Ends the session and disconnects from the server. A running call stops after the current operator and raises
-        RuntimeError; submitted inferences that have not started are cancelled; later calls fail. Closing again does
-        nothing, and neither does closing in a forked process, which cannot use the session."""
+        RuntimeError; submitted inferences that have not started are cancelled; later calls fail. In a signal handler
+        that has interrupted a call, this returns at once, and the call raises after it. Closing again does nothing, and
+        neither does closing in a forked process, which cannot use the session."""
         if os.getpid() != self._process:
             return
         with self._closing:
