@@ -73,6 +73,8 @@ struct Outcome {
   double joules = 0;        ///< of the robot in these times, estimated
   bool guard_used = false;  ///< the server's answer was given up, or raced
   bool missed = false;      ///< the deadline was missed
+  /// Why the server does not run the model, or ended it during this inference or since the last one; empty: it did not.
+  std::string refusal;
 };
 
 /// One model, divided between this robot and a server as suits each inference best, and computed here whenever the

@@ -93,7 +93,6 @@ class InferSession {
     infer::Outcome outcome;
     std::string picture;  // of its division, if that has changed
     std::vector<at::Tensor> outputs;
-    std::string refusal;  // the reason of the server's refusal
   };
 
   /// `waited`: seconds since the caller requested it.
@@ -126,7 +125,6 @@ class InferSession {
     result.outputs = outputs_of(session.graph(), result.outcome);
     result.outcome.values.clear();
     result.outcome.outputs.clear();
-    if (const auto refusal = session.refusal()) result.refusal = refusal->text;
     const plan::OperatorPlan* division = result.outcome.division.get();
     if (wants_picture && division != nullptr && told_.exchange(division) != division) {
       result.picture = picture_of(result.outcome, session.report());
@@ -302,7 +300,7 @@ void bind_session(py::module_& module) {
                 session.outside([&] { return session.run(inputs, deadline, waited, wants_picture); });
             py::dict facts = dict_of(result.outcome);
             facts["picture"] = result.picture;
-            facts["refusal"] = result.refusal;
+            facts["refusal"] = result.outcome.refusal;
             return std::pair(std::move(result.outputs), facts);
           },
           py::arg("inputs"), py::arg("deadline") = std::nullopt, py::arg("waited") = 0.0,
