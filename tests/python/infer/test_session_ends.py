@@ -139,6 +139,22 @@ begun.wait()
     assert "terminate called" not in errors
 
 
+def test_the_end_does_not_wait_for_submitted_inferences(tmp_path: Path) -> None:
+    source = """
+session = session_of(Napping(), x)
+nap = 1.0
+futures = [session.submit(x) for _ in range(100)]
+while "napping" not in said:
+    time.sleep(0.001)
+"""
+    with Program(tmp_path, source, fresh=True) as program:
+        program.wait_for("napping")
+        begin = time.monotonic()
+        status, errors = program.end()
+        assert time.monotonic() - begin < SOON
+    assert status == 0, errors
+
+
 def test_joining_threads_at_the_end_does_not_block(tmp_path: Path) -> None:
     source = """
 import weakref
