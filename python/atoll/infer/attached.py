@@ -37,14 +37,16 @@ class _Forward:
             return self.own(*args, **kwargs)
         try:
             if self.session.is_closed:
-                why = "its session was closed"
+                kind = why = "its session was closed"
             elif self.watch.is_training():
-                why = "the module is in training mode"
+                kind = why = "the module is in training mode"
             else:
                 return self.session(*args, **kwargs)
-        except (InputError, ModelChangedError) as error:
-            why = str(error)
-        self._warn(why)
+        except InputError as error:
+            kind, why = error.argument or str(error), str(error)
+        except ModelChangedError as error:
+            kind, why = "the module has changed", str(error)
+        self._warn(kind, why)
         return self.own(*args, **kwargs)
 
     def own(self, *args: Any, **kwargs: Any) -> Any:
@@ -60,8 +62,8 @@ class _Forward:
             return _same, (self.before,)
         return _own_forward, (self.module,)
 
-    def _warn(self, why: str) -> None:
-        kind = why.partition(":")[0].partition("(")[0]
+    def _warn(self, kind: str, why: str) -> None:
+        """Warns once of each kind, whatever the values in its text are."""
         if kind in self.warned:
             return
         self.warned.add(kind)
@@ -73,8 +75,8 @@ def attach(net: nn.Module, example_inputs: Any, server: str | None = None, **opt
     returned; `options` are those of Session. Everything else is unchanged: parameters, state_dict, pickling (a copy is
     the plain module), train(), and the module's own hooks, which Python runs at each call; hooks of its layers are part
     of the graph. Calls in training mode, with other shapes, after weights, layers or their hooks have changed, or after
-    the session was closed go to the module's own forward, with one warning. Results carry no gradients. Raises
-    ValueError if the module is already attached.
+    the session was closed go to the module's own forward, with one warning for each of these, and for each argument
+    that differs from the example. Results carry no gradients. Raises ValueError if the module is already attached.
 
     Changes of weights are detected by PyTorch's version counters. Changes that bypass the counters (through `.data`, by
     fused optimizers) are detected by sampling values, of one parameter and one buffer per call, in turn: a change of

@@ -149,7 +149,8 @@ def has_dict_with_order(spec: Spec) -> bool:
 def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> None:
     if spec == TENSOR:
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"{path or 'the input'} is {_told(value)}, but the example's was a tensor: pass a tensor")
+            what = path or "the input"
+            raise InputError(f"{what} is {_told(value)}, but the example's was a tensor: pass a tensor", what)
         tensors.append(value)
         return
     ((kind, content),) = ((key, item) for key, item in spec.items() if key != "fields")
@@ -158,7 +159,7 @@ def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> No
     elif kind in ("tuple", "list"):
         items = list(value) if isinstance(value, tuple | list) else []
         if type(value) is not _SEQUENCES[kind] or len(items) != len(content):
-            raise InputError(f"{path} is {_told(value)}, but the example's was a {kind} of {len(content)}")
+            raise InputError(f"{path} is {_told(value)}, but the example's was a {kind} of {len(content)}", path)
         for place, inner in enumerate(content):
             _match(inner, items[place], f"{path}[{place}]", tensors)
     elif kind == "dict":
@@ -172,7 +173,8 @@ def _match_constant(pinned: Any, value: Any, path: str) -> None:
     if type(value) is not type(pinned) or repr(value) != repr(pinned):  # NaN equals itself, -0.0 is not 0.0
         raise InputError(
             f"{path} is {_told(value)}, but the example's was {pinned!r}, which the graph holds: "
-            f"pass that, or make another session"
+            f"pass that, or make another session",
+            path,
         )
 
 
@@ -180,12 +182,13 @@ def _match_fields(
     content: list[Any], fields: dict[Any, Any] | None, value: Any, kind: str, path: str, tensors: list[torch.Tensor]
 ) -> None:
     if fields is None:
-        raise InputError(f"{path} is {_told(value)}, but the example's was a {kind}")
+        raise InputError(f"{path} is {_told(value)}, but the example's was a {kind}", path)
     wanted = [key for key, _ in content]
+    what = path or "the arguments"
     for missing in (key for key in wanted if key not in fields):
-        raise InputError(f"{_at(path, missing)} is missing, but the example had it")
+        raise InputError(f"{_at(path, missing)} is missing, but the example had it", what)
     for extra in (key for key in fields if key not in wanted):
-        raise InputError(f"{_at(path, extra)} was not in the example: remove it, or make another session with it")
+        raise InputError(f"{_at(path, extra)} was not in the example: remove it, or make another session with it", what)
     for key, inner in content:
         _match(inner, fields[key], _at(path, key), tensors)
 
