@@ -85,9 +85,10 @@ def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called
         graph = converter.graph({"input": inputs.to_json(), "output": output.to_json()})
         bundle = Bundle(graph, converter.weights, inputs, output, watch, converter.sources)
         refuse_default_dtype(graph)
-        devices = compare(bundle, lambda tensors: call.of_copy(inner, inputs, tensors), tensors)
+        copied = copy_of(inner)
+        devices = compare(bundle, lambda tensors: call.explained(copied, inputs, tensors), tensors)
         if inputs.have_order():
-            compare_orders(bundle, lambda is_turned: call.of_copy(inner, inputs, tensors, is_turned))
+            compare_orders(bundle, lambda is_turned: call.explained(copy_of(inner), inputs, tensors, is_turned))
         bundle.place = Place(device_for(module, (args, kwargs)), devices)
         return CapturedForward(bundle, args, dict(kwargs))
 
@@ -108,11 +109,12 @@ class _Call:
         args, kwargs = inputs.call(tensors, is_turned)
         return module(*args, **kwargs) if self.is_whole else module.forward(*args, **kwargs)
 
-    def of_copy(
+    def explained(
         self, module: nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], is_turned: bool = False
     ) -> Any:
+        """The same; errors say what to change."""
         try:
-            return self.of(copy_of(module), inputs, tensors, is_turned)
+            return self.of(module, inputs, tensors, is_turned)
         except Exception as error:
             raise complaint(error) from error
 

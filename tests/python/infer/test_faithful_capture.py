@@ -258,6 +258,44 @@ def test_a_cache_outside_of_the_module() -> None:
     assert torch.equal(run_graph(capture(Calls(forward), X), [X])[0], forward(X))
 
 
+class Remembers(nn.Module):
+    """Keeps something that is not a tensor in its attributes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.count, self.seen = kind, 0, {"rows": [0]}
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.count += 1
+        if self.kind == "number":
+            return x + self.count
+        if self.kind == "flag":
+            return x if self.count == 1 else x * 2
+        if self.kind == "output":
+            return x, self.count
+        if self.kind == "list":
+            self.seen["rows"].append(x.shape[1])
+            return x + sum(self.seen["rows"])
+        self.seen["cache"] = self.seen.get("cache") or [float(x.shape[1])]
+        return x * self.seen["cache"][0]
+
+
+@pytest.mark.parametrize("kind", ["number", "flag", "output", "list"])
+def test_state_that_is_not_a_tensor(kind: str) -> None:
+    module = Remembers(kind)
+    with pytest.raises(ExportError, match=r"a second call of the model .*a session keeps no state"):
+        capture(module, X)
+    assert (module.count, module.seen) == (0, {"rows": [0]})
+
+
+def test_counts_and_caches_that_change_no_answer() -> None:
+    module = Remembers("cache")
+    with Session(module, X, **FAST) as session:
+        for _ in range(2):
+            assert torch.equal(session(X), module(X))
+
+
 def test_what_is_switched_off_draws_nothing() -> None:
     net = nn.Sequential(nn.Dropout(0.5), nn.RReLU(), nn.AlphaDropout()).eval()
     assert torch.equal(run_graph(capture(net, X), [X])[0], net(X))
