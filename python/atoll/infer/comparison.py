@@ -81,6 +81,7 @@ def _results(bundle: Bundle, result: Any) -> Tensors:
         )
     if structure.spec != bundle.output.spec:
         raise ExportError(f"the model returns another structure while it is captured than when it is called. {_ADVICE}")
+    structure.refuse_computing_classes(wanted, "output")
     return wanted
 
 

@@ -42,6 +42,7 @@ class Inputs:
         inputs._kinds |= {type(tensor) for tensor in tensors}
         for odd in inputs._odd(tensors):
             raise ExportError(odd)
+        structure.refuse_computing_classes(tensors, "the example")
         return inputs, tensors
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:

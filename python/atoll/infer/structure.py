@@ -10,7 +10,8 @@ import collections
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -56,6 +57,19 @@ class Structure:
     def build(self, tensors: Iterable[Any]) -> Any:
         """Returns the nested value with these tensors, one for each place. Raises BundleError for an unknown class."""
         return _build(self.spec, iter(tensors), self.classes)
+
+    def refuse_computing_classes(self, tensors: Sequence[torch.Tensor], name: str) -> None:
+        """Raises ExportError for a class that changes what it is made of: making a value of these tensors, which came
+        from one, would change them again. Messages call the value `name`."""
+        try:
+            again, found = Structure.of(self.build(tensors), name)
+        except BundleError as error:
+            raise ExportError(str(error)) from None
+        if again.spec != self.spec or any(map(operator.is_not, found, tensors)):
+            raise ExportError(
+                f"{name} holds a {' or a '.join(self.classes)}, which changes its fields when it is made, as in "
+                f"__post_init__, and a session makes it again: compute in forward, or use a plain dict or tuple"
+            )
 
     def paths(self, name: str) -> list[str]:
         """Returns the name of each tensor, such as output.logits or images[0]."""

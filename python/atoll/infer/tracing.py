@@ -19,7 +19,7 @@ from atoll.infer.capture_lock import is_disturbed, is_disturbed_now, turn, wait_
 from atoll.infer.comparison import compare, compare_orders
 from atoll.infer.convert import Converter
 from atoll.infer.default_dtype import refuse_default_dtype
-from atoll.infer.errors import BundleError, ExportError
+from atoll.infer.errors import ExportError
 from atoll.infer.export_errors import complaint
 from atoll.infer.fast_paths import refuse_fast_paths
 from atoll.infer.hooks import has_own_hooks, refuse_global_hooks, refuse_observers
@@ -147,10 +147,6 @@ class _Flat(nn.Module):
         self.seen.output, found = Structure.of(result, "output")
         if not found:
             raise ExportError("forward returns no tensors: return the results of the inference")
-        try:
-            self.seen.output.build(found)
-        except BundleError as error:
-            raise ExportError(str(error)) from None
         return tuple(found)
 
 
