@@ -114,8 +114,8 @@ class Session:
     `engine_tolerance` of the largest magnitude (1e-4 for float32). If the engine raises or does not return, the model's
     operators answer.
 
-    `cache` is a folder that keeps the captured model, in the format of `atoll export`; None: nothing is kept or left
-    behind, however the process ends.
+    `cache` is a folder that keeps the captured model, in the format of `atoll export`, and is verified by its hash;
+    None: nothing is kept or left behind, however the process ends.
 
     `record` is a folder for a record of every inference, from which `atoll report` makes a page; None: the folder that
     ATOLL_RUN_DIR names, "": no record.
