@@ -89,6 +89,7 @@ def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called
         devices = compare(bundle, lambda tensors: call.explained(copied, inputs, tensors), tensors)
         if inputs.have_order():
             compare_orders(bundle, lambda is_turned: call.explained(copy_of(inner), inputs, tensors, is_turned))
+        watch.leave_out(copied)
         bundle.place = Place(device_for(module, (args, kwargs)), devices)
         return CapturedForward(bundle, args, dict(kwargs))
 
