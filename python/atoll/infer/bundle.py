@@ -5,6 +5,7 @@ import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -70,26 +71,25 @@ class Bundle:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the bundle into a new folder in `folder`, named by its hash, and returns its path. It appears complete
-        or not at all; an existing one is left as it is. Raises OSError if it cannot be written, and ModelChangedError
-        if the module has changed since it was captured."""
+        or not at all, also after a loss of power. An existing one is read: it is left as it is, or its files are
+        replaced if they are damaged. Raises OSError if it cannot be written, and ModelChangedError if the module has
+        changed since it was captured."""
         self.refuse_changes()
         target = Path(folder) / self.hash
-        if target.is_dir():
+        if _is_whole(target):
             return target
-        part = Path(folder) / f".{self.hash[:16]}.{os.getpid()}.part"
-        shutil.rmtree(part, ignore_errors=True)
+        part = Path(folder) / f".{self.hash[:16]}.{secrets.token_hex(8)}.part"
         try:
             part.mkdir(parents=True)
-            (part / GRAPH).write_bytes(graphs.to_text(self.graph))
-            with (part / WEIGHTS).open("wb") as file:
-                for piece in weight_files.pieces(self.weights):
-                    file.write(piece)
-            (part / META).write_text(json.dumps(self.facts(), indent=1) + "\n", encoding="utf-8")
+            _write(part / GRAPH, [graphs.to_text(self.graph)])
+            _write(part / WEIGHTS, weight_files.pieces(self.weights))
+            _write(part / META, [f"{json.dumps(self.facts(), indent=1)}\n".encode()])
+            _sync(part)
             try:
                 part.rename(target)
-            except OSError:
-                if not target.is_dir():  # if another process was faster, its folder is the same
-                    raise
+            except OSError:  # its files are damaged, or another one was faster and has written the same
+                for name in (GRAPH, WEIGHTS, META):
+                    (part / name).replace(target / name)
         finally:
             shutil.rmtree(part, ignore_errors=True)
         return target
@@ -203,6 +203,32 @@ class ModelFiles:
 
     def __exit__(self, *_: object) -> None:
         self.weights.close()
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        Bundle.load(folder)
+    except BundleError:
+        return False
+    return True
+
+
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Writes the names in a folder to the disk, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path, most: int) -> bytes:

@@ -16,7 +16,12 @@ class ExportError(ValueError):
 
 
 class InputError(ValueError):
-    """The inputs of an inference differ from the example: pass inputs like it, or make another session for these."""
+    """The inputs of an inference differ from the example: pass inputs like it, or make another session for these.
+    `argument` is the one that differs, such as batch['mask']; "" if it is none in particular."""
+
+    def __init__(self, text: str, argument: str = "") -> None:
+        super().__init__(text)
+        self.argument = argument
 
 
 class BundleError(ValueError):

@@ -14,6 +14,10 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from atoll.infer.errors import ExportError
 
+STATELESS = (
+    "but a session keeps no state between inferences. Return the new value as an output and take the old one as an "
+    "input, or disable the state (transformers' use_cache=False)"
+)
 BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _PACKAGES = Path(str(torch.__file__)).parent.parent
 _OTHERS = (f"{Path(__file__).parent}{os.sep}", *(f"{_PACKAGES / name}{os.sep}" for name in ("torch", "sympy", "numpy")))
@@ -48,10 +52,7 @@ def complaint(error: BaseException) -> ExportError:
 
 def changes(name: str) -> ExportError:
     """Returns the error to raise if forward changes a tensor of the module."""
-    return ExportError(
-        f"forward changes {name} in place, but a session keeps no state between inferences. Return the new value as an "
-        f"output and take the old one as an input, or disable the state (transformers' use_cache=False)"
-    )
+    return ExportError(f"forward changes {name} in place, {STATELESS}")
 
 
 def line_of(node: fx.Node) -> str:

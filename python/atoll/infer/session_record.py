@@ -26,7 +26,7 @@ class SessionRecord:
 
     def __init__(self, folder: str, about: Mapping[str, Any]) -> None:
         self._file: RunFile | None = RunFile(folder, "inference", about)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the record while a line is added
         self._process = os.getpid()
         self._looked = -math.inf
         self._pictures: set[str] = set()

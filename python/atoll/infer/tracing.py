@@ -18,7 +18,7 @@ from atoll.infer.bundle import Bundle
 from atoll.infer.capture_lock import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.comparison import compare, compare_orders
 from atoll.infer.convert import Converter
-from atoll.infer.errors import BundleError, ExportError
+from atoll.infer.errors import ExportError
 from atoll.infer.export_errors import complaint
 from atoll.infer.fast_paths import refuse_fast_paths
 from atoll.infer.graph import refuse_default_dtype
@@ -82,9 +82,11 @@ def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called
         graph = converter.graph({"input": inputs.to_json(), "output": output.to_json()})
         bundle = Bundle(graph, converter.weights, inputs, output, watch, converter.sources)
         refuse_default_dtype(graph)
-        devices = compare(bundle, lambda tensors: call.of_copy(inner, inputs, tensors), tensors)
+        copied = copy_of(inner)
+        devices = compare(bundle, lambda tensors: call.explained(copied, inputs, tensors), tensors)
         if inputs.have_order():
-            compare_orders(bundle, lambda is_turned: call.of_copy(inner, inputs, tensors, is_turned))
+            compare_orders(bundle, lambda is_turned: call.explained(copy_of(inner), inputs, tensors, is_turned))
+        watch.leave_out(copied)
         bundle.place = Place(device_for(module, (args, kwargs)), devices)
         return CapturedForward(bundle, args, dict(kwargs))
 
@@ -105,11 +107,12 @@ class _Call:
         args, kwargs = inputs.call(tensors, is_turned)
         return module(*args, **kwargs) if self.is_whole else module.forward(*args, **kwargs)
 
-    def of_copy(
+    def explained(
         self, module: nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], is_turned: bool = False
     ) -> Any:
+        """The same; errors say what to change."""
         try:
-            return self.of(copy_of(module), inputs, tensors, is_turned)
+            return self.of(module, inputs, tensors, is_turned)
         except Exception as error:
             raise complaint(error) from error
 
@@ -141,10 +144,6 @@ class _Flat(nn.Module):
         self.seen.output, found = Structure.of(result, "output")
         if not found:
             raise ExportError("forward returns no tensors: return the results of the inference")
-        try:
-            self.seen.output.build(found)
-        except BundleError as error:
-            raise ExportError(str(error)) from None
         return tuple(found)
 
 
