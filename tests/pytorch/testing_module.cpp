@@ -18,7 +18,6 @@
 #include "atoll/infer/plan.h"
 #include "atoll/infer/regions_json.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/infer/run/loopback.h"
 #include "atoll/infer/safety/admit_json.h"
 #include "atoll/infer/safety/sandbox.h"
 #include "atoll/json/fields.h"
@@ -29,6 +28,7 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/host_bytes.h"
+#include "tests/support/loopback.h"
 
 namespace atl::pytorch {
 namespace {
@@ -68,7 +68,7 @@ class InferModel {
     Program program = infer::program_of(graph(), operators, shares, Side::kRobot);
     Inference inference(robot_, operators);
     set_inputs(inference, inputs);
-    infer::Loopback link;
+    infer::test::Loopback link;
     std::exception_ptr server_failure;
     std::thread server([&] {
       try {

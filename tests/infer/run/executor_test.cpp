@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "atoll/infer/plan.h"
-#include "atoll/infer/run/loopback.h"
 #include "tests/infer/run/cases.h"
+#include "tests/support/loopback.h"
 
 namespace atl::infer {
 namespace {
@@ -42,7 +42,7 @@ TEST(Executor, TwoSidesMakeWhatOneMakes) {
     const Case all(dice, 12);
     const Divided divided(dice, all);
     const LoadedModel other = other_side(all);
-    Loopback link;
+    test::Loopback link;
     std::thread server([&] {
       Inference inference(other, divided.operators);
       EXPECT_TRUE(inference.run(program(all, divided, Side::kServer), link.server()));
@@ -95,7 +95,7 @@ TEST(Executor, StopsAnywhere) {
     const Case all(dice, 10);
     const Divided divided(dice, all);
     const LoadedModel other = other_side(all);
-    Loopback link;
+    test::Loopback link;
     std::thread server(
         [&] { Inference(other, divided.operators).run(program(all, divided, Side::kServer), link.server()); });
     Recorded recorded(&link.robot());
@@ -151,7 +151,7 @@ TEST(Executor, AsksWhetherToGoOnWhileItWaits) {
   const Program robot = program_of(small.graph, operators, small.division({}, {0, 6}), Side::kRobot);
   Inference inference(model, operators);
   inference.set_input(small.image, small.input());
-  Loopback link;
+  test::Loopback link;
   int asked = 0;
   EXPECT_FALSE(inference.run(robot, link.robot(), [&] { return ++asked < 10; }));
   EXPECT_EQ(asked, 10);  // two steps, and the other calls while it waits
