@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "infer_cases.h"
+#include "tests/support/row_map_text.h"
 
 namespace atl::infer {
 namespace {

@@ -132,7 +132,4 @@ Cut cut(Region reach, std::int64_t operand_rows);
 /// "[2, 5)"
 std::string to_string(Region rows);
 
-/// "window(kernel 3, stride 1, padding 1, dilation 1)"
-std::string to_string(const RowMap& map);
-
 }  // namespace atl::infer

@@ -228,20 +228,5 @@ TEST(Executor, NobodyExchangesNothing) {
   EXPECT_NE(failure(ErrorKind::kInternal, [] { no_exchange().receive(3, {0, 1}, Deadline::never()); }), "");
 }
 
-TEST(DivisionJson, ComesBack) {
-  const Plan division{7, 2, {{{0, 10}, {}}, {{4, 10}, {0, 5}}}, 8};
-  EXPECT_EQ(plan_from_json(to_json(division)), division);
-  EXPECT_EQ(plan_from_json(to_json(Plan{})), Plan{});
-  for (const char* text : {"", "[]", "{}", R"({"input": 1, "dim": 1, "chunks": 1})",
-                           R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2]]})",
-                           R"({"input": 1, "dim": 1.5, "chunks": 1, "shares": []})",
-                           R"({"input": 1, "dim": 1, "chunks": 9999999999, "shares": []})",
-                           R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2, "3"]]})"}) {
-    EXPECT_NE(failure(ErrorKind::kProtocol, [&] { plan_from_json(text); }), "") << text;
-  }
-  const std::string deep = "{\"input\": " + std::string(500'000, '[') + std::string(500'000, ']') + "}";
-  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { plan_from_json(deep); }).find("nested deeper"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace atl::infer

@@ -5,7 +5,7 @@
 
 namespace atl::pytorch {
 
-/// Adds the region rules to the module: infer_split, infer_slice, infer_dims. Graphs and answers are JSON texts.
+/// Adds split inference to the module. infer_dims: `choose_dims` and `count` of a graph, both as JSON texts.
 void bind_infer(pybind11::module_& module);
 
 }  // namespace atl::pytorch

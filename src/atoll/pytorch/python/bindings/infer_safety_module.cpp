@@ -3,7 +3,8 @@
 
 #include <torch/csrc/utils/pybind.h>
 
-#include "atoll/infer/safety/admit_json.h"
+#include "atoll/infer/graph_json.h"
+#include "atoll/infer/safety/admit.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 
@@ -12,10 +13,10 @@ namespace atl::pytorch {
 void bind_infer_safety(py::module_& module) {
   module.def(
       "infer_admit",
-      [](const std::string& graph, const std::string& limits) {
-        translated([&] { infer::safety::admit_json(graph, limits); });
+      [](const std::string& graph) {
+        translated([&] { infer::safety::admit(infer::graph_from_json(graph), {}); });
       },
-      py::arg("graph"), py::arg("limits") = "{}", py::call_guard<ReleaseGil>());
+      py::arg("graph"), py::call_guard<ReleaseGil>());
   module.def("infer_admitted_operators", &infer::safety::admitted_operators);
 }
 
