@@ -31,9 +31,10 @@ bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operan
   return follow_same(split, view, operand, dim, output_dim);
 }
 
-std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim) {
+std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim,
+                                   std::size_t operand) {
   NodeSplit split = whole(view, locality);
-  if (view.operands() == 0 || !follow_same(split, view, 0, dim, output_dim)) return std::nullopt;
+  if (operand >= view.operands() || !follow_same(split, view, operand, dim, output_dim)) return std::nullopt;
   return split;
 }
 
