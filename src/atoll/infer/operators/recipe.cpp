@@ -122,7 +122,7 @@ int Recipe::select(int tensor, int dim, std::int64_t index) {
   return call("aten::select.int", {TensorId{tensor}, std::int64_t{dim}, index}, {type(tensor).dtype, std::move(made)});
 }
 
-Graph Recipe::finished(int output) && {
+Graph Recipe::finished(int output) {
   graph_.outputs = {TensorId{output}};
   return std::move(graph_);
 }

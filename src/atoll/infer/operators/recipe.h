@@ -51,7 +51,8 @@ class Recipe {
   int select(int tensor, int dim, std::int64_t index);
   int call(const std::string& op, std::vector<Argument> args, Tensor made);
 
-  Graph finished(int output) &&;
+  /// The graph that returns `output`; call it last.
+  Graph finished(int output);
 
  private:
   int unary(const char* name, int tensor);
