@@ -174,16 +174,9 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
 }
 
 const char* to_string(Codec codec) noexcept {
-  switch (codec) {
-    case Codec::kRaw: return "raw";
-    case Codec::kBits: return "bits";
-    case Codec::kZstd: return "zstd";
-    case Codec::kBitsZstd: return "bits_zstd";
-    case Codec::kHalf: return "half";
-    case Codec::kInt8: return "int8";
-    case Codec::kJpeg: return "jpeg";
-  }
-  return "an unknown codec";
+  constexpr std::array kNames{"raw", "bits", "zstd", "bits_zstd", "half", "int8", "jpeg"};
+  const auto place = static_cast<std::size_t>(codec);
+  return place < kNames.size() ? kNames[place] : "an unknown codec";
 }
 
 bool is_lossless(Codec codec) noexcept { return codec <= Codec::kBitsZstd; }
