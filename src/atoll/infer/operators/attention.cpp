@@ -96,8 +96,7 @@ std::optional<NodeSplit> split_attention(const NodeView& view, const Attention& 
   }
   // Batch and heads; heads that share keys are not split.
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
-    const bool shared = view.rows(i, output_dim) == 1 && view.output_rows(output_dim) != 1;
-    if (!shared && !follow_same(split, view, i, output_dim, output_dim)) return std::nullopt;
+    if (!follow_or_whole(split, view, i, output_dim, output_dim)) return std::nullopt;
   }
   return split;
 }

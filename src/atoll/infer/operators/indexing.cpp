@@ -68,8 +68,7 @@ std::optional<NodeSplit> split_index(const NodeView& view, const Indexed& call, 
   NodeSplit split = whole(view, Locality::kRow);
   for (std::size_t i = 1; i < view.operands(); ++i) {
     const int dim = output_dim - before - (rank - view.rank(i));
-    if (dim < 0 || (view.rows(i, dim) == 1 && view.output_rows(output_dim) != 1)) continue;
-    if (!follow_same(split, view, i, dim, output_dim)) return std::nullopt;
+    if (!follow_or_whole(split, view, i, dim, output_dim)) return std::nullopt;
   }
   return split;
 }

@@ -138,13 +138,6 @@ Product read_matrices(const ArgumentReader& reader, bool has_summand, std::size_
   return call;
 }
 
-// A dimension before the matrices, counted from the last of them: broadcast.
-bool follow_batch(NodeSplit& split, const NodeView& view, std::size_t operand, int from_last, int output_dim) {
-  const int dim = view.rank(operand) - 3 - from_last;
-  if (dim < 0 || (view.rows(operand, dim) == 1 && view.output_rows(output_dim) != 1)) return true;
-  return follow_same(split, view, operand, dim, output_dim);
-}
-
 // Operands `left` and `right` are [..., n, k] and [..., k, p], or vectors.
 bool follow_product(NodeSplit& split, const NodeView& view, std::size_t left, std::size_t right, int output_dim) {
   const bool has_rows = view.rank(left) > 1;
@@ -154,9 +147,10 @@ bool follow_product(NodeSplit& split, const NodeView& view, std::size_t left, st
   if (has_rows && output_dim == last - (has_columns ? 1 : 0)) {
     return follow_same(split, view, left, view.rank(left) - 2, output_dim);
   }
+  // Dimensions before the matrices are broadcast, counted from the last of them.
   const int from_last = last - (has_rows ? 1 : 0) - (has_columns ? 1 : 0) - output_dim;
-  return follow_batch(split, view, left, from_last, output_dim) &&
-         follow_batch(split, view, right, from_last, output_dim);
+  return follow_or_whole(split, view, left, view.rank(left) - 3 - from_last, output_dim) &&
+         follow_or_whole(split, view, right, view.rank(right) - 3 - from_last, output_dim);
 }
 
 std::optional<NodeSplit> split_product(const NodeView& view, const Product& call, int output_dim) {

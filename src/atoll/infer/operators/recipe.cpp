@@ -24,13 +24,8 @@ Shape reduced(const Shape& shape, const Ints& dims, bool keeps) {
 }  // namespace
 
 Dtype precise(Dtype dtype) noexcept {
-  switch (dtype) {
-    case Dtype::kFloat16:
-    case Dtype::kBfloat16: return Dtype::kFloat32;
-    case Dtype::kFloat32:
-    case Dtype::kFloat64: return dtype;
-    default: return Dtype::kInt64;
-  }
+  if (!is_floating(dtype)) return Dtype::kInt64;
+  return dtype == Dtype::kFloat64 ? dtype : Dtype::kFloat32;
 }
 
 int Recipe::add_tensor(Tensor type) {

@@ -20,8 +20,11 @@ void follow(NodeSplit& split, std::size_t operand, int dim, RowMap map);
 /// whether it has.
 bool follow_same(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim);
 
-/// The same for an operand that is broadcast against the output, with dimensions counted from the last: its rows, or
-/// the whole operand if it lacks the dimension or has a single row there. Returns false if its shape does not fit.
+/// The same, or the whole operand if it lacks the dimension (below 0) or has a single row there, as for one that is
+/// broadcast. Returns false if its shape does not fit.
+bool follow_or_whole(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim);
+
+/// The same for an operand that is broadcast against the output, with dimensions counted from the last.
 bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operand, int output_dim);
 
 /// A split by one operand's rows along `dim` by identity, the others whole; none if the numbers of rows differ.
