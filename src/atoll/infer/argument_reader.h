@@ -114,6 +114,9 @@ class ArgumentReader {
   [[noreturn]] void unfit(std::size_t argument, const std::string& wanted) const;
 
  private:
+  template <typename Type>
+  const Type& of_type(std::size_t argument, const char* wanted) const;
+
   const std::vector<Argument>& args_;
   bool is_rule_;
 };
