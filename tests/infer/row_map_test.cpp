@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "infer_cases.h"
-#include "tests/support/row_map_text.h"
+#include "tests/support/rules_text.h"
 
 namespace atl::infer {
 namespace {

@@ -14,7 +14,7 @@
 #include "atoll/json/parse.h"
 #include "atoll/plan/text.h"
 #include "tests/support/graph_text.h"
-#include "tests/support/row_map_text.h"
+#include "tests/support/rules_text.h"
 
 // Rules, admission and divisions for tests in Python: they take graphs as graph_from_json does and return JSON. They
 // throw as the functions of regions.h and admit.h do, and Error(kInvalidArgument) for a node that the graph lacks.

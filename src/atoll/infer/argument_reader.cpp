@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace atl::infer {
 
@@ -42,16 +43,15 @@ const Argument& ArgumentReader::argument(std::size_t argument) const {
   refuse("it " + lacks);
 }
 
-std::optional<std::size_t> ArgumentReader::operand_at(std::size_t argument) const {
-  if (!std::holds_alternative<TensorId>(this->argument(argument))) return std::nullopt;
-  return operand_list_at(argument).first;
+std::size_t ArgumentReader::operands_before(std::size_t argument) const {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < argument; ++i) count += tensors_in(args_[i]);
+  return count;
 }
 
-std::pair<std::size_t, std::size_t> ArgumentReader::operand_list_at(std::size_t argument) const {
-  const std::size_t count = tensors_in(this->argument(argument));
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < argument; ++i) first += tensors_in(args_[i]);
-  return {first, count};
+std::optional<std::size_t> ArgumentReader::operand_at(std::size_t argument) const {
+  if (!std::holds_alternative<TensorId>(this->argument(argument))) return std::nullopt;
+  return operands_before(argument);
 }
 
 const Tensor& ArgumentReader::tensor(std::size_t argument) const {
@@ -81,7 +81,7 @@ std::vector<const Tensor*> ArgumentReader::optional_tensors(std::size_t argument
   const auto* list = std::get_if<TensorIds>(&this->argument(argument));
   if (list == nullptr) unfit(argument, "a list of tensors");
   std::vector<const Tensor*> found;
-  std::size_t next = operand_list_at(argument).first;
+  std::size_t next = operands_before(argument);
   for (const std::optional<int>& id : list->ids) found.push_back(id ? &operand(next++) : nullptr);
   return found;
 }

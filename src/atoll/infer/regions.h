@@ -25,8 +25,6 @@ enum class Locality {
   kGlobal,   ///< anything else
 };
 
-const char* to_string(Locality locality) noexcept;
-
 /// The rows of one operand that rows of the output need.
 struct OperandSplit {
   int tensor = 0;

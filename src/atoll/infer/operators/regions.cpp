@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/regions.h"
 
-#include <array>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -114,11 +113,6 @@ bool is_whole_call(const NodeView& view, const NodeSplit& split, int output_dim,
 }
 
 }  // namespace
-
-const char* to_string(Locality locality) noexcept {
-  constexpr std::array<const char*, 5> kNames{"element", "block", "row", "partial", "global"};
-  return kNames[static_cast<std::size_t>(locality)];
-}
 
 std::optional<NodeSplit> split(const Graph& graph, const Node& node, int output_dim) {
   const NodeView view(graph, node);

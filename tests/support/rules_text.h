@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
 #include <utility>
 #include <variant>
 
+#include "atoll/infer/regions.h"
 #include "atoll/infer/row_map.h"
 
 namespace atl::infer {
@@ -66,5 +69,10 @@ struct RowMapWriter {
 
 /// "window(kernel 3, stride 1, padding 1, dilation 1)"
 inline std::string to_string(const RowMap& map) { return std::visit(test::RowMapWriter(), map); }
+
+inline const char* to_string(Locality locality) noexcept {
+  constexpr std::array kNames{"element", "block", "row", "partial", "global"};
+  return kNames[static_cast<std::size_t>(locality)];
+}
 
 }  // namespace atl::infer
