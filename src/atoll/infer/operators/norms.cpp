@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
@@ -60,7 +61,8 @@ std::optional<NodeSplit> by_channel(const NodeView& view, int output_dim) {
   return split;
 }
 
-// (input, weight, bias, running_mean, running_var, ...): with fixed statistics.
+// (input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn_enabled), or plain, without the two
+// booleans: with fixed statistics.
 void read_batch_norm(const ArgumentReader& reader, bool is_plain) {
   const Shape channels = channels_of(reader, is_plain ? kPrecise : kFloats);
   require_weight_and_bias(reader, 1, channels);
@@ -68,32 +70,24 @@ void read_batch_norm(const ArgumentReader& reader, bool is_plain) {
   if (!is_plain) reader.require(!reader.boolean(5), "in training it changes its statistics");
 }
 
-// (..., training, momentum, eps, cudnn_enabled)
-Made batch_norm(const CallView& view) {
-  view.require_arguments(9);
-  read_batch_norm(view, false);
-  static_cast<void>(view.real(6));
-  read_epsilon(view, 7);
-  static_cast<void>(view.boolean(8));
-  return normed(view);
-}
-
-// (..., momentum, eps): the result and two tensors without elements.
-Made plain_batch_norm(const CallView& view) {
-  view.require_arguments(7);
-  read_batch_norm(view, true);
-  static_cast<void>(view.real(5));
-  read_epsilon(view, 6);
+// The plain one returns two more tensors, without elements.
+Made batch_norm(const CallView& view, bool is_plain) {
+  view.require_arguments(is_plain ? 7 : 9);
+  read_batch_norm(view, is_plain);
+  static_cast<void>(view.real(is_plain ? 5 : 6));
+  read_epsilon(view, is_plain ? 6 : 7);
+  if (!is_plain) static_cast<void>(view.boolean(8));
   Made made = normed(view);
-  for (int i = 0; i < 2; ++i) made.outputs.push_back({view.tensor(0).dtype, {0}});
+  if (is_plain) made.outputs.resize(3, {view.tensor(0).dtype, {0}});
   return made;
 }
 
-Rule batch_norm_rule(bool is_plain) {
-  return {[=](const NodeView& view, int output_dim) {
-    read_batch_norm(view, is_plain);
-    return by_channel(view, output_dim);
-  }};
+Operator batch_norm_operator(bool is_plain) {
+  return {[=](const CallView& view) { return batch_norm(view, is_plain); },
+          {[=](const NodeView& view, int output_dim) {
+            read_batch_norm(view, is_plain);
+            return by_channel(view, output_dim);
+          }}};
 }
 
 // (input, weight, bias, running_mean, running_var, use_input_stats, momentum, eps, cudnn_enabled): each sample and
@@ -116,8 +110,7 @@ std::optional<Normalisation> read_instance_norm(const ArgumentReader& reader) {
   return Normalisation{0, channels[0], true, epsilon, reader.operand_at(1), reader.operand_at(2)};
 }
 
-Made instance_norm(const CallView& view) {
-  read_instance_norm(view);
+Made instance_norm(const CallView& view, const std::optional<Normalisation>& /*norm*/) {
   static_cast<void>(view.boolean(8));
   return normed(view);
 }
@@ -158,26 +151,23 @@ Normalisation read_layer_norm(const ArgumentReader& reader, Dtypes types, bool i
   return norm;
 }
 
-Made layer_norm(const CallView& view) {
+Made layer_norm(const CallView& view, const Normalisation& /*norm*/) {
   view.require_arguments(6);
-  read_layer_norm(view, kFloats, true);
   static_cast<void>(view.boolean(5));
   return normed(view);
 }
 
-Made native_layer_norm(const CallView& view) {
+Made native_layer_norm(const CallView& view, const Normalisation& norm) {
   view.require_arguments(5);
-  const Normalisation norm = read_layer_norm(view, kPrecise, true);
   Made made = normed(view);
   Tensor statistics = view.tensor(0);
-  for (auto rows = statistics.shape.begin() + norm.first; rows != statistics.shape.end(); ++rows) *rows = 1;
-  for (int i = 0; i < 2; ++i) made.outputs.push_back(statistics);
+  std::fill(statistics.shape.begin() + norm.first, statistics.shape.end(), 1);
+  made.outputs.resize(3, statistics);
   return made;
 }
 
-Made rms_norm(const CallView& view) {
+Made rms_norm(const CallView& view, const Normalisation& /*norm*/) {
   view.require_arguments(4);
-  read_layer_norm(view, kFloats, false);
   return normed(view);
 }
 
@@ -200,9 +190,12 @@ std::optional<Partial> layer_norm_states(const NodeView& view, const Normalisati
   return norm_states(view, dim, norm);
 }
 
-Rule layer_norm_rule(Dtypes types, bool is_centred) {
+using MadeByNorm = Made (*)(const CallView&, const Normalisation&);
+
+Operator layer_norm_operator(MadeByNorm made_by, Dtypes types, bool is_centred) {
   const auto read = [=](const ArgumentReader& reader) { return read_layer_norm(reader, types, is_centred); };
-  return {reading(read, split_layer_norm), {}, reading(read, layer_norm_bytes), reading(read, layer_norm_states)};
+  return {reading(read, made_by),
+          {reading(read, split_layer_norm), {}, reading(read, layer_norm_bytes), reading(read, layer_norm_states)}};
 }
 
 // (input, num_groups, weight, bias, eps, ...); native: (input, weight, bias, N, C, HxW, groups, eps)
@@ -224,19 +217,17 @@ Normalisation read_group_norm(const ArgumentReader& reader, bool is_native) {
   return {0, groups, true, epsilon, reader.operand_at(weight), reader.operand_at(weight + 1)};
 }
 
-Made group_norm(const CallView& view) {
+Made group_norm(const CallView& view, const Normalisation& /*norm*/) {
   view.require_arguments(6);
-  read_group_norm(view, false);
   static_cast<void>(view.boolean(5));
   return normed(view);
 }
 
-Made native_group_norm(const CallView& view) {
+Made native_group_norm(const CallView& view, const Normalisation& norm) {
   view.require_arguments(8);
-  const Normalisation norm = read_group_norm(view, true);
   const Tensor& input = view.tensor(0);
   Made made = normed(view);
-  for (int i = 0; i < 2; ++i) made.outputs.push_back({input.dtype, {input.shape[0], norm.groups}});
+  made.outputs.resize(3, {input.dtype, {input.shape[0], norm.groups}});
   return made;
 }
 
@@ -263,27 +254,27 @@ std::optional<Partial> group_norm_states(const NodeView& view, const Normalisati
   return operand == 0 ? norm_states(view, dim, norm) : std::nullopt;
 }
 
-Rule group_norm_rule(bool is_native) {
+Operator group_norm_operator(MadeByNorm made_by, bool is_native) {
   const auto read = [=](const ArgumentReader& reader) { return read_group_norm(reader, is_native); };
   Rule rule{reading(read, split_group_norm), {}, reading(read, group_norm_bytes), reading(read, group_norm_states)};
   if (is_native) rule.slice = slice_native_group_norm;
-  return rule;
+  return {reading(read, made_by), std::move(rule)};
 }
 
 }  // namespace
 
 void add_norms(Table& table) {
-  table["aten::batch_norm"] = {batch_norm, batch_norm_rule(false)};
-  table["aten::_native_batch_norm_legit_no_training"] = {plain_batch_norm, batch_norm_rule(true)};
+  table["aten::batch_norm"] = batch_norm_operator(false);
+  table["aten::_native_batch_norm_legit_no_training"] = batch_norm_operator(true);
   table["aten::instance_norm"] = {
-      instance_norm,
+      reading(read_instance_norm, instance_norm),
       {reading(read_instance_norm, split_instance_norm), {}, reading(read_instance_norm, instance_norm_bytes),
        reading(read_instance_norm, instance_norm_states)}};
-  table["aten::layer_norm"] = {layer_norm, layer_norm_rule(kFloats, true)};
-  table["aten::native_layer_norm"] = {native_layer_norm, layer_norm_rule(kPrecise, true)};
-  table["aten::rms_norm"] = {rms_norm, layer_norm_rule(kFloats, false)};
-  table["aten::group_norm"] = {group_norm, group_norm_rule(false)};
-  table["aten::native_group_norm"] = {native_group_norm, group_norm_rule(true)};
+  table["aten::layer_norm"] = layer_norm_operator(layer_norm, kFloats, true);
+  table["aten::native_layer_norm"] = layer_norm_operator(native_layer_norm, kPrecise, true);
+  table["aten::rms_norm"] = layer_norm_operator(rms_norm, kFloats, false);
+  table["aten::group_norm"] = group_norm_operator(group_norm, false);
+  table["aten::native_group_norm"] = group_norm_operator(native_group_norm, true);
 }
 
 }  // namespace atl::infer::operators
