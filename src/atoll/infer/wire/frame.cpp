@@ -176,8 +176,6 @@ LentPayload lent_by(const ReceivedFrame& frame) {
   return lent;
 }
 
-FrameParser::FrameParser(std::size_t most_control_bytes) : most_control_bytes_(most_control_bytes) {}
-
 // Holds bytes until there are `up_to`; returns the number that it took from `bytes`.
 std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_to) {
   const std::size_t count = std::min(bytes.size(), up_to - held_.size());
