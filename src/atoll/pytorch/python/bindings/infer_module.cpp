@@ -5,8 +5,8 @@
 
 #include "atoll/infer/dims.h"
 #include "atoll/infer/graph_json.h"
+#include "atoll/infer/safety/admit.h"
 #include "atoll/json/parse.h"
-#include "atoll/pytorch/python/bindings/infer_safety_module.h"
 #include "atoll/pytorch/python/bindings/profile_module.h"
 #include "atoll/pytorch/python/bindings/serve_module.h"
 #include "atoll/pytorch/python/bindings/session_module.h"
@@ -33,7 +33,13 @@ void bind_infer(py::module_& module) {
         });
       },
       py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), py::call_guard<ReleaseGil>());
-  bind_infer_safety(module);
+  module.def(
+      "infer_admit",
+      [](const std::string& graph) {
+        translated([&] { infer::safety::admit(infer::graph_from_json(graph), {}); });
+      },
+      py::arg("graph"), py::call_guard<ReleaseGil>());
+  module.def("infer_admitted_operators", &infer::safety::admitted_operators);
   bind_serve(module);
   bind_session(module);
   bind_watch(module);
