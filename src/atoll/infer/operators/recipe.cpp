@@ -64,17 +64,12 @@ int Recipe::unary(const char* name, int tensor) {
   return call("aten::" + std::string(name), {TensorId{tensor}}, Tensor(type(tensor)));
 }
 
-int Recipe::binary(const char* name, int a, int b, std::vector<Argument> more) {
-  std::vector<Argument> args{TensorId{a}, TensorId{b}};
-  args.insert(args.end(), more.begin(), more.end());
-  return call("aten::" + std::string(name) + ".Tensor", std::move(args),
-              {type(a).dtype, broadcast_shape(shape(a), shape(b))});
-}
-
-int Recipe::with_number(const char* name, int a, double b, std::vector<Argument> more) {
+int Recipe::binary(const char* name, int a, const Argument& b, bool has_alpha) {
+  Tensor made = type(a);
+  if (const auto* other = std::get_if<TensorId>(&b)) made.shape = broadcast_shape(made.shape, shape(other->id));
   std::vector<Argument> args{TensorId{a}, b};
-  args.insert(args.end(), more.begin(), more.end());
-  return call("aten::" + std::string(name) + ".Tensor", std::move(args), Tensor(type(a)));
+  if (has_alpha) args.emplace_back(std::int64_t{1});
+  return call("aten::" + std::string(name) + ".Tensor", std::move(args), std::move(made));
 }
 
 int Recipe::clamp(int tensor, double low, std::optional<double> high) {
