@@ -72,7 +72,7 @@ TEST(MutatedFiles, Bundles) {
   run("bundle", 10'000, 2, [](const ByteVector& bytes) { return fuzz::bundle(bytes); });
 }
 
-TEST(MutatedFiles, ProfilesAndDivisions) {
+TEST(MutatedFiles, Profiles) {
   run("saved_json", 10'000, 2, [](const ByteVector& bytes) { return fuzz::saved_json(text_of_bytes(bytes)); });
 }
 
