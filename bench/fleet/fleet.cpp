@@ -353,8 +353,7 @@ FleetSimulator::FleetSimulator(std::span<const FleetRobot> robots, const Shared&
 
 FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpan& span) const {
   if (choice.size() != robots_.size()) {
-    refuse(counted(static_cast<std::int64_t>(choice.size()), "choice") + " for " +
-           counted(static_cast<std::int64_t>(robots_.size()), "robot") + ": give one for each");
+    refuse(counted(choice.size(), "choice") + " for " + counted(robots_.size(), "robot") + ": give one for each");
   }
   if (!(span.seconds > 0 && std::isfinite(span.seconds)) && span.frames < 1) {
     refuse("a simulation of robots has no end: give its seconds or frames");
@@ -362,14 +361,13 @@ FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpa
   std::vector<State> states;
   for (std::size_t i = 0; i < choice.size(); ++i) {
     if (choice[i] >= candidates_[i].size()) {
-      refuse(name_of(i) + " has " + counted(static_cast<std::int64_t>(candidates_[i].size()), "candidate") +
-             ", but number " + std::to_string(choice[i]) + " is chosen, counted from 0");
+      refuse(name_of(i) + " has " + counted(candidates_[i].size(), "candidate") + ", but number " +
+             std::to_string(choice[i]) + " is chosen, counted from 0");
     }
     const OperatorPlan& plan = candidates_[i][choice[i]];
     if (!(plan.seconds > 0) && robots_[i].period == 0 && span.frames < 1) {
-      refuse(
-          name_of(i) +
-          " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
+      refuse(name_of(i) +
+             " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
     }
     states.push_back(State{robots_[i], plan, courses_[i][choice[i]]});
   }

@@ -11,28 +11,15 @@ using json::Json;
 
 Json CostFields::write(const Cost& cost) {
   Json value{{"shape", cost.shape()}};
-  switch (cost.shape_) {
-    case Cost::Shape::kAffine:
-      value["fixed"] = cost.fixed_;
-      value["per_sample"] = cost.per_sample_;
-      break;
-    case Cost::Shape::kSaturating:
-      value["fixed"] = cost.fixed_;
-      value["per_sample"] = cost.per_sample_;
-      value["knee"] = cost.knee_;
-      break;
-    case Cost::Shape::kStaircase:
-      value["step"] = static_cast<std::int64_t>(cost.step_);
-      value["per_launch"] = cost.fixed_;
-      value["per_sample"] = cost.per_sample_;
-      break;
-    case Cost::Shape::kTable: {
-      Json points = Json::array();
-      for (const Point& point : cost.points_) points.push_back({point.batch, point.seconds});
-      value["points"] = std::move(points);
-      break;
-    }
+  if (cost.shape_ == Cost::Shape::kTable) {
+    value["points"] = Json::array();
+    for (const Point& point : cost.points_) value["points"].push_back({point.batch, point.seconds});
+  } else {
+    value[cost.shape_ == Cost::Shape::kStaircase ? "per_launch" : "fixed"] = cost.fixed_;
+    value["per_sample"] = cost.per_sample_;
   }
+  if (cost.shape_ == Cost::Shape::kSaturating) value["knee"] = cost.knee_;
+  if (cost.shape_ == Cost::Shape::kStaircase) value["step"] = static_cast<std::int64_t>(cost.step_);
   if (cost.factor_ != 1) value["factor"] = cost.factor_;
   if (!cost.buckets_.empty()) {
     Json buckets = Json::array();

@@ -6,26 +6,6 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
-namespace {
-
-struct Product {
-  std::uint64_t high;
-  std::uint64_t low;
-};
-
-// Multiplies 64 by 64 bits in plain C++.
-Product multiply(std::uint64_t a, std::uint64_t b) {
-  const std::uint64_t a_low = a & UINT32_MAX;
-  const std::uint64_t a_high = a >> 32;
-  const std::uint64_t b_low = b & UINT32_MAX;
-  const std::uint64_t b_high = b >> 32;
-  const std::uint64_t low = a_low * b_low;
-  const std::uint64_t middle = a_high * b_low + (low >> 32);
-  const std::uint64_t other = a_low * b_high + (middle & UINT32_MAX);
-  return {a_high * b_high + (middle >> 32) + (other >> 32), other << 32 | (low & UINT32_MAX)};
-}
-
-}  // namespace
 
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key) noexcept {
   for (int round = 0; round < 10; ++round) {
@@ -53,12 +33,13 @@ void Random::refill() noexcept {
 }
 
 std::uint64_t Random::below_long(std::uint64_t bound) {
-  Product product = multiply(next_long(), bound);
-  if (product.low < bound) {
+  const auto drawn = [&] { return static_cast<unsigned __int128>(next_long()) * bound; };
+  unsigned __int128 product = drawn();
+  if (static_cast<std::uint64_t>(product) < bound) {
     const std::uint64_t threshold = (0U - bound) % bound;
-    while (product.low < threshold) product = multiply(next_long(), bound);
+    while (static_cast<std::uint64_t>(product) < threshold) product = drawn();
   }
-  return product.high;
+  return static_cast<std::uint64_t>(product >> 64);
 }
 
 }  // namespace atl::plan

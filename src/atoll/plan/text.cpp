@@ -18,10 +18,6 @@ std::string percent(double share) {
   return text;
 }
 
-std::string counted(std::int64_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
-}
-
 void require_amount(const std::string& name, double value) {
   if (std::isfinite(value) && value >= 0) return;
   refuse(name + " is " + number(value) + ": give a finite number of at least 0");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <cstdint>
+#include <concepts>
 #include <string>
 
 #include "atoll/core/error.h"
@@ -17,7 +17,10 @@ std::string number(double value);
 std::string percent(double share);
 
 /// "1 sample", "2 samples".
-std::string counted(std::int64_t count, const std::string& noun);
+template <std::integral Count>
+std::string counted(Count count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
 
 /// Throws unless the value is finite and at least 0: "the cost's knee is -1: ...".
 void require_amount(const std::string& name, double value);

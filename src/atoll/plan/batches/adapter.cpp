@@ -30,8 +30,8 @@ void check(const AdapterOptions& options) {
 
 void check(const Window& window, const std::vector<std::string>& names) {
   if (window.ranks.size() != names.size()) {
-    refuse("a window has observations of " + counted(static_cast<std::int64_t>(window.ranks.size()), "rank") +
-           ", but the plan has " + std::to_string(names.size()));
+    refuse("a window has observations of " + counted(window.ranks.size(), "rank") + ", but the plan has " +
+           std::to_string(names.size()));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Observation& seen = window.ranks[i];

@@ -123,7 +123,7 @@ void Adapter::restore(const std::string& text) {
   }
   const Json& ranks = fields.list("ranks");
   if (ranks.size() != speeds_.size()) {
-    refuse("the saved adapter has " + counted(static_cast<std::int64_t>(ranks.size()), "rank") + ", but this one has " +
+    refuse("the saved adapter has " + counted(ranks.size(), "rank") + ", but this one has " +
            std::to_string(speeds_.size()) + ": start a new one");
   }
   Adapter restored(request_, options_);

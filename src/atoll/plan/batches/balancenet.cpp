@@ -70,7 +70,7 @@ void pairwise_latencies(std::span<const Rank> ranks, BalanceNet& result) {
     }
     if (latencies.size() != ranks.size()) {
       refuse(rank_name(i, names) + " states " + std::to_string(latencies.size()) +
-             " latencies: give one to each of the " + counted(static_cast<std::int64_t>(ranks.size()), "rank"));
+             " latencies: give one to each of the " + counted(ranks.size(), "rank"));
     }
     for (const double latency : latencies) require_amount("a latency of " + rank_name(i, names), latency);
     result.ranks[i].network = network_weights(latencies, *std::max_element(latencies.begin(), latencies.end()));

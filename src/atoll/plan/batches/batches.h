@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/plan/bounds.h"
+#include "atoll/plan/apportion.h"
 #include "atoll/plan/cost.h"
 
 namespace atl::plan {

@@ -161,8 +161,8 @@ std::span<const std::string_view> policies() noexcept { return kPolicies; }
 
 BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches) {
   if (batches.size() != request.ranks.size()) {
-    refuse(counted(static_cast<std::int64_t>(request.ranks.size()), "rank") + " have " +
-           std::to_string(batches.size()) + " batches: give one for each");
+    refuse(counted(request.ranks.size(), "rank") + " have " + std::to_string(batches.size()) +
+           " batches: give one for each");
   }
   BatchPlan plan;
   plan.policy = request.policy;

@@ -157,7 +157,7 @@ std::string other_stages(const LayerRequest& request, const LayerPlan& plan) {
     text += text.empty() ? ": " : " and ";
     for (std::size_t k = 0; k < pipeline.stages.size(); ++k) {
       const LayerStage& stage = pipeline.stages[k];
-      const auto items = counted(static_cast<std::int64_t>(stage.end - stage.begin), "item");
+      const auto items = counted(stage.end - stage.begin, "item");
       text += (k == 0 ? "" : ", ") + items + " on " + request.devices[stage.device].name;
       if (stage.recompute) text += " (recomputed)";
     }

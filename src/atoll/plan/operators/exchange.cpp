@@ -25,8 +25,8 @@ Region needed(const OperatorGraph& graph, const Operand& operand, Region made) {
 
 void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
   if (shares.size() != graph.operators.size()) {
-    refuse(counted(static_cast<std::int64_t>(shares.size()), "share") + " for " +
-           counted(static_cast<std::int64_t>(graph.operators.size()), "operator") + ": give one for each");
+    refuse(counted(shares.size(), "share") + " for " + counted(graph.operators.size(), "operator") +
+           ": give one for each");
   }
   for (int i = 0; i < static_cast<int>(shares.size()); ++i) {
     const Share& share = shares[as_index(i)];

@@ -179,8 +179,7 @@ OperatorGraph read_operators(Fields& fields) {
   }
   for (const std::int64_t output : fields.integers("outputs")) {
     if (output < 0 || output >= static_cast<std::int64_t>(graph.operators.size())) {
-      refuse("output " + std::to_string(output) + " is not one of the " +
-             counted(static_cast<std::int64_t>(graph.operators.size()), "operator"));
+      refuse("output " + std::to_string(output) + " is not one of the " + counted(graph.operators.size(), "operator"));
     }
     graph.outputs.push_back(static_cast<int>(output));
   }

@@ -10,7 +10,6 @@
 #include "atoll/plan/batches/membership.h"
 #include "atoll/plan/batches/policies.h"
 #include "atoll/plan/cost.h"
-#include "atoll/plan/cost_fit.h"
 #include "atoll/plan/hash.h"
 #include "atoll/plan/permutation.h"
 #include "atoll/pytorch/python/bindings/plan_layers_module.h"
