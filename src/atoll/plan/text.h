@@ -2,6 +2,7 @@
 #pragma once
 
 #include <concepts>
+#include <functional>
 #include <string>
 
 #include "atoll/core/error.h"
@@ -20,6 +21,14 @@ std::string percent(double share);
 template <std::integral Count>
 std::string counted(Count count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+/// "a, b, c": what `text` returns for each of the items.
+template <class Items, class Text = std::identity>
+std::string joined(const Items& items, const Text& text = {}, const char* separator = ", ") {
+  std::string all;
+  for (const auto& each : items) all.append(all.empty() ? "" : separator).append(std::invoke(text, each));
+  return all;
 }
 
 /// Throws unless the value is finite and at least 0: "the cost's knee is -1: ...".

@@ -70,10 +70,9 @@ Adapter::Adapter(Request request, AdapterOptions options)
     : request_(std::move(request)), current_(request_), options_(std::move(options)) {
   check(options_);
   speeds_.resize(request_.ranks.size());
-  BatchPlan first = plan_batches(current_);
-  const std::vector<std::string> notes = first.notes;
-  adopt(0, options_.replay.empty() ? std::move(first.batches) : options_.replay.front().batches);
-  if (options_.replay.empty()) plan_.notes = notes;
+  const BatchPlan first = plan_batches(current_);
+  adopt(0, options_.replay.empty() ? first.batches : options_.replay.front().batches);
+  if (options_.replay.empty()) plan_.notes = first.notes;
 }
 
 void Adapter::adopt(std::int64_t step, Batches batches) {
@@ -149,24 +148,19 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
 Decision Adapter::observe(const Window& window) {
   check(window, names_of(request_.ranks));
   Adapter next = *this;  // an exception must change nothing
-  Decision decision = next.taken_and_decided(window);
-  *this = std::move(next);
-  return decision;
-}
-
-Decision Adapter::taken_and_decided(const Window& window) {
   Decision decision;
-  take_in(window, decision);
-  Batches next = decide(window, decision);
-  decision.changed = !next.empty();
+  next.take_in(window, decision);
+  Batches batches = next.decide(window, decision);
+  decision.changed = !batches.empty();
   if (decision.changed) {
-    wins_ = 0;
-    ++changes_in_epoch_;
-    adopt(window.step, std::move(next));
+    next.wins_ = 0;
+    ++next.changes_in_epoch_;
+    next.adopt(window.step, std::move(batches));
   } else {
-    plan_ = evaluate(current_, history_.back().batches);
+    next.plan_ = evaluate(next.current_, next.history_.back().batches);
   }
-  decision.version = version();
+  decision.version = next.version();
+  *this = std::move(next);
   return decision;
 }
 

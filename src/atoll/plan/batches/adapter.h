@@ -81,7 +81,6 @@ class Adapter {
   void restore(const std::string& text);
 
  private:
-  Decision taken_and_decided(const Window& window);
   void take_in(const Window& window, Decision& decision);
   /// Returns the new batches, or none if the plan stays; sets the gain and the reason.
   std::vector<std::int64_t> decide(const Window& window, Decision& decision);

@@ -40,25 +40,16 @@ struct Split {
   double seconds = 0;
 };
 
-/// Both functions return the batches of sum `batch` within the ranks' bounds whose longest time is smallest, exactly.
-/// Of equally long times the one that leaves a rank with fewer samples goes first, then the lowest rank, so both give
-/// the same batches and every rank of a job computes the same. With unequal quanta both test sums for reachability
-/// instead (ReachableSums has the limit), and ties go to batches near the ranks' capacities. They throw
-/// Error(kInvalidArgument) if no batches fit.
-///
-/// Gives one sample at a time to the rank that finishes it first: O(batch * log(ranks)).
-Split greedy(std::span<const Rank> ranks, std::int64_t batch);
-/// Bisects the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch))
-/// inversions of a cost.
+/// Returns the batches of sum `batch` within the ranks' bounds whose longest time is smallest, exactly. Of equally long
+/// times the one that leaves a rank with fewer samples goes first, then the lowest rank: the result is that of giving
+/// one sample at a time to the rank that finishes it first, so every rank of a job computes the same. It bisects the
+/// time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch)) inversions of a
+/// cost. With unequal quanta it tests sums for reachability instead (ReachableSums has the limit), and ties go to
+/// batches near the ranks' capacities. Throws Error(kInvalidArgument) if no batches fit.
 Split threshold(std::span<const Rank> ranks, std::int64_t batch);
 
 /// Returns the longest seconds(batches[i]) of all ranks.
 double step_seconds(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
-
-/// A JSON list with one object per rank; docs/plan-batches.md describes its keys. Throws Error(kInvalidArgument) that
-/// names the rank and the key.
-std::vector<Rank> ranks_from_json(const std::string& text);
-std::string ranks_to_json(std::span<const Rank> ranks);
 
 std::vector<std::string> names_of(std::span<const Rank> ranks);
 std::vector<Bounds> bounds_of(std::span<const Rank> ranks);

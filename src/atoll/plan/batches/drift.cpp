@@ -35,9 +35,9 @@ double natural_log(double value) {
 
 // 1.4826 times the median distance from zero: a robust estimate of the standard deviation, despite a few outliers.
 double SpeedEstimate::deviation() const {
-  if (residuals_.size() < kFewResiduals) return kFirstDeviation;
+  if (state_.residuals.size() < kFewResiduals) return kFirstDeviation;
   std::vector<double> distances;
-  for (const double residual : residuals_) distances.push_back(std::abs(residual));
+  for (const double residual : state_.residuals) distances.push_back(std::abs(residual));
   std::sort(distances.begin(), distances.end());
   const std::size_t middle = distances.size() / 2;
   const double median = distances.size() % 2 == 1 ? distances[middle] : (distances[middle - 1] + distances[middle]) / 2;
@@ -45,41 +45,22 @@ double SpeedEstimate::deviation() const {
 }
 
 bool SpeedEstimate::observe(double ratio) {
-  if (windows_ == 0) {
-    factor_ = ratio;
-    usual_ = ratio;
-    windows_ = 1;
-    return false;
-  }
-  const double residual = natural_log(ratio / usual_);
+  auto& [factor, usual, windows, risen, fallen, residuals] = state_;
+  const bool is_first = windows == 0;
+  const double residual = natural_log(ratio / usual);
   const double units = residual / deviation();
-  risen_ = std::max(0.0, risen_ + units - kSlack);
-  fallen_ = std::max(0.0, fallen_ - units - kSlack);
-  if (risen_ > kLimit || fallen_ > kLimit) {
-    factor_ = ratio;
-    usual_ = ratio;
-    windows_ = 1;
-    risen_ = 0;
-    fallen_ = 0;
-    return true;
+  risen = std::max(0.0, risen + units - kSlack);
+  fallen = std::max(0.0, fallen - units - kSlack);
+  if (is_first || risen > kLimit || fallen > kLimit) {
+    state_ = {ratio, ratio, 1, 0, 0, std::move(residuals)};
+    return !is_first;
   }
-  residuals_.push_back(residual);
-  if (residuals_.size() > kResiduals) residuals_.erase(residuals_.begin());
-  windows_ = std::min(windows_ + 1, kWindowsOfMean);
-  factor_ += (ratio - factor_) * std::max(kWeight, 1.0 / windows_);
-  usual_ += (ratio - usual_) * std::max(kUsualWeight, 1.0 / windows_);
+  residuals.push_back(residual);
+  if (residuals.size() > kResiduals) residuals.erase(residuals.begin());
+  windows = std::min(windows + 1, kWindowsOfMean);
+  factor += (ratio - factor) * std::max(kWeight, 1.0 / windows);
+  usual += (ratio - usual) * std::max(kUsualWeight, 1.0 / windows);
   return false;
-}
-
-SpeedEstimate SpeedEstimate::of(const State& state) {
-  SpeedEstimate estimate;
-  estimate.factor_ = state.factor;
-  estimate.usual_ = state.usual;
-  estimate.windows_ = state.windows;
-  estimate.risen_ = state.risen;
-  estimate.fallen_ = state.fallen;
-  estimate.residuals_ = state.residuals;
-  return estimate;
 }
 
 }  // namespace atl::plan

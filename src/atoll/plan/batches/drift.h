@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <utility>
 #include <vector>
 
 namespace atl::plan {
@@ -9,40 +10,37 @@ namespace atl::plan {
 /// same bits. `value` must be finite and above 0.
 double natural_log(double value);
 
+/// Everything on which later results of a SpeedEstimate depend.
+struct SpeedState {
+  double factor = 1;
+  double usual = 1;
+  int windows = 0;  ///< since the averages started, up to the number at which their weights are constant
+  double risen = 0;
+  double fallen = 0;
+  std::vector<double> residuals;  ///< the latest, oldest first
+};
+
 /// Estimates how slow a rank is relative to its measured cost while it trains: a moving average of the windows in which
 /// each new one has the weight 1/5. A two-sided CUSUM of log(observed / usual), in units of its deviation (slack 0.5,
 /// limit 5), distinguishes a change from noise; the usual ratio is a moving average in which each new window has the
 /// weight 1/20. After a change both averages restart.
 class SpeedEstimate {
  public:
+  SpeedEstimate() = default;
+  explicit SpeedEstimate(SpeedState state) : state_(std::move(state)) {}
+
   /// Adds a window. `ratio` is its median time divided by the unscaled cost, finite and above 0. Returns whether the
   /// speed has changed.
   bool observe(double ratio);
 
   /// 1 before the first window.
-  double factor() const noexcept { return factor_; }
-
-  /// Everything that later results depend on.
-  struct State {
-    double factor = 1;
-    double usual = 1;
-    int windows = 0;  // since the averages started, up to the number at which their weights are constant
-    double risen = 0;
-    double fallen = 0;
-    std::vector<double> residuals;  // the latest, oldest first
-  };
-  State state() const { return {factor_, usual_, windows_, risen_, fallen_, residuals_}; }
-  static SpeedEstimate of(const State& state);
+  double factor() const noexcept { return state_.factor; }
+  const SpeedState& state() const noexcept { return state_; }
 
  private:
   double deviation() const;
 
-  double factor_ = 1;
-  double usual_ = 1;
-  int windows_ = 0;
-  double risen_ = 0;
-  double fallen_ = 0;
-  std::vector<double> residuals_;
+  SpeedState state_;
 };
 
 }  // namespace atl::plan

@@ -108,16 +108,11 @@ std::vector<std::string> advice_of(const Membership& result, const std::vector<s
                        difference(*step, *result.all_step));
     }
   }
-  std::string best;
-  for (const std::size_t rank : result.best) best += (best.empty() ? "" : ", ") + rank_name(rank, names);
-  std::string text = "best: ";
-  if (result.best.size() == names.size()) {
-    text += "all ranks, " + number(result.best_step) + " s per step";
-  } else {
-    text += best + ", " + number(result.best_step) + " s per step";
-    if (result.all_step) text += ", " + difference(result.best_step, *result.all_step);
-  }
-  advice.push_back(std::move(text));
+  const bool is_all = result.best.size() == names.size();
+  const auto name_of = [&](std::size_t rank) { return rank_name(rank, names); };
+  advice.push_back("best: " + (is_all ? "all ranks" : joined(result.best, name_of)) + ", " +
+                   number(result.best_step) + " s per step");
+  if (!is_all && result.all_step) advice.back() += ", " + difference(result.best_step, *result.all_step);
   return advice;
 }
 

@@ -6,9 +6,10 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "atoll/plan/batches/batches.h"
+#include "atoll/plan/batches/balancenet.h"
 
 namespace atl::plan {
 
@@ -25,7 +26,8 @@ struct Request {
   int rounds = 8;                   ///< kaitian-iterative
   double slowdown = 0.1;            ///< energy: by which share a step may exceed the optimum
 
-  /// Reads an object with these names as keys; see ranks_from_json for the ranks.
+  /// Reads an object with these names as keys; docs/plan-batches.md describes those of a rank. Throws
+  /// Error(kInvalidArgument) that names the rank and the key.
   static Request from_json(const std::string& text);
 };
 
@@ -69,5 +71,20 @@ BatchPlan plan_batches(const Request& request);
 
 /// Predicts the times of `batches` and compares them with the optimum for request.batch.
 BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches);
+
+/// All policies on the same costs, side by side.
+struct Explanation {
+  std::vector<std::string> names;
+  std::vector<BatchPlan> plans;                               ///< in the order of policies(), one for each form
+  std::vector<std::pair<std::string, std::string>> left_out;  ///< policies that cannot run, and why
+  std::vector<BalanceNetRank> equation5;                      ///< BalanceNet's Key, Query and Value, rank by rank
+  std::vector<BalanceNetRank> algorithm1;
+
+  std::string to_json() const;
+};
+
+/// Plans request.batch by each policy; request.policy and request.form are ignored. Throws Error(kInvalidArgument) if
+/// no division fits at all.
+Explanation explain(const Request& request);
 
 }  // namespace atl::plan

@@ -6,7 +6,6 @@
 
 #include "atoll/plan/apportion.h"
 #include "atoll/plan/batches/adapter.h"
-#include "atoll/plan/batches/explain.h"
 #include "atoll/plan/batches/membership.h"
 #include "atoll/plan/batches/policies.h"
 #include "atoll/plan/cost.h"
