@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/answer.h"
-
 #include <cmath>
 #include <set>
 #include <utility>
 
 #include "atoll/plan/layers/chunks.h"
 #include "atoll/plan/layers/formats.h"
+#include "atoll/plan/layers/json.h"
 #include "atoll/plan/layers/nearest.h"
 #include "atoll/plan/text.h"
 
@@ -14,16 +13,6 @@ namespace atl::plan {
 namespace {
 
 using json::Json;
-
-const char* name_of(LayerSchedule schedule) {
-  switch (schedule) {
-    case LayerSchedule::k1F1B: return "1f1b";
-    case LayerSchedule::kGPipe: return "gpipe";
-    case LayerSchedule::kInterleaved: return "interleaved";
-    case LayerSchedule::kZeroBubble: return "zero-bubble";
-  }
-  return "";
-}
 
 // Writes an integer if the number is one, null for no limit.
 Json bytes(double value) {
@@ -54,18 +43,22 @@ Json write(const LayerRequest& request, const LayerStage& stage) {
           {"fits", stage.fits()}};
 }
 
+Json write_stages(const LayerRequest& request, const LayerPipeline& pipeline) {
+  Json stages = Json::array();
+  for (const LayerStage& stage : pipeline.stages) stages.push_back(write(request, stage));
+  return stages;
+}
+
 Json write_pipelines(const LayerRequest& request, const LayerPlan& plan) {
   Json pipelines = Json::array();
   for (const LayerPipeline& pipeline : plan.pipelines) {
-    Json stages = Json::array();
-    for (const LayerStage& stage : pipeline.stages) stages.push_back(write(request, stage));
     pipelines.push_back({{"micro_batches", pipeline.micro_batches},
                          {"seconds", pipeline.seconds},
                          {"period", pipeline.period},
                          {"fill", pipeline.fill},
                          {"ties", pipeline.ties},
                          {"gradients", pipeline.gradients},
-                         {"stages", std::move(stages)}});
+                         {"stages", write_stages(request, pipeline)}});
   }
   return pipelines;
 }
@@ -76,10 +69,7 @@ void write_chunks(const LayerRequest& request, const LayerPlan& plan, Json& pipe
   for (std::size_t i = 0; i < plan.pipelines.size(); ++i) {
     Json& written = pipelines[i]["chunked"];
     const std::optional<LayerPipeline> found = chunked(costs, plan.pipelines[i]);
-    if (!found) continue;
-    Json stages = Json::array();
-    for (const LayerStage& stage : found->stages) stages.push_back(write(request, stage));
-    written = {{"seconds", found->seconds}, {"stages", std::move(stages)}};
+    if (found) written = {{"seconds", found->seconds}, {"stages", write_stages(request, *found)}};
   }
 }
 
@@ -151,7 +141,7 @@ Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound
           {"micro_batch", plan.micro_batch},
           {"micro_batches", micro_batches},
           {"replicas", plan.pipelines.size()},
-          {"schedule", name_of(request.schedule)},
+          {"schedule", kScheduleNames[static_cast<int>(request.schedule)]},
           {"chunks", interleaved ? request.chunks : 1},
           {"pipelines", std::move(pipelines)},
           {"left_out", devices_without_stage(request, plan)},

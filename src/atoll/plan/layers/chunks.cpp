@@ -107,8 +107,10 @@ class Division {
     if (room <= static_cast<std::size_t>(std::abs(step))) return false;
     const std::vector<std::size_t> before = ends_;
     bool valid = true;
-    for (std::size_t cut = first; cut < past; ++cut) ends_[cut] += static_cast<std::size_t>(step);
-    for (std::size_t cut = first; valid && cut < past; ++cut) valid = may_cut_[ends_[cut]] != 0;
+    for (std::size_t cut = first; cut < past; ++cut) {
+      ends_[cut] += static_cast<std::size_t>(step);
+      valid = valid && may_cut_[ends_[cut]] != 0;
+    }
     if (valid) {
       const Worth found = worth();
       if (found < best) {
@@ -175,10 +177,7 @@ class Division {
   double shared_bytes(const LayerTie& tie, std::size_t position) const {
     double holders = 0;
     for (std::size_t range = position; range < ranges_; range += positions_) {
-      const std::size_t begin = range == 0 ? 0 : ends_[range - 1];
-      const bool holds = std::any_of(tie.items.begin(), tie.items.end(),
-                                     [&](std::size_t item) { return item >= begin && item < ends_[range]; });
-      holders += holds ? 1 : 0;
+      if (tie.held(range == 0 ? 0 : ends_[range - 1], ends_[range]) > 0) ++holders;
     }
     return holders > 1 ? (holders - 1) * tie.state_bytes() : 0;
   }

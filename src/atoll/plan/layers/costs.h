@@ -18,6 +18,10 @@ class LayerCosts {
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
   std::size_t items() const noexcept { return request_.items.size(); }
   std::size_t classes() const noexcept { return request_.devices.size(); }
+  /// Whether the request lets a stage recompute, or not recompute.
+  bool allows(bool recompute) const noexcept {
+    return request_.recompute != (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways);
+  }
   /// Ranges per device: 1 except for interleaved schedules.
   double chunks() const noexcept { return chunks_; }
 
@@ -99,5 +103,13 @@ class LayerCosts {
   std::vector<std::vector<double>> most_;      // [level][item]: most bytes kept by one of 2^level items
   std::vector<double> cap_;
 };
+
+/// Prices a pipeline of these stages, of which begin, end, device and recompute are read, without the communication
+/// between pipelines.
+LayerPipeline priced(const LayerCosts& costs, std::vector<LayerStage> stages, std::int64_t micro_batches);
+
+/// Assembles the plan of these priced pipelines: numbers its devices class by class, adds the reduction of gradients
+/// between pipelines, and computes the totals.
+LayerPlan assembled(const LayerCosts& costs, std::vector<LayerPipeline> pipelines);
 
 }  // namespace atl::plan

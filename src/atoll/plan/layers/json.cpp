@@ -2,12 +2,12 @@
 #include "atoll/plan/layers/json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "atoll/json/fields.h"
-#include "atoll/plan/layers/answer.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -18,19 +18,17 @@ using json::Json;
 
 constexpr std::size_t kMaxClasses = 256;  // of which each pair has a link
 
-template <class Value>
-Value named(const std::map<std::string, Value>& known, const std::string& name, const std::string& what) {
-  const auto found = known.find(name);
-  if (found != known.end()) return found->second;
-  std::string names;
-  for (const auto& [each, ignored] : known) names += (names.empty() ? "" : ", ") + each;
-  refuse(what + " \"" + name + "\" is not known: give one of " + names);
+// Returns the place of `name` among `names`.
+template <class Names>
+std::size_t place_of(const Names& names, const std::string& name, const std::string& what) {
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  if (found != std::end(names)) return static_cast<std::size_t>(found - std::begin(names));
+  refuse(what + " \"" + name + "\" is not known: give one of " + joined(names));
 }
 
 LayerOverlap overlap(Fields& fields, const std::string& key) {
-  const std::map<std::string, LayerOverlap> known{{"exposed", LayerOverlap::kExposed},
-                                                  {"overlapped", LayerOverlap::kOverlapped}};
-  return named(known, fields.text(key, "exposed"), key);
+  constexpr const char* kNames[] = {"exposed", "overlapped"};
+  return static_cast<LayerOverlap>(place_of(kNames, fields.text(key, "exposed"), key));
 }
 
 LayerDevices read_devices(const Json& value, std::size_t place) {
@@ -53,11 +51,10 @@ std::vector<LayerTime> read_times(const Json& times, const std::string& kind, co
   }
   std::vector<LayerTime> found;
   const Json& list = times.at(kind);
-  const bool is_list =
-      list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
-        return each.is_array() && (each.size() == 3 || each.size() == 4) &&
-               std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
-      });
+  const bool is_list = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
+    return each.is_array() && (each.size() == 3 || each.size() == 4) &&
+           std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
+  });
   if (!is_list) {
     refuse(name + "'s times for " + kind +
            " are not [[samples, forward seconds, backward seconds, and seconds of adding gradients or nothing], ...]");
@@ -75,12 +72,8 @@ void read_item(const Json& value, LayerRequest& request) {
   LayerItem item;
   item.name = fields.text("name");
   const std::string name = unnamed + " (" + item.name + ")";
-  const std::map<std::string, LayerKind> kinds{{"embedding", LayerKind::kEmbedding},
-                                               {"block", LayerKind::kBlock},
-                                               {"norm", LayerKind::kNorm},
-                                               {"head", LayerKind::kHead},
-                                               {"other", LayerKind::kOther}};
-  item.kind = named(kinds, fields.text("kind", "block"), name + "'s kind");
+  constexpr const char* kKinds[] = {"block", "embedding", "head", "norm", "other"};
+  item.kind = static_cast<LayerKind>(place_of(kKinds, fields.text("kind", "block"), name + "'s kind"));
   const Json& times = fields.at("times");
   for (const LayerDevices& devices : request.devices) item.times.push_back(read_times(times, devices.kind, name));
   item.weight_bytes = fields.number("weight_bytes", 0);
@@ -204,17 +197,12 @@ std::vector<std::int64_t> measured_sizes(const LayerRequest& request) {
 
 void read_step(Fields& fields, LayerRequest& request, bool has_plan) {
   request.batch = has_plan ? fields.integer("batch", 1) : fields.integer("batch");
-  const std::map<std::string, LayerSchedule> schedules{{"1f1b", LayerSchedule::k1F1B},
-                                                       {"gpipe", LayerSchedule::kGPipe},
-                                                       {"interleaved", LayerSchedule::kInterleaved},
-                                                       {"zero-bubble", LayerSchedule::kZeroBubble}};
-  request.schedule = named(schedules, fields.text("schedule", "1f1b"), "schedule");
+  request.schedule = static_cast<LayerSchedule>(place_of(kScheduleNames, fields.text("schedule", "1f1b"), "schedule"));
   request.chunks = fields.integer("chunks", 2);
   request.transfers = overlap(fields, "transfers");
   request.gradients = overlap(fields, "gradients");
-  const std::map<std::string, LayerRecompute> recomputes{
-      {"auto", LayerRecompute::kAuto}, {"never", LayerRecompute::kNever}, {"always", LayerRecompute::kAlways}};
-  request.recompute = named(recomputes, fields.text("recompute", "auto"), "recompute");
+  constexpr const char* kRecomputes[] = {"always", "auto", "never"};
+  request.recompute = static_cast<LayerRecompute>(place_of(kRecomputes, fields.text("recompute", "auto"), "recompute"));
   request.leave_out = fields.boolean("leave_out", false);
   request.margin = fields.number("margin", 0);
   request.most_placements = fields.integer("most_placements", request.most_placements);
@@ -230,8 +218,8 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
   Fields fields(value, "the plan");
   LayerPlan plan;
   plan.micro_batch = fields.integer("micro_batch");
-  std::map<std::string, std::size_t> classes;
-  for (std::size_t i = 0; i < request.devices.size(); ++i) classes.emplace(request.devices[i].name, i);
+  std::vector<std::string> classes;
+  for (const LayerDevices& devices : request.devices) classes.push_back(devices.name);
   for (const Json& each : fields.list("pipelines")) {
     Fields pipeline_fields(each, "pipeline " + std::to_string(plan.pipelines.size()));
     LayerPipeline pipeline;
@@ -244,7 +232,7 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
       LayerStage stage;
       stage.begin = static_cast<std::size_t>(items[0]);
       stage.end = static_cast<std::size_t>(items[1]);
-      stage.device = named(classes, stage_fields.text("device"), "the class of devices");
+      stage.device = place_of(classes, stage_fields.text("device"), "the class of devices");
       stage.recompute = stage_fields.boolean("recompute", false);
       pipeline.stages.push_back(stage);
     }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/plan/layers/price.h"
 #include "atoll/plan/layers/stages.h"
 #include "atoll/plan/layers/ties.h"
 #include "atoll/plan/numbers.h"
@@ -133,8 +132,7 @@ class PipelineSearch {
   }
 
   void collect(std::size_t device, std::size_t next, bool recompute, double below, std::vector<double>& found) const {
-    const LayerRecompute wish = costs_.request().recompute;
-    if (wish == (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways)) return;
+    if (!costs_.allows(recompute)) return;
     const double least = least_period_ * (1 - kPipelineRounding);
     for (std::size_t end = 1; end <= costs_.items(); ++end) {
       for (std::size_t begin = end; begin-- > 0;) {

@@ -23,8 +23,17 @@ struct LayerSearch {
 /// each plan that is evaluated: one for each placement and step down in time.
 LayerSearch search_layers(const LayerRequest& request);
 
-/// Returns a lower bound for any plan at this micro-batch size with this number of pipelines.
-double step_bound(const LayerCosts& costs, std::int64_t replicas);
+/// The sizes of micro-batches and numbers of pipelines that a request allows.
+struct LayerChoices {
+  struct Choice {
+    std::size_t costs = 0;  ///< index of the size
+    std::int64_t replicas = 0;
+    double bound = 0;  ///< no plan is faster
+  };
+  std::vector<LayerCosts> costs;
+  std::vector<Choice> all;  ///< the lowest bound first
+};
+LayerChoices choices_of(const LayerRequest& request);
 
 /// Returns the number of devices by class.
 std::vector<std::int64_t> counts_of(const LayerRequest& request);

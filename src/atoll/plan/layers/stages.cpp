@@ -82,8 +82,7 @@ double StageSearch::flight(std::int64_t from_end) const {
 void StageSearch::find_memory_limits() {
   const std::size_t most = std::min(static_cast<std::size_t>(all_), items_);
   for (const bool recompute : {false, true}) {
-    const LayerRecompute wish = costs_.request().recompute;
-    const bool may = recompute ? wish != LayerRecompute::kNever : wish != LayerRecompute::kAlways;
+    const bool may = costs_.allows(recompute);
     std::vector<std::size_t>& limits = memory_limit_[recompute];
     for (std::size_t device = 0; device < classes_; ++device) {
       for (std::size_t from_end = 1; from_end <= most; ++from_end) {
@@ -161,9 +160,7 @@ std::size_t StageSearch::reach_before(std::size_t code, double limit) const {
     // If all devices must be used, the stages that follow are as many as the devices not in `code`.
     const double held = flight(leave_out_ ? 1 : all_ - total_[code] + 1);
     const auto stays = [&](std::size_t end, bool recompute) {
-      const LayerRecompute wish = costs_.request().recompute;
-      if (wish == (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways)) return false;
-      return costs_.compute(device, begin, end, recompute) <= limit &&
+      return costs_.allows(recompute) && costs_.compute(device, begin, end, recompute) <= limit &&
              costs_.memory(begin, end, recompute, held) <= cap_[device];
     };
     const std::size_t out = first_that(items_ - begin, [&](std::size_t more) {
@@ -308,12 +305,7 @@ std::optional<LayerStage> StageSearch::step(std::size_t code, std::size_t device
         if (begin < busy_limit_[recompute][limits + end]) continue;
         const std::vector<double>& totals = charged_[recompute][device];
         if ((sum + totals[end]) - totals[begin] != value) continue;
-        LayerStage stage;
-        stage.begin = begin;
-        stage.end = end;
-        stage.device = device;
-        stage.recompute = recompute;
-        return stage;
+        return LayerStage{begin, end, device, recompute};
       }
     }
   }

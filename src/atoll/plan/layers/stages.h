@@ -40,8 +40,6 @@ class StageSearch {
   std::int64_t extended() const noexcept { return extended_; }
 
  private:
-  struct Push;
-
   std::size_t cell(std::size_t code, std::size_t device) const { return (code * classes_ + device) * (items_ + 1); }
   std::int64_t digit(std::size_t code, std::size_t device) const { return digits_[code * classes_ + device]; }
   std::int64_t most_stages() const { return stages_ > 0 ? stages_ : all_; }

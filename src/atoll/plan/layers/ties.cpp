@@ -11,26 +11,9 @@ namespace {
 
 constexpr std::size_t kMaxCases = 4096;
 
-TieCase free_case(const LayerCosts& costs) {
-  TieCase free;
-  free.blocked.assign(costs.items() + 1, 0);
-  free.lowest.assign(costs.classes(), std::vector<std::size_t>(costs.items() + 1, 0));
-  return free;
-}
-
-// Separates the tied items from `item` on from the one before: no stage has both.
-void part(TieCase& each, std::size_t before, std::size_t item) {
-  for (std::vector<std::size_t>& lowest : each.lowest) {
-    for (std::size_t end = item + 1; end < lowest.size(); ++end) lowest[end] = std::max(lowest[end], before + 1);
-  }
-}
-
-void force(TieCase& each, std::size_t item, std::size_t device) {
-  for (std::size_t other = 0; other < each.lowest.size(); ++other) {
-    if (other == device) continue;
-    std::vector<std::size_t>& lowest = each.lowest[other];
-    for (std::size_t end = item + 1; end < lowest.size(); ++end) lowest[end] = std::max(lowest[end], item + 1);
-  }
+// Lets no stage with `item` begin before `first`.
+void begin_from(std::vector<std::size_t>& lowest, std::size_t item, std::size_t first) {
+  for (std::size_t end = item + 1; end < lowest.size(); ++end) lowest[end] = std::max(lowest[end], first);
 }
 
 // Enumerates the gaps between a tie's items, from the first: joined, or separated, with each class for the later stage.
@@ -58,8 +41,10 @@ class Ways {
     for (std::size_t device = 0; device < costs_.classes(); ++device) {
       if (counts_[device] == 0) continue;
       TieCase parted = from;
-      part(parted, items_[place - 1], items_[place]);
-      force(parted, items_[place], device);
+      for (std::size_t other = 0; other < costs_.classes(); ++other) {
+        const std::size_t before = items_[other == device ? place - 1 : place];
+        begin_from(parted.lowest[other], items_[place], before + 1);
+      }
       std::vector<std::size_t> more = classes;
       more.push_back(device);
       choose(place + 1, parted, more, out);
@@ -90,7 +75,9 @@ class Ways {
 }  // namespace
 
 std::vector<TieCase> tie_cases(const LayerCosts& costs, const std::vector<std::int64_t>& counts) {
-  std::vector<TieCase> cases{free_case(costs)};
+  std::vector<TieCase> cases(1);
+  cases.front().blocked.assign(costs.items() + 1, 0);
+  cases.front().lowest.assign(costs.classes(), std::vector<std::size_t>(costs.items() + 1, 0));
   for (const LayerTie& tie : costs.request().ties) {
     std::vector<TieCase> next;
     for (const TieCase& each : cases) Ways(costs, counts, tie).extend(each, next);
@@ -104,9 +91,7 @@ double tie_seconds(const LayerCosts& costs, const std::vector<LayerStage>& stage
   for (const LayerTie& tie : costs.request().ties) {
     std::vector<std::size_t> members;
     for (const LayerStage& stage : stages) {
-      const bool holds = std::any_of(tie.items.begin(), tie.items.end(),
-                                     [&](std::size_t item) { return item >= stage.begin && item < stage.end; });
-      if (holds) members.push_back(stage.device);
+      if (tie.held(stage.begin, stage.end) > 0) members.push_back(stage.device);
     }
     seconds += costs.reduce_seconds(tie.gradient_bytes, members);
   }
