@@ -95,34 +95,32 @@ void read_item(const Json& value, LayerRequest& request) {
   }
 }
 
-void read_link(const Json& value, const std::string& what, std::pair<std::string, std::string>* between,
-               LayerLink& link) {
-  Fields fields(value, what);
-  if (between != nullptr) {
-    const Json& names = fields.list("between");
-    if (names.size() != 2 || !names[0].is_string() || !names[1].is_string()) {
-      refuse(what + " has a \"between\" that is not two names of classes or islands");
-    }
-    *between = {names[0].get<std::string>(), names[1].get<std::string>()};
-  }
-  link.latency = fields.number("latency", 0);
-  link.seconds_per_byte = fields.number("seconds_per_byte", 0);
+LayerLink read_link_costs(Fields& fields) {
+  const LayerLink link{fields.number("latency", 0), fields.number("seconds_per_byte", 0)};
   fields.done();
+  return link;
 }
 
 // Pairs of classes take precedence over pairs of islands, and these over the default.
 void read_links(Fields& fields, LayerRequest& request) {
   LayerLink fallback;
-  if (fields.has("default_link")) read_link(fields.at("default_link"), "default_link", nullptr, fallback);
+  if (fields.has("default_link")) {
+    Fields given(fields.at("default_link"), "default_link");
+    fallback = read_link_costs(given);
+  }
   std::map<std::pair<std::string, std::string>, LayerLink> known;
   std::set<std::string> names;
   for (const LayerDevices& devices : request.devices) names.insert({devices.name, devices.island});
   if (fields.has("links")) {
     for (const Json& value : fields.list("links")) {
-      std::pair<std::string, std::string> between;
-      LayerLink link;
       const std::string what = "link " + std::to_string(known.size());
-      read_link(value, what, &between, link);
+      Fields given(value, what);
+      const Json& ends = given.list("between");
+      if (ends.size() != 2 || !ends[0].is_string() || !ends[1].is_string()) {
+        refuse(what + " has a \"between\" that is not two names of classes or islands");
+      }
+      std::pair<std::string, std::string> between{ends[0].get<std::string>(), ends[1].get<std::string>()};
+      const LayerLink link = read_link_costs(given);
       for (const std::string& name : {between.first, between.second}) {
         if (names.contains(name)) continue;
         std::string message = what;
@@ -229,12 +227,9 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
       const std::vector<std::int64_t> items = stage_fields.integers("items");
       if (items.size() != 2 || items[0] < 0 || items[1] < items[0])
         refuse("a stage's \"items\" must be [first, past the last]");
-      LayerStage stage;
-      stage.begin = static_cast<std::size_t>(items[0]);
-      stage.end = static_cast<std::size_t>(items[1]);
-      stage.device = place_of(classes, stage_fields.text("device"), "the class of devices");
-      stage.recompute = stage_fields.boolean("recompute", false);
-      pipeline.stages.push_back(stage);
+      pipeline.stages.push_back({static_cast<std::size_t>(items[0]), static_cast<std::size_t>(items[1]),
+                                 place_of(classes, stage_fields.text("device"), "the class of devices"),
+                                 stage_fields.boolean("recompute", false)});
     }
     plan.pipelines.push_back(std::move(pipeline));
   }
