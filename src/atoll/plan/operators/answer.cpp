@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/operators/answer.h"
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -98,8 +96,7 @@ Json plans_of(const OperatorRequest& request, const LinkCost& link, const std::v
   for (const std::string& policy : policies) {
     const OperatorPlan plan = make_plan(policy, request.model.graph, link, request.power, request.options);
     const Timeline timeline = simulate(request.model.graph, link, request.power, plan.shares, plan.chunks);
-    Json value = with_gap(write_operator_plan(plan, timeline, is_whole), bound);
-    plans.push_back(std::move(value));
+    plans.push_back(with_gap(write_operator_plan(plan, timeline, is_whole), bound));
   }
   return plans;
 }
@@ -118,9 +115,7 @@ Json sensitivity_of(const OperatorRequest& request, const std::vector<double>& r
   Json answer = Json::array();
   FluidBounds bounds(request.model.graph);
   for (const double rate : rates) {
-    LinkCost link = request.link;
-    link.down_bytes_per_second *= rate / link.up_bytes_per_second;
-    link.up_bytes_per_second = rate;
+    const LinkCost link = request.link.at(rate);
     check(link);
     const double bound = bounds.at(link).seconds;
     answer.push_back({{"rate", rate}, {"bound", bound}, {"plans", plans_of(request, link, policies, bound, false)}});
@@ -271,9 +266,7 @@ class Replays {
   Chooser planned(const std::string& policy, std::vector<double> rates, std::vector<OperatorPlan>& plans) {
     std::vector<double> predicted;
     const auto add = [&](const std::string& name, double rate) {
-      LinkCost link = request_.link;
-      link.down_bytes_per_second *= rate / link.up_bytes_per_second;
-      link.up_bytes_per_second = rate;
+      const LinkCost link = request_.link.at(rate);
       plans.push_back(make_plan(name, request_.model.graph, link, request_.power, request_.options));
       predicted.push_back(plans.back().seconds);
     };
@@ -333,10 +326,9 @@ std::string plan_operators(const std::string& text) {
   }
   if (!rates.empty()) answer["sensitivity"] = sensitivity_of(request, rates, policies);
   if (fields.boolean("cuts", false)) answer["cuts"] = cuts_of(request, request.link);
-  const bool has_trace = fields.has("trace");
   const Json none = Json::array();
   const Json& wanted = fields.has("replay") ? fields.list("replay") : none;
-  if (has_trace) {
+  if (fields.has("trace")) {
     Replays replays(request, fields.at("trace"));
     answer["replay"] = Json::array();
     for (const Json& each : wanted) answer["replay"].push_back(replays.run(each));

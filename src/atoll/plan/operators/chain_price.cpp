@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan {
 namespace {
 
@@ -26,21 +28,21 @@ bool is_proportional(const Operand& operand, std::int64_t made, std::int64_t row
 // path through, its smallest tensor.
 std::vector<double> crossings(const OperatorGraph& graph, const StageChain& chain) {
   std::vector<double> width(graph.operators.size(), 0);
-  for (const int input : chain.inputs) width[static_cast<std::size_t>(input)] = HUGE_VAL;
+  for (const int input : chain.inputs) width[as_index(input)] = HUGE_VAL;
   std::vector<double> result;
   for (const Stage& stage : chain.stages) {
     for (const int v : stage.operators) {
       const Operator& made = operator_at(graph, v);
-      double& widest = width[static_cast<std::size_t>(v)];
+      double& widest = width[as_index(v)];
       for (const Operand& operand : made.operands) {
         const Operator& from = operator_at(graph, operand.producer);
         if (!is_proportional(operand, made.rows, from.rows)) continue;
-        const double before = width[static_cast<std::size_t>(operand.producer)];
+        const double before = width[as_index(operand.producer)];
         widest = std::max(widest, std::min(before, static_cast<double>(from.bytes)));
       }
     }
-    result.push_back(stage.exits.size() == 1 ? width[static_cast<std::size_t>(stage.exits.front())] : 0);
-    for (const int exit : stage.exits) width[static_cast<std::size_t>(exit)] = HUGE_VAL;
+    result.push_back(stage.exits.size() == 1 ? width[as_index(stage.exits.front())] : 0);
+    for (const int exit : stage.exits) width[as_index(exit)] = HUGE_VAL;
   }
   return result;
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/timeline.h"
 
 namespace atl::plan {
 namespace {
@@ -94,8 +95,8 @@ void CutGraph::set_weights(const CutWeights& weights) {
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     const Operator& each = graph_.operators[i];
     for (const OperandEdges& operand : operand_edges_[i]) {
-      set(operand.up, operand.is_required ? kUncut : 0);
-      set(operand.down, operand.is_required ? kUncut : 0);
+      set(operand.up, kUncut);
+      set(operand.down, kUncut);
     }
     set(edges_[i].robot, weights.robot * each.robot.seconds(each.rows));
     set(edges_[i].server, weights.server * each.server.seconds(each.rows));
@@ -203,8 +204,7 @@ double serial_seconds(const Totals& totals, const LinkCost& link) noexcept {
 
 double serial_joules(const Totals& totals, const LinkCost& link, const RobotPower& power) noexcept {
   const double sending = totals.up_bytes / link.up_bytes_per_second + totals.down_bytes / link.down_bytes_per_second;
-  return power.compute_watts * totals.robot_seconds +
-         power.idle_watts * (serial_seconds(totals, link) - totals.robot_seconds) + power.radio_watts * sending;
+  return joules(power, serial_seconds(totals, link), totals.robot_seconds, sending);
 }
 
 LayerCut best_layer_cut(CutGraph& cuts, const LinkCost& link) {

@@ -17,12 +17,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-LinkCost link_at(LinkCost link, double rate) {
-  link.down_bytes_per_second *= rate / link.up_bytes_per_second;
-  link.up_bytes_per_second = rate;
-  return link;
-}
-
 // Returns the bytes that take as long upwards as these do in both directions.
 double bytes_as_up(const LinkCost& link, double up, double down) {
   return up + down * link.up_bytes_per_second / link.down_bytes_per_second;
@@ -95,7 +89,7 @@ class TableMaker {
   };
 
   double predicted(const OperatorPlan& plan, std::size_t rate) const {
-    return simulate(graph_, link_at(link_, rates_[rate]), power_, plan.shares, plan.chunks).seconds;
+    return simulate(graph_, link_.at(rates_[rate]), power_, plan.shares, plan.chunks).seconds;
   }
 
   void add(const char* policy, std::vector<Share> shares, int chunks) {
@@ -175,7 +169,7 @@ class TableMaker {
       const std::size_t rate =
           (2 * static_cast<std::size_t>(i) + 1) * rates_.size() / (2 * static_cast<std::size_t>(options_.searches));
       const auto slower = [&](const Candidate& a, const Candidate& b) { return a.seconds[rate] < b.seconds[rate]; };
-      const LinkCost link = link_at(link_, rates_[rate]);
+      const LinkCost link = link_.at(rates_[rate]);
       OperatorPlan best = std::min_element(candidates_.begin(), candidates_.end(), slower)->plan;
       predict(graph_, link, power_, best);
       SearchOptions search = options_.search;
@@ -200,7 +194,7 @@ class TableMaker {
       if (i > 0 && wins[i].empty()) continue;
       OperatorPlan plan = std::move(candidates_[i].plan);
       const std::size_t rate = wins[i].empty() ? 0 : wins[i][wins[i].size() / 2];
-      predict(graph_, link_at(link_, rates_[rate]), power_, plan);
+      predict(graph_, link_.at(rates_[rate]), power_, plan);
       table.plans.push_back(std::move(plan));
       table.seconds.push_back(std::move(candidates_[i].seconds));
     }

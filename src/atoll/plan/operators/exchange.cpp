@@ -41,60 +41,42 @@ void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
   }
 }
 
-// Computes the needs of one side.
-class Wanting {
- public:
-  Wanting(const OperatorGraph& graph, std::span<const Share> shares, Side side)
-      : graph_(graph), shares_(shares), side_(side) {
-    needs_.lacks.resize(shares.size());
-  }
-
-  Needs all() {
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) find_awaits(i);
-    if (side_ == Side::kRobot) {
-      for (const int output : graph_.outputs) want(output, all_of(graph_, output));
-    }
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) settle(i);
-    return std::move(needs_);
-  }
-
- private:
-  void find_awaits(int user) {
-    const Region made = made_by(shares_[as_index(user)], side_);
-    if (made.is_empty()) return;
-    const std::vector<Operand>& operands = operator_at(graph_, user).operands;
+Needs needs_of_side(const OperatorGraph& graph, std::span<const Share> shares, Side side) {
+  const int count = static_cast<int>(shares.size());
+  Needs needs;
+  needs.lacks.resize(shares.size());
+  const auto own = [&](int index) { return made_by(shares[as_index(index)], side); };
+  // Until all are known, the lacks are the needed rows of operators that are not wholly available.
+  const auto want = [&](int producer, Region rows) {
+    if (own(producer).holds(rows)) return false;
+    needs.lacks[as_index(producer)].push_back(rows);
+    return true;
+  };
+  for (int user = 0; user < count; ++user) {
+    if (own(user).is_empty()) continue;
+    const std::vector<Operand>& operands = operator_at(graph, user).operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
       const int producer = operands[as_index(i)].producer;
-      if (want(producer, needed(graph_, operands[as_index(i)], made))) needs_.awaits.push_back({user, i, producer});
+      if (want(producer, needed(graph, operands[as_index(i)], own(user)))) needs.awaits.push_back({user, i, producer});
     }
   }
-
-  // Until `settle`, the lacks are the needed rows of operators that are not wholly available.
-  bool want(int producer, Region rows) {
-    if (made_by(shares_[as_index(producer)], side_).holds(rows)) return false;
-    needs_.lacks[as_index(producer)].push_back(rows);
-    return true;
+  if (side == Side::kRobot) {
+    for (const int output : graph.outputs) want(output, all_of(graph, output));
   }
-
-  void settle(int producer) {
-    std::vector<Region>& lacks = needs_.lacks[as_index(producer)];
-    if (lacks.empty()) return;
-    const Region own = made_by(shares_[as_index(producer)], side_);
-    const Region others = made_by(shares_[as_index(producer)], other(side_));
-    lacks = without(lacks, own);
+  for (int producer = 0; producer < count; ++producer) {
+    std::vector<Region>& lacks = needs.lacks[as_index(producer)];
+    if (lacks.empty()) continue;
+    const Region others = made_by(shares[as_index(producer)], other(side));
+    lacks = without(lacks, own(producer));
     for (const Region part : lacks) {
       if (others.holds(part)) continue;
-      refuse(std::string("the ") + name_of(side_) + " needs rows " + text(part) + " of " +
-             operator_name(graph_, producer) + " and computes " + text(own) + ", the " + name_of(other(side_)) +
-             " computes " + text(others) + ": assign every needed row to one of them");
+      refuse(std::string("the ") + name_of(side) + " needs rows " + text(part) + " of " +
+             operator_name(graph, producer) + " and computes " + text(own(producer)) + ", the " +
+             name_of(other(side)) + " computes " + text(others) + ": assign every needed row to one of them");
     }
   }
-
-  const OperatorGraph& graph_;
-  std::span<const Share> shares_;
-  Side side_;
-  Needs needs_;
-};
+  return needs;
+}
 
 // Returns the row after the first `count` rows of the regions.
 std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions) {
@@ -137,9 +119,7 @@ class Streaming {
     std::size_t awaited = 0;
     for (; next_ < static_cast<int>(shares_.size()); ++next_) {
       if (made(next_).is_empty() || operator_at(graph_, next_).is_input()) continue;
-      if (operator_at(graph_, next_).is_state) break;  // it is made once, not once for each chunk
-      const auto& operands = operator_at(graph_, next_).operands;
-      if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
+      if (!operator_at(graph_, next_).is_by_row()) break;
       bool from_inputs = true;
       for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next_; ++awaited) {
         from_inputs = from_inputs && operator_at(graph_, needs.awaits[awaited].producer).is_input();
@@ -154,22 +134,12 @@ class Streaming {
     const std::int64_t begin = made(index).begin;
     const auto& operands = operator_at(graph_, index).operands;
     const auto is_possible = [&](std::int64_t end) {
-      return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
+      return std::ranges::all_of(operands, [&](const Operand& operand) {
         const Region rows = needed(graph_, operand, {begin, end});
         return rows.is_empty() || rows.end <= reach_[as_index(operand.producer)];
       });
     };
-    std::int64_t low = std::max(begin, reach_[as_index(index)]);
-    std::int64_t high = made(index).end;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low + 1) / 2;
-      if (is_possible(middle)) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    return last_that(std::max(begin, reach_[as_index(index)]), made(index).end, is_possible);
   }
 
   const OperatorGraph& graph_;
@@ -192,7 +162,7 @@ std::vector<Region> without(const std::vector<Region>& pieces, Region own) {
     parts.push_back({std::max(piece.begin, own.end), piece.end});
   }
   std::erase_if(parts, [](Region part) { return part.is_empty(); });
-  std::sort(parts.begin(), parts.end(), [](Region a, Region b) { return a.begin < b.begin; });
+  std::ranges::sort(parts, {}, &Region::begin);
   std::vector<Region> merged;
   for (const Region part : parts) {
     if (merged.empty() || part.begin > merged.back().end) {
@@ -218,7 +188,7 @@ double message_bytes(const Operator& made, const std::vector<Region>& regions) n
 
 std::array<Needs, 2> needs_of(const OperatorGraph& graph, std::span<const Share> shares) {
   check_shares(graph, shares);
-  return {Wanting(graph, shares, Side::kRobot).all(), Wanting(graph, shares, Side::kServer).all()};
+  return {needs_of_side(graph, shares, Side::kRobot), needs_of_side(graph, shares, Side::kServer)};
 }
 
 Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs, int chunks) {

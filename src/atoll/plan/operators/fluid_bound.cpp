@@ -79,15 +79,6 @@ double most_spared(const std::vector<Region>& needed, std::int64_t rows) {
   return static_cast<double>(most) / static_cast<double>(users * rows);
 }
 
-std::vector<Region> needed_by_row(const Operand& operand, std::int64_t users, std::int64_t rows) {
-  std::vector<Region> needed;
-  needed.reserve(static_cast<std::size_t>(users));
-  for (std::int64_t row = 0; row < users; ++row) {
-    needed.push_back(intersection(operand.needed({row, row + 1}), {0, rows}));
-  }
-  return needed;
-}
-
 }  // namespace
 
 FluidBounds::FluidBounds(const OperatorGraph& graph)

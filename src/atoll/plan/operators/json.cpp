@@ -43,10 +43,7 @@ NeededRows window(Fields& fields, const std::string& name) {
 NeededRows scale(Fields& fields, const std::string& name) {
   const std::int64_t times = factor(fields, "times", 1, 1, name);
   const std::int64_t over = factor(fields, "over", 1, 1, name);
-  return [=](Region rows) -> Region {
-    if (rows.is_empty()) return {};
-    return {rows.begin * times / over, (rows.end * times + over - 1) / over};
-  };
+  return [=](Region rows) { return same_share(rows, times, over); };
 }
 
 NeededRows by_row(Fields& fields, const std::string& name, std::int64_t rows) {
@@ -114,15 +111,6 @@ Operator read_operator(const Json& value, std::size_t place) {
 
 Json written(const RowCost& cost) { return {{"fixed", cost.fixed}, {"per_row", cost.per_row}}; }
 
-// Returns the rows of the operand that each row of the output needs.
-std::vector<Region> rows_of_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
-  std::vector<Region> all;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    all.push_back(intersection(operand.needed({row, row + 1}), {0, operand_rows}));
-  }
-  return all;
-}
-
 // Returns the window that gives these rows; none if they do not follow one.
 std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t operand_rows) {
   const auto inner = std::adjacent_find(rows.begin(), rows.end(), [&](const Region& a, const Region& b) {
@@ -143,7 +131,7 @@ std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t oper
 }
 
 Json written_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
-  const std::vector<Region> all = rows_of_map(operand, rows, operand_rows);
+  const std::vector<Region> all = needed_by_row(operand, rows, operand_rows);
   if (std::optional<Json> window = window_of(all, operand_rows)) return std::move(*window);
   Json begins = Json::array();
   Json ends = Json::array();
@@ -154,15 +142,7 @@ Json written_map(const Operand& operand, std::int64_t rows, std::int64_t operand
   return {{"begin", std::move(begins)}, {"end", std::move(ends)}};
 }
 
-const char* name_of(Lane lane) {
-  switch (lane) {
-    case Lane::kRobot: return "robot";
-    case Lane::kUp: return "up";
-    case Lane::kDown: return "down";
-    case Lane::kServer: break;
-  }
-  return "server";
-}
+constexpr const char* kLaneNames[] = {"robot", "up", "down", "server"};  // of Lane
 
 }  // namespace
 
@@ -239,7 +219,7 @@ Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, boo
   }
   value["events"] = Json::array();
   for (const Event& event : timeline.events) {
-    value["events"].push_back({name_of(event.lane), event.operator_index, event.begin, event.end});
+    value["events"].push_back({kLaneNames[static_cast<int>(event.lane)], event.operator_index, event.begin, event.end});
   }
   return value;
 }

@@ -66,12 +66,6 @@ Layer layer_of(const Json& json, std::size_t place) {
   return layer;
 }
 
-// Returns the same share of `rows` rows as the region is of `users` rows.
-Region same_share(Region region, std::int64_t rows, std::int64_t users) {
-  if (region.is_empty()) return {};
-  return {region.begin * rows / users, (region.end * rows + users - 1) / users};
-}
-
 void add_time(Operator& to, double robot_seconds, double server_seconds) {
   to.robot.per_row += robot_seconds / static_cast<double>(to.rows);
   to.server.per_row += server_seconds / static_cast<double>(to.rows);

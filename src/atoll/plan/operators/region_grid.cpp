@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
+
 namespace atl::plan {
 namespace {
 
@@ -27,11 +29,6 @@ std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, 
   return result;
 }
 
-bool is_by_row(const Operator& made) {
-  return !made.is_state && std::all_of(made.operands.begin(), made.operands.end(),
-                                       [](const Operand& operand) { return operand.needed != nullptr; });
-}
-
 }  // namespace
 
 std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& chain, const std::vector<Share>& shares,
@@ -46,20 +43,20 @@ std::vector<int> meeting_stages(const OperatorGraph& graph, const StageChain& ch
       work[k] += operator_at(graph, v).robot.seconds(operator_at(graph, v).rows) / seconds;
     }
   }
-  std::vector<bool> is_chosen(count, count <= static_cast<std::size_t>(std::max(most, 1)));
+  std::vector<bool> is_chosen(count, count <= as_index(std::max(most, 1)));
   is_chosen.back() = true;
   std::vector<int> smallest(static_cast<std::size_t>(std::max(most - 1, 0)), -1);
   double before = 0;
   for (std::size_t k = 0; k < count && !smallest.empty(); ++k) {
     const auto part = static_cast<std::size_t>(before / 2 * static_cast<double>(smallest.size()));
     int& chosen = smallest[std::min(part, smallest.size() - 1)];
-    if (chosen < 0 || bytes[k] < bytes[static_cast<std::size_t>(chosen)]) chosen = static_cast<int>(k);
+    if (chosen < 0 || bytes[k] < bytes[as_index(chosen)]) chosen = static_cast<int>(k);
     before += work[k];
   }
   for (const int k : smallest) {
-    if (k >= 0) is_chosen[static_cast<std::size_t>(k)] = true;
+    if (k >= 0) is_chosen[as_index(k)] = true;
   }
-  const auto share_at = [&](std::size_t k) { return shares[static_cast<std::size_t>(chain.stages[k].exits.front())]; };
+  const auto share_at = [&](std::size_t k) { return shares[as_index(chain.stages[k].exits.front())]; };
   for (std::size_t k = 0; k + 1 < count; ++k) {
     const Share here = share_at(k);
     const Share next = share_at(k + 1);
@@ -83,13 +80,13 @@ std::vector<GridTensor> grid_of(const OperatorGraph& graph, const StageChain& ch
   double fixed = 0;
   std::size_t next = 0;
   for (const int stage : stages) {
-    for (; next <= static_cast<std::size_t>(stage); ++next) {
+    for (; next <= as_index(stage); ++next) {
       for (const int v : chain.stages[next].operators) {
-        is_streamable = is_streamable && is_by_row(operator_at(graph, v));
+        is_streamable = is_streamable && operator_at(graph, v).is_by_row();
         fixed += operator_at(graph, v).server.fixed;
       }
     }
-    const Stage& made = chain.stages[static_cast<std::size_t>(stage)];
+    const Stage& made = chain.stages[as_index(stage)];
     const double bytes = exit_bytes(graph, made);
     const bool is_state = made.exits.size() == 1 && operator_at(graph, made.exits.front()).is_state;
     GridTensor tensor{stage, made.rows, bytes, cuts_of(made.rows, parts), {}, {}, is_streamable, fixed, is_state};
@@ -103,8 +100,8 @@ std::vector<GridTensor> grid_of(const OperatorGraph& graph, const StageChain& ch
 void keep_near(const StageChain& chain, const std::vector<Share>& shares, int window,
                std::vector<GridTensor>& tensors) {
   for (GridTensor& tensor : tensors) {
-    const int exit = chain.stages[static_cast<std::size_t>(tensor.stage)].exits.front();
-    const Share& share = shares[static_cast<std::size_t>(exit)];
+    const int exit = chain.stages[as_index(tensor.stage)].exits.front();
+    const Share& share = shares[as_index(exit)];
     const std::vector<std::int64_t> all = std::exchange(tensor.cuts, {});
     const std::vector<bool> ends = near(all, share.server.is_empty() ? 0 : share.server.end, window);
     const std::vector<bool> begins = near(all, share.robot.is_empty() ? tensor.rows : share.robot.begin, window);

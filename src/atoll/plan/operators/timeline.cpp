@@ -221,14 +221,7 @@ Timeline simulate(const OperatorGraph& graph, const Channel& link, const RobotPo
 }
 
 void predict(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, OperatorPlan& plan) {
-  const Timeline timeline = simulate(graph, link, power, plan.shares, plan.chunks);
-  plan.seconds = timeline.seconds;
-  plan.robot_busy = timeline.robot_busy;
-  plan.server_busy = timeline.server_busy;
-  plan.up_bytes = timeline.up_bytes;
-  plan.down_bytes = timeline.down_bytes;
-  plan.joules = timeline.joules;
-  plan.rows_twice = timeline.rows_twice;
+  static_cast<Prediction&>(plan) = simulate(graph, link, power, plan.shares, plan.chunks);
 }
 
 }  // namespace atl::plan
