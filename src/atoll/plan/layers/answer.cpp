@@ -10,6 +10,12 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerStage, number, recompute, in_flight, forward, backward, accumulate, send,
+                                   seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerPipeline, micro_batches, seconds, period, fill, ties, gradients)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerProof, stages, search, examined, pruned)
+
 namespace {
 
 using json::Json;
@@ -25,22 +31,16 @@ Json write(const LayerRequest& request, const LayerStage& stage) {
   Json names = Json::array();
   for (std::size_t i = stage.begin; i < stage.end; ++i) names.push_back(request.items[i].name);
   const LayerDevices& devices = request.devices[stage.device];
-  return {{"items", {stage.begin, stage.end}},
-          {"names", std::move(names)},
-          {"device", devices.name},
-          {"number", stage.number},
-          {"rank", rank_of(request, stage.device, stage.number)},
-          {"island", devices.island},
-          {"recompute", stage.recompute},
-          {"in_flight", stage.in_flight},
-          {"forward", stage.forward},
-          {"backward", stage.backward},
-          {"accumulate", stage.accumulate},
-          {"send", stage.send},
-          {"seconds", stage.seconds},
-          {"memory_bytes", bytes(stage.memory_bytes)},
-          {"memory_cap_bytes", bytes(stage.cap_bytes)},
-          {"fits", stage.fits()}};
+  Json value = stage;
+  value.update(Json{{"items", {stage.begin, stage.end}},
+                    {"names", std::move(names)},
+                    {"device", devices.name},
+                    {"rank", rank_of(request, stage.device, stage.number)},
+                    {"island", devices.island},
+                    {"memory_bytes", bytes(stage.memory_bytes)},
+                    {"memory_cap_bytes", bytes(stage.cap_bytes)},
+                    {"fits", stage.fits()}});
+  return value;
 }
 
 Json write_stages(const LayerRequest& request, const LayerPipeline& pipeline) {
@@ -52,13 +52,8 @@ Json write_stages(const LayerRequest& request, const LayerPipeline& pipeline) {
 Json write_pipelines(const LayerRequest& request, const LayerPlan& plan) {
   Json pipelines = Json::array();
   for (const LayerPipeline& pipeline : plan.pipelines) {
-    pipelines.push_back({{"micro_batches", pipeline.micro_batches},
-                         {"seconds", pipeline.seconds},
-                         {"period", pipeline.period},
-                         {"fill", pipeline.fill},
-                         {"ties", pipeline.ties},
-                         {"gradients", pipeline.gradients},
-                         {"stages", write_stages(request, pipeline)}});
+    pipelines.push_back(pipeline);
+    pipelines.back()["stages"] = write_stages(request, pipeline);
   }
   return pipelines;
 }
@@ -192,10 +187,7 @@ Json write_answer(const LayerRequest& request, const LayerAnswer& answer) {
                             {"pipelines", write_pipelines(request, *answer.homogeneous)}};
   }
   if (answer.plan) {
-    value["exact"] = {{"stages", answer.proof.stages},
-                      {"search", answer.proof.search},
-                      {"examined", answer.proof.examined},
-                      {"pruned", answer.proof.pruned}};
+    value["exact"] = answer.proof;
     return value;
   }
   write_reason(request, answer, value);

@@ -19,6 +19,9 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FluidBound, seconds, robot, server, up, down)
+
 namespace {
 
 using json::Fields;
@@ -99,14 +102,6 @@ Json plans_of(const OperatorRequest& request, const LinkCost& link, const std::v
     plans.push_back(with_gap(write_operator_plan(plan, timeline, is_whole), bound));
   }
   return plans;
-}
-
-Json written(const FluidBound& bound) {
-  return {{"seconds", bound.seconds},
-          {"robot", bound.robot},
-          {"server", bound.server},
-          {"up", bound.up},
-          {"down", bound.down}};
 }
 
 // Plans by each policy at other rates, with the ratio of both directions kept.
@@ -319,7 +314,7 @@ std::string plan_operators(const std::string& text) {
               {"robot_seconds", graph.robot_seconds()},
               {"server_seconds", graph.server_seconds()},
               {"guard_deadline", guarded_deadline({}, graph.robot_seconds())},
-              {"bound", written(bound)},
+              {"bound", bound},
               {"plans", plans_of(request, request.link, policies, bound.seconds, request.is_whole)}};
   if (request.is_whole) {
     for (const Operator& each : graph.operators) answer["names"].push_back(each.name);

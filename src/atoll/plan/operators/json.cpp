@@ -11,6 +11,10 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Prediction, seconds, robot_busy, server_busy, up_bytes, down_bytes, joules,
+                                   rows_twice)
+
 namespace {
 
 using json::Fields;
@@ -202,16 +206,8 @@ LinkCost read_link(const Json& value) {
 }
 
 Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole) {
-  Json value{{"policy", plan.policy},
-             {"seconds", timeline.seconds},
-             {"robot_busy", timeline.robot_busy},
-             {"server_busy", timeline.server_busy},
-             {"link_busy", timeline.link_busy},
-             {"up_bytes", timeline.up_bytes},
-             {"down_bytes", timeline.down_bytes},
-             {"joules", timeline.joules},
-             {"chunks", plan.chunks},
-             {"rows_twice", timeline.rows_twice}};
+  Json value = static_cast<const Prediction&>(timeline);
+  value.update(Json{{"policy", plan.policy}, {"link_busy", timeline.link_busy}, {"chunks", plan.chunks}});
   if (!is_whole) return value;
   value["shares"] = Json::array();
   for (const Share& share : plan.shares) {

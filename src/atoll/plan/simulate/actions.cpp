@@ -2,6 +2,7 @@
 #include "atoll/plan/simulate/actions.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <string_view>
@@ -15,26 +16,16 @@ namespace {
 
 constexpr std::string_view kLetters = "FBIW";
 
-struct Name {
-  const char* name;
-  Order order;
-};
-constexpr Name kNames[] = {{"GPipe", Order::kGPipe},
-                           {"1F1B", Order::k1F1B},
-                           {"Interleaved1F1B", Order::kInterleaved},
-                           {"LoopedBFS", Order::kLoopedBfs},
-                           {"InterleavedZeroBubble", Order::kZeroBubble},
-                           {"ZBVZeroBubble", Order::kZeroBubbleV},
-                           {"custom", Order::kCustom},
-                           {"ZB1P", Order::kZeroBubble}};
+constexpr std::pair<std::string_view, Order> kOrderNames[] = {{"GPipe", Order::kGPipe},
+                                                              {"1F1B", Order::k1F1B},
+                                                              {"Interleaved1F1B", Order::kInterleaved},
+                                                              {"LoopedBFS", Order::kLoopedBfs},
+                                                              {"InterleavedZeroBubble", Order::kZeroBubble},
+                                                              {"ZBVZeroBubble", Order::kZeroBubbleV},
+                                                              {"custom", Order::kCustom},
+                                                              {"ZB1P", Order::kZeroBubble}};
 
-std::string lower(const std::string& text) {
-  std::string result = text;
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 using Actions = std::vector<Action>;
 
@@ -205,20 +196,15 @@ void check_shape(Order order, const Shape& shape, const std::string& name) {
   }
 }
 
-// The actions found for one micro-batch on one stage.
-struct Seen {
-  int counts[4] = {0, 0, 0, 0};
-};
+// Numbers of actions found for one micro-batch on one stage, by Work.
+using Seen = std::array<int, 4>;
 
 void check_seen(const Seen& seen, int stage, int micro_batch, const std::string& name) {
-  const int whole = seen.counts[1];
-  const bool has_backward = (whole == 1 && seen.counts[2] == 0 && seen.counts[3] == 0) ||
-                            (whole == 0 && seen.counts[2] == 1 && seen.counts[3] == 1);
-  if (seen.counts[0] == 1 && has_backward) return;
+  if (seen == Seen{1, 1, 0, 0} || seen == Seen{1, 0, 1, 1}) return;
   std::string found;
   for (std::size_t i = 0; i < kLetters.size(); ++i) {
-    if (seen.counts[i] == 0) continue;
-    found.append(found.empty() ? "" : ", ").append(std::to_string(seen.counts[i])).append(" ").append(1, kLetters[i]);
+    if (seen[i] == 0) continue;
+    found.append(found.empty() ? "" : ", ").append(std::to_string(seen[i])).append(" ").append(1, kLetters[i]);
   }
   refuse(name + " has for stage " + std::to_string(stage) + " and micro-batch " + std::to_string(micro_batch) + " " +
          (found.empty() ? "no action" : found) + ": give one F, and one B or one I and one W");
@@ -249,24 +235,15 @@ Action action_of(const std::string& text) {
 }
 
 Order order_of(const std::string& name) {
-  std::string known;
-  for (const Name& each : kNames) {
-    if (lower(each.name) == lower(name)) return each.order;
-    known.append(known.empty() ? "" : ", ").append(each.name);
+  for (const auto& [known, order] : kOrderNames) {
+    if (std::ranges::equal(known, name, {}, lower, lower)) return order;
   }
-  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known: give one of " + known);
+  const auto name_of = [](const auto& each) { return each.first; };
+  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known: give one of " + joined(kOrderNames, name_of));
 }
 
 const char* to_string(Order order) noexcept {
-  for (const Name& each : kNames) {
-    if (each.order == order) return each.name;
-  }
-  return "custom";
-}
-
-int place_of(Order order, const Shape& shape, int stage) noexcept {
-  const int place = stage % shape.places;
-  return order == Order::kZeroBubbleV && stage / shape.places % 2 == 1 ? shape.places - 1 - place : place;
+  return std::ranges::find(kOrderNames, order, &std::pair<std::string_view, Order>::second)->first.data();
 }
 
 std::vector<std::vector<Action>> actions_of(Order order, const Shape& shape, const std::string& name) {
@@ -303,7 +280,7 @@ std::vector<int> places_of(const std::vector<std::vector<Action>>& actions, cons
       }
       places[stage] = place;
       const std::size_t unit = stage * micro_batches + static_cast<std::size_t>(action.micro_batch);
-      ++seen[unit].counts[static_cast<std::size_t>(action.work)];
+      ++seen[unit][static_cast<std::size_t>(action.work)];
     }
   }
   for (int stage = 0; stage < shape.stages; ++stage) {

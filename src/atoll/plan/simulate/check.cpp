@@ -89,8 +89,7 @@ void check_links(const Plan& plan) {
       require_index(which + "'s rail", hop.rail, plan.rails.size());
       require_within(which + "'s latency", hop.latency, 0, kMaxSeconds);
       require_at_least(which + "'s stripes", hop.stripes, 0);
-      const double most = kInfinity;
-      require_within(which + "'s most_bytes_per_second", hop.most_bytes_per_second, 1, most);
+      require_within(which + "'s most_bytes_per_second", hop.most_bytes_per_second, 1, kInfinity);
     }
   }
   for (std::size_t i = 0; i < plan.links.size(); ++i) {

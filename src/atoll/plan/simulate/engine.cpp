@@ -11,23 +11,9 @@
 namespace atl::plan::simulated {
 namespace {
 
-What what_of(Work work) noexcept {
-  switch (work) {
-    case Work::kForward: return What::kForward;
-    case Work::kBackward: return What::kBackward;
-    case Work::kInput: return What::kInput;
-    default: return What::kWeight;
-  }
-}
-
-double seconds_of(const StageSeconds& seconds, Work work) noexcept {
-  switch (work) {
-    case Work::kForward: return seconds.forward;
-    case Work::kBackward: return seconds.backward;
-    case Work::kInput: return seconds.input;
-    default: return seconds.weight;
-  }
-}
+// By Work.
+constexpr double StageSeconds::*kSecondsOf[] = {&StageSeconds::forward, &StageSeconds::backward, &StageSeconds::input,
+                                                &StageSeconds::weight};
 
 }  // namespace
 
@@ -102,10 +88,12 @@ void Engine::make_groups() {
   }
 }
 
-std::size_t Engine::unit_at(const Line& line, int pipeline, int stage, int step, int micro_batch) const {
+std::size_t Engine::unit_at(const Lane& lane, const Action& action) const {
+  const Line& line = lines_[as_index(lane.pipeline)];
   const std::size_t on_stage = line.units.size() / line.ranks.size();
-  const int micro_batches = plan_.pipelines[as_index(pipeline)].micro_batches;
-  return as_index(stage) * on_stage + as_index(step) * as_index(micro_batches) + as_index(micro_batch);
+  const int micro_batches = plan_.pipelines[as_index(lane.pipeline)].micro_batches;
+  return as_index(action.stage) * on_stage + as_index(lane.step) * as_index(micro_batches) +
+         as_index(action.micro_batch);
 }
 
 void Engine::after(double seconds, Kind kind, int index) { calendar_.push({now_ + seconds, order_++, kind, index}); }
@@ -166,17 +154,15 @@ void Engine::wake(int rank) {
 }
 
 Engine::Edge* Engine::edge_of(const Lane& lane, const Action& action) {
-  Line& its = line(lane.pipeline);
-  Unit& unit = its.units[unit_at(its, lane.pipeline, action.stage, lane.step, action.micro_batch)];
+  Unit& unit = unit_of(lane, action);
   if (action.work == Work::kForward) return action.stage > 0 ? &unit.input : nullptr;
   if (action.work == Work::kWeight) return nullptr;
-  return as_index(action.stage) + 1 < its.ranks.size() ? &unit.gradient : nullptr;
+  return as_index(action.stage) + 1 < line(lane.pipeline).ranks.size() ? &unit.gradient : nullptr;
 }
 
 bool Engine::is_there(int rank, const Action& action) {
   Lane& its = lane(rank);
-  Line& pipeline = line(its.pipeline);
-  const Unit& unit = pipeline.units[unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch)];
+  const Unit& unit = unit_of(its, action);
   if (action.work == Work::kWeight) return unit.backward >= 0;
   if (action.work != Work::kForward && unit.forward < 0) return false;
   const Edge* edge = edge_of(its, action);
@@ -220,13 +206,13 @@ void Engine::begin(int rank, const Action& action) {
   const Edge* edge = edge_of(its, action);
   const std::int32_t cause = latest(its, edge == nullptr ? -1 : edge->arrived);
   account(its, cause);
-  double seconds = seconds_of(pipeline.seconds[as_index(action.stage)], action.work);
+  double seconds = pipeline.seconds[as_index(action.stage)].*kSecondsOf[static_cast<int>(action.work)];
   const bool has_gradients = action.work == Work::kBackward || action.work == Work::kWeight;
   if (has_gradients && pipeline.gradients[as_index(action.stage)]++ > 0) {
     seconds += pipeline.seconds[as_index(action.stage)].accumulate;
   }
-  Event event{what_of(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step, cause};
-  its.last = add(event);
+  its.last = add({static_cast<What>(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step,
+                  cause});
   events_.back().end = now_ + seconds;
   its.use.computes += seconds;
   its.is_busy = true;
@@ -249,12 +235,11 @@ void Engine::end_action(int rank) {
     return;
   }
   const Action& action = (*its.actions)[its.next++];
-  Line& pipeline = line(its.pipeline);
-  Unit& unit = pipeline.units[unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch)];
+  Unit& unit = unit_of(its, action);
   if (action.work == Work::kForward) unit.forward = its.last;
   if (action.work == Work::kBackward || action.work == Work::kInput) unit.backward = its.last;
   if (action.work == Work::kBackward || action.work == Work::kWeight) {
-    --pipeline.in_flight[as_index(action.stage)];
+    --line(its.pipeline).in_flight[as_index(action.stage)];
     its.held_bytes -= plan_.pipelines[as_index(its.pipeline)].stages[as_index(action.stage)].activation_bytes;
   }
   if (action.work != Work::kWeight) deliver(rank, action);
@@ -287,8 +272,7 @@ void Engine::optimise(int rank, std::int32_t cause) {
   double seconds = 0;
   for (const int stage : its.stages) seconds += line(its.pipeline).seconds[as_index(stage)].optimiser;
   const int stage = its.stages.empty() ? -1 : its.stages.front();
-  Event event{What::kOptimiser, rank, -1, its.pipeline, stage, -1, its.step, cause};
-  its.last = add(event);
+  its.last = add({What::kOptimiser, rank, -1, its.pipeline, stage, -1, its.step, cause});
   events_.back().end = now_ + seconds;
   its.use.optimises += seconds;
   its.is_busy = true;

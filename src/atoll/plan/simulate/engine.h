@@ -9,7 +9,6 @@
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate/links.h"
-#include "atoll/plan/simulate/reductions.h"
 #include "atoll/plan/simulate/simulate.h"
 
 namespace atl::plan::simulated {
@@ -122,7 +121,8 @@ class Engine {
 
   Lane& lane(int rank) { return lanes_[as_index(rank)]; }
   Line& line(int pipeline) { return lines_[as_index(pipeline)]; }
-  std::size_t unit_at(const Line& line, int pipeline, int stage, int step, int micro_batch) const;
+  std::size_t unit_at(const Lane& lane, const Action& action) const;
+  Unit& unit_of(const Lane& lane, const Action& action) { return line(lane.pipeline).units[unit_at(lane, action)]; }
   double end_of(std::int32_t event) const { return event < 0 ? 0 : events_[as_index(event)].end; }
   void after(double seconds, Kind kind, int index);
   std::int32_t add(Event event);
@@ -140,7 +140,6 @@ class Engine {
   void end_step(int rank);
   void account(Lane& lane, std::int32_t cause);
   std::int32_t latest(const Lane& lane, std::int32_t other) const;
-  void take_memory(const Lane& lane, Lane& holder, int stage, int change);
   Edge* edge_of(const Lane& lane, const Action& action);
 
   // Transfers.

@@ -14,6 +14,14 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
+
+// Written under the names of their members.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankUse, pipeline, computes, optimises, transfers, reduces, idle, communicates,
+                                   sent_bytes, peak_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageUse, pipeline, stage, rank, in_flight)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RailUse, name, where, direction, bytes, share)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Event, rank, peer, pipeline, stage, micro_batch, step, begin, end, bytes)
+
 namespace {
 
 using json::Fields;
@@ -23,19 +31,8 @@ constexpr int kMaxForwards = 10'000'000;  // of one pipeline, as in a plan
 
 Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
   const Rank& rank = plan.ranks[index];
-  Json value{{"name", rank.name},
-             {"island", rank.island},
-             {"host", rank.host},
-             {"class", rank.device_class},
-             {"pipeline", use.pipeline},
-             {"computes", use.computes},
-             {"optimises", use.optimises},
-             {"transfers", use.transfers},
-             {"reduces", use.reduces},
-             {"idle", use.idle},
-             {"communicates", use.communicates},
-             {"sent_bytes", use.sent_bytes},
-             {"peak_bytes", use.peak_bytes}};
+  Json value = use;
+  value.update(Json{{"name", rank.name}, {"island", rank.island}, {"host", rank.host}, {"class", rank.device_class}});
   if (rank.memory_bytes) {
     value["memory_bytes"] = *rank.memory_bytes;
     value["fits"] = use.peak_bytes <= *rank.memory_bytes;
@@ -44,16 +41,9 @@ Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
 }
 
 Json event_json(const Event& event) {
-  return {{"what", to_string(event.what)},
-          {"rank", event.rank},
-          {"peer", event.peer},
-          {"pipeline", event.pipeline},
-          {"stage", event.stage},
-          {"micro_batch", event.micro_batch},
-          {"step", event.step},
-          {"begin", event.begin},
-          {"end", event.end},
-          {"bytes", event.bytes}};
+  Json value = event;
+  value["what"] = to_string(event.what);
+  return value;
 }
 
 Json answer_of(const Plan& plan, const Simulation& simulation) {
@@ -63,26 +53,15 @@ Json answer_of(const Plan& plan, const Simulation& simulation) {
               {"bubble", simulation.bubble},
               {"events", simulation.events.size()},
               {"ranks", Json::array()},
-              {"stages", Json::array()},
+              {"stages", simulation.stages},
               {"path", Json::array()},
-              {"rails", Json::array()}};
+              {"rails", simulation.rails}};
   for (std::size_t i = 0; i < simulation.ranks.size(); ++i) {
     answer["ranks"].push_back(rank_json(plan, i, simulation.ranks[i]));
-  }
-  for (const StageUse& use : simulation.stages) {
-    answer["stages"].push_back(
-        {{"pipeline", use.pipeline}, {"stage", use.stage}, {"rank", use.rank}, {"in_flight", use.in_flight}});
   }
   for (const PathPart& part : simulation.path) {
     answer["path"].push_back(
         {{"what", to_string(part.what)}, {"where", part.where}, {"seconds", part.seconds}, {"count", part.count}});
-  }
-  for (const RailUse& use : simulation.rails) {
-    answer["rails"].push_back({{"name", use.name},
-                               {"where", use.where},
-                               {"direction", use.direction},
-                               {"bytes", use.bytes},
-                               {"share", use.share}});
   }
   return answer;
 }

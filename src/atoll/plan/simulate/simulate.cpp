@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 #include <map>
 #include <utility>
 
@@ -13,11 +14,10 @@
 namespace atl::plan::simulated {
 namespace {
 
-std::string where_of(const Plan& plan, const Event& event, const std::map<std::pair<int, int>, int>& transports) {
+std::string where_of(const Plan& plan, const Event& event, Links& links) {
   if (event.what == What::kReduction) return plan.reductions[as_index(event.stage)].name;
   if (event.what == What::kTransfer) {
-    const auto found = transports.find({event.rank, event.peer});
-    return found == transports.end() ? "" : plan.transports[as_index(found->second)].name;
+    return plan.transports[as_index(links.path(event.rank, event.peer, false).transport)].name;
   }
   const std::string& device_class = plan.ranks[as_index(event.rank)].device_class;
   if (event.what == What::kOptimiser || event.stage < 0) return device_class;
@@ -31,31 +31,23 @@ std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events
   std::vector<PathPart> parts;
   if (events.empty()) return parts;
   Links links(plan);
-  std::map<std::pair<int, int>, int> transports;
   std::map<std::pair<What, std::string>, PathPart> found;
   const auto later = [](const Event& a, const Event& b) { return a.end < b.end; };
   auto index = static_cast<std::int32_t>(std::max_element(events.begin(), events.end(), later) - events.begin());
   double until = events[as_index(index)].end;
   while (index >= 0) {
     const Event& event = events[as_index(index)];
-    if (event.what == What::kTransfer) {
-      transports.try_emplace({event.rank, event.peer}, links.path(event.rank, event.peer, false).transport);
-    }
     const double seconds = until - event.begin;
     if (seconds > 0) {
-      const std::string where = where_of(plan, event, transports);
-      PathPart& part = found[{event.what, where}];
-      part.what = event.what;
-      part.where = where;
+      PathPart& part = found[{event.what, where_of(plan, event, links)}];
       part.seconds += seconds;
       ++part.count;
     }
     until = event.begin;
     index = event.cause;
   }
-  for (auto& [key, part] : found) parts.push_back(std::move(part));
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const PathPart& a, const PathPart& b) { return a.seconds > b.seconds; });
+  for (const auto& [key, part] : found) parts.push_back({key.first, key.second, part.seconds, part.count});
+  std::ranges::stable_sort(parts, std::greater(), &PathPart::seconds);
   return parts;
 }
 
@@ -119,7 +111,8 @@ Least least_of(const Plan& plan, std::size_t index, Links& links) {
   return least;
 }
 
-// Returns the maximum over all ranks of their work alone or with the path to them and back.
+// Returns the maximum over all ranks of their work, alone or with the path of the first micro-batch to them and the
+// path back from them.
 double least_seconds(const Plan& plan, bool with_ways) {
   struct OfRank {
     double to = kInfinity;
@@ -167,20 +160,9 @@ double later_step_seconds(const Plan& plan, const std::vector<Event>& events) {
 }  // namespace
 
 const char* to_string(What what) noexcept {
-  switch (what) {
-    case What::kForward: return "forward";
-    case What::kBackward: return "backward";
-    case What::kInput: return "backward (input)";
-    case What::kWeight: return "backward (weight)";
-    case What::kOptimiser: return "optimiser";
-    case What::kTransfer: return "transfer";
-    default: return "reduction";
-  }
-}
-
-double lower_bound(const Plan& plan) {
-  check(plan);
-  return least_seconds(plan, true);
+  constexpr const char* kTexts[] = {"forward",   "backward", "backward (input)", "backward (weight)",
+                                    "optimiser", "transfer", "reduction"};
+  return kTexts[static_cast<int>(what)];
 }
 
 Simulation simulate(const Plan& plan) {

@@ -18,7 +18,7 @@ std::string Engine::waits(int rank, int& other) {
   if (its.next < its.actions->size()) {
     const Action& action = (*its.actions)[its.next];
     const std::string waiting = name + " waits at " + to_text(action) + " for ";
-    const Unit& unit = pipeline.units[unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch)];
+    const Unit& unit = unit_of(its, action);
     if (action.work != Work::kForward && unit.forward < 0) {
       other = rank;
       return waiting + to_text({Work::kForward, action.stage, action.micro_batch}) +

@@ -27,7 +27,7 @@ void Engine::deliver(int rank, const Action& action) {
   const Action consumer{is_forward ? Work::kForward : Work::kInput, action.stage + (is_forward ? 1 : -1),
                         action.micro_batch};
   if (consumer.stage < 0 || as_index(consumer.stage) >= pipeline.ranks.size()) return;
-  const std::size_t index = unit_at(pipeline, its.pipeline, consumer.stage, its.step, consumer.micro_batch);
+  const std::size_t index = unit_at(its, consumer);
   Edge& edge = is_forward ? pipeline.units[index].input : pipeline.units[index].gradient;
   const Path* path = path_to(pipeline, consumer);
   const double bytes = bytes_to(its.pipeline, consumer);
@@ -55,7 +55,7 @@ void Engine::want(int rank, const Action& action) {
   edge.is_wanted = true;
   if (edge.offered < 0) return;
   const bool is_forward = action.work == Work::kForward;
-  const std::size_t index = unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch);
+  const std::size_t index = unit_at(its, action);
   const int from = pipeline.ranks[as_index(action.stage + (is_forward ? -1 : 1))];
   send({path, its.pipeline, index, !is_forward, -1, 0}, from, rank, bytes_to(its.pipeline, action), its.last);
 }
