@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fleet/bound.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/fluid_bound.h"
-#include "atoll/plan/text.h"
+#include "bench/fleet/plan.h"
 
 namespace atl::plan::fleet {
 namespace {

@@ -281,10 +281,7 @@ class Events {
     state.sums.frame_wait += state.started - state.came;
     const double sending =
         seconds_of(state, Lane::kUp, state.plan.up_bytes) + seconds_of(state, Lane::kDown, state.plan.down_bytes);
-    const RobotPower& power = state.robot.power;
-    const double idle = std::max(0.0, state.output - state.started - state.plan.robot_busy);
-    state.sums.joules +=
-        power.compute_watts * state.plan.robot_busy + power.idle_watts * idle + power.radio_watts * sending;
+    state.sums.joules += joules(state.robot.power, state.output - state.started, state.plan.robot_busy, sending);
   }
 
   RobotUse summed_up(State& state) const {
@@ -372,11 +369,6 @@ FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpa
     states.push_back(State{robots_[i], plan, courses_[i][choice[i]]});
   }
   return Events(std::move(states), shared_, span).run();
-}
-
-FleetRun simulate_fleet(std::span<const FleetRobot> robots, std::span<const std::size_t> choice, const Shared& shared,
-                        const FleetSpan& span) {
-  return FleetSimulator(robots, shared).run(choice, span);
 }
 
 }  // namespace atl::plan::fleet

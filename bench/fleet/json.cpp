@@ -11,7 +11,6 @@
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/published_profile.h"
 #include "atoll/plan/text.h"
-#include "bench/fleet/bound.h"
 #include "bench/fleet/plan.h"
 #include "bench/fleet/rounds.h"
 
