@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/drift.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "atoll/plan/batches/adapter.h"
 #include "tests/plan/plan_cases.h"
 
 namespace atl::plan {

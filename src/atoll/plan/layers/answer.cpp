@@ -6,7 +6,7 @@
 #include "atoll/plan/layers/chunks.h"
 #include "atoll/plan/layers/formats.h"
 #include "atoll/plan/layers/json.h"
-#include "atoll/plan/layers/nearest.h"
+#include "atoll/plan/layers/search.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/nearest.h"
-
 #include <algorithm>
 #include <cmath>
 #include <iterator>

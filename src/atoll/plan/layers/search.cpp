@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "atoll/plan/batches/batches.h"
-#include "atoll/plan/layers/nearest.h"
 #include "atoll/plan/layers/pipeline.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"

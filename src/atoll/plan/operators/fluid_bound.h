@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "atoll/plan/operators/cuts.h"
 #include "atoll/plan/operators/operators.h"
-#include "atoll/plan/weight_game.h"
 
 namespace atl::plan {
+
+/// Four amounts of at least 0: of the robot, the server, the way up and the way down.
+using Amounts = std::array<double, 4>;
 
 /// A lower bound on the seconds of any plan, and the weights of the resources that limit it, which add up to 1. A
 /// half-duplex link has one weight, the same in `up` and `down`.

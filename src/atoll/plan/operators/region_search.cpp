@@ -74,7 +74,6 @@ class GridSearch {
   }
 
   bool is_over() const noexcept { return is_over_; }
-  std::int64_t steps() const noexcept { return steps_; }
 
   // Returns the best plans below the limit that were found, best first.
   std::vector<std::vector<Meeting>> plans() const {
@@ -201,7 +200,6 @@ class GridSearch {
   }
 
   void reach(Label label, std::size_t to, std::size_t end, std::size_t begin) {
-    ++steps_;
     const GridTensor& tensor = tensors_[to];
     if (to + 1 == tensors_.size()) {
       double seconds = label.clocks.robot;
@@ -274,7 +272,6 @@ class GridSearch {
   Clock::time_point end_;
   std::vector<Label> labels_;  // the first one is the start
   std::vector<int> ends_;      // each better than those before
-  std::int64_t steps_ = 0;
   bool is_over_ = false;
   std::vector<double> up_;  // by cut of the current tensor
   std::vector<double> down_;
@@ -332,7 +329,6 @@ RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const Robot
     for (const int chunks : chunkings) {
       GridSearch search(graph, chain, link, prices, tensors, known, chunks, limit, slack, end);
       search.run();
-      result.labels += search.steps();
       for (const std::vector<Meeting>& meetings : search.plans()) {
         OperatorPlan found = plan_of(graph, link, power, "regions", shares_through(graph, chain, meetings), chunks);
         if (found.seconds >= limit) continue;

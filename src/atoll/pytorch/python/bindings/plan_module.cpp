@@ -10,7 +10,7 @@
 #include "atoll/plan/batches/policies.h"
 #include "atoll/plan/cost.h"
 #include "atoll/plan/hash.h"
-#include "atoll/plan/permutation.h"
+#include "atoll/plan/random.h"
 #include "atoll/pytorch/python/bindings/plan_layers_module.h"
 #include "atoll/pytorch/python/bindings/plan_operators_module.h"
 #include "atoll/pytorch/python/bindings/plan_simulate_module.h"
