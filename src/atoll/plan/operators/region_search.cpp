@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "atoll/plan/numbers.h"
-#include "atoll/plan/operators/chain_price.h"
 #include "atoll/plan/operators/cuts.h"
 #include "atoll/plan/operators/region_grid.h"
 #include "atoll/plan/operators/stages.h"
