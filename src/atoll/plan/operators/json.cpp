@@ -24,19 +24,11 @@ using NeededRows = std::function<Region(Region)>;
 constexpr std::int64_t kMaxOperatorRows = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxFactor = std::int64_t{1} << 20;
 
-std::int64_t factor(Fields& fields, const std::string& key, std::int64_t least, std::int64_t fallback,
-                    const std::string& name) {
-  const std::int64_t value = fields.integer(key, fallback);
-  if (value >= least && value <= kMaxFactor) return value;
-  refuse(name + " has \"" + key + "\": " + std::to_string(value) + ": give " + std::to_string(least) + " to " +
-         std::to_string(kMaxFactor));
-}
-
-NeededRows window(Fields& fields, const std::string& name) {
-  const std::int64_t kernel = factor(fields, "kernel", 1, 1, name);
-  const std::int64_t stride = factor(fields, "stride", 1, 1, name);
-  const std::int64_t padding = factor(fields, "padding", -kMaxFactor, 0, name);
-  const std::int64_t dilation = factor(fields, "dilation", 1, 1, name);
+NeededRows window(Fields& fields) {
+  const std::int64_t kernel = fields.integer("kernel", 1, 1, kMaxFactor);
+  const std::int64_t stride = fields.integer("stride", 1, 1, kMaxFactor);
+  const std::int64_t padding = fields.integer("padding", 0, -kMaxFactor, kMaxFactor);
+  const std::int64_t dilation = fields.integer("dilation", 1, 1, kMaxFactor);
   return [=](Region rows) -> Region {
     if (rows.is_empty()) return {};
     return {std::max<std::int64_t>(0, rows.begin * stride - padding),
@@ -44,19 +36,20 @@ NeededRows window(Fields& fields, const std::string& name) {
   };
 }
 
-NeededRows scale(Fields& fields, const std::string& name) {
-  const std::int64_t times = factor(fields, "times", 1, 1, name);
-  const std::int64_t over = factor(fields, "over", 1, 1, name);
+NeededRows scale(Fields& fields) {
+  const std::int64_t times = fields.integer("times", 1, 1, kMaxFactor);
+  const std::int64_t over = fields.integer("over", 1, 1, kMaxFactor);
   return [=](Region rows) { return same_share(rows, times, over); };
 }
 
-NeededRows by_row(Fields& fields, const std::string& name, std::int64_t rows) {
+NeededRows by_row(Fields& fields, std::int64_t rows) {
   const std::vector<std::int64_t> begins = fields.integers("begin");
   const std::vector<std::int64_t> ends = fields.integers("end");
   const auto table = std::make_shared<std::vector<Region>>();
   if (begins.size() != ends.size() || static_cast<std::int64_t>(begins.size()) != rows) {
-    refuse(name + " has " + std::to_string(begins.size()) + " rows of \"begin\" and " + std::to_string(ends.size()) +
-           " of \"end\": give one for each of the " + counted(rows, "row") + " of the output");
+    refuse(fields.what() + " has " + std::to_string(begins.size()) + " rows of \"begin\" and " +
+           std::to_string(ends.size()) + " of \"end\": give one for each of the " + counted(rows, "row") +
+           " of the output");
   }
   for (std::size_t i = 0; i < begins.size(); ++i) table->push_back({std::max<std::int64_t>(0, begins[i]), ends[i]});
   return [table](Region region) -> Region {
@@ -70,9 +63,9 @@ NeededRows by_row(Fields& fields, const std::string& name, std::int64_t rows) {
 
 NeededRows read_map(const Json& value, const std::string& name, std::int64_t rows) {
   Fields fields(value, name);
-  NeededRows result = fields.has("begin") || fields.has("end")    ? by_row(fields, name, rows)
-                      : fields.has("times") || fields.has("over") ? scale(fields, name)
-                                                                  : window(fields, name);
+  NeededRows result = fields.has("begin") || fields.has("end")    ? by_row(fields, rows)
+                      : fields.has("times") || fields.has("over") ? scale(fields)
+                                                                  : window(fields);
   fields.done();
   return result;
 }
