@@ -182,10 +182,6 @@ MinCut FlowNetwork::min_cut(int source, int sink) {
     discharge(node);
     if (2 * raised_ >= nodes()) relabel_all();
   }
-  return result();
-}
-
-MinCut FlowNetwork::result() {
   relabel_all();
   MinCut cut;
   cut.source_side.resize(first_.size());

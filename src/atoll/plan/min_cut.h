@@ -54,7 +54,6 @@ class FlowNetwork {
   void close_gap(int label);
   void activate(int node);
   bool cancel_once(int node);
-  MinCut result();
 
   std::vector<int> first_;  // by node: its latest arc
   std::vector<Arc> arcs_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <vector>
 
@@ -10,7 +11,7 @@ namespace atl::plan {
 struct PlacementPart {
   std::vector<std::int64_t> counts;
   std::int64_t times = 1;
-  bool operator==(const PlacementPart&) const = default;
+  auto operator<=>(const PlacementPart&) const = default;
 };
 
 /// All devices, divided among pipelines.

@@ -222,12 +222,6 @@ double PlanTable::seconds_at(std::size_t plan, double rate) const {
   return between(rate, rates[high - 1], known[high - 1], rates[high], known[high]);
 }
 
-std::size_t PlanTable::choose(double rate) const {
-  std::vector<double> times;
-  for (std::size_t i = 0; i < plans.size(); ++i) times.push_back(seconds_at(i, rate));
-  return simplest(times, margin);
-}
-
 double PlanTable::seconds_over(std::size_t plan, std::span<const RateWeight> likely, std::optional<double> quantile,
                                double most_seconds) const {
   std::vector<double> times;

@@ -44,11 +44,10 @@ struct PlanTable {
 
   /// Returns an upper bound on the seconds of the plan; infinite for a rate of 0 unless it sends nothing.
   double seconds_at(std::size_t plan, double rate) const;
-  /// Returns the simplest plan whose time is within the margin of the best.
-  std::size_t choose(double rate) const;
-  /// Chooses likewise by the mean time over `rates`, or by that quantile of it, such as 0.95. With `most_seconds`, no
-  /// plan counts as slower, because a local answer is given then. Throws Error(kInvalidArgument) for rates or weights
-  /// that are negative or not finite, weights of sum 0, and a quantile outside (0, 1].
+  /// Returns the simplest plan whose time is within the margin of the best: the mean time over `likely`, or that
+  /// quantile of it, such as 0.95. With `most_seconds`, no plan counts as slower, because a local answer is given then.
+  /// Throws Error(kInvalidArgument) for rates or weights that are negative or not finite, weights of sum 0, and a
+  /// quantile outside (0, 1].
   std::size_t choose(std::span<const RateWeight> likely, std::optional<double> quantile = {},
                      double most_seconds = kUnlimited) const;
   /// Returns the mean, or that quantile, of the time of a plan over `likely`, as choose() computes it.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -110,9 +111,7 @@ class Engine {
     std::uint64_t order;  // insertion order, which breaks ties
     Kind kind;
     int index;
-    bool operator>(const Entry& other) const noexcept {
-      return time != other.time ? time > other.time : order > other.order;
-    }
+    auto operator<=>(const Entry&) const = default;
   };
   struct Owner {
     bool is_reduction = false;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -66,16 +67,12 @@ class FairRails {
     std::uint64_t order;  // insertion order, which breaks ties
     int flow;
     std::uint64_t version;
-    bool operator>(const Ending& other) const noexcept {
-      return time != other.time ? time > other.time : order > other.order;
-    }
+    auto operator<=>(const Ending&) const = default;
   };
   struct Share {
     double share;
     int rail;
-    bool operator>(const Share& other) const noexcept {
-      return share != other.share ? share > other.share : rail > other.rail;
-    }
+    auto operator<=>(const Share&) const = default;
   };
 
   Flow& flow(int index) { return flows_[static_cast<std::size_t>(index)]; }
