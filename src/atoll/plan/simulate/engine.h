@@ -49,15 +49,19 @@ class Engine {
     std::int32_t forward = -1;
     std::int32_t backward = -1;
   };
-  struct Line {  // one pipeline; vectors by stage
-    std::vector<int> ranks{};
-    std::vector<StageSeconds> seconds{};
-    std::vector<const Path*> there{};  // to the next stage; null on the same rank
-    std::vector<const Path*> back{};   // to the previous stage
-    std::vector<std::vector<int>> groups{};
-    std::vector<int> in_flight{};
-    std::vector<int> most_in_flight{};
-    std::vector<int> gradients{};  // of weights, started
+  struct StageRun {  // one stage on its rank
+    const Stage* given = nullptr;
+    int rank = 0;
+    StageSeconds seconds{};
+    const Path* there = nullptr;  // to the next stage; null on the same rank
+    const Path* back = nullptr;   // to the previous stage
+    std::vector<int> groups{};
+    int in_flight = 0;
+    int most_in_flight = 0;
+    int gradients = 0;  // of weights, started
+  };
+  struct Line {  // one pipeline
+    std::vector<StageRun> stages{};
     std::vector<Unit> units{};
   };
   struct Lane {  // one rank
@@ -121,6 +125,7 @@ class Engine {
   Lane& lane(int rank) { return lanes_[as_index(rank)]; }
   Line& line(int pipeline) { return lines_[as_index(pipeline)]; }
   std::size_t unit_at(const Lane& lane, const Action& action) const;
+  StageRun& stage_of(const Lane& lane, int stage) { return line(lane.pipeline).stages[as_index(stage)]; }
   Unit& unit_of(const Lane& lane, const Action& action) { return line(lane.pipeline).units[unit_at(lane, action)]; }
   double end_of(std::int32_t event) const { return event < 0 ? 0 : events_[as_index(event)].end; }
   void after(double seconds, Kind kind, int index);
@@ -149,7 +154,7 @@ class Engine {
   void arrive(int transfer);
   Edge& edge_of(const Transfer& transfer);
   const Path* path_to(const Line& line, const Action& consumer) const;
-  double bytes_to(int pipeline, const Action& consumer) const;
+  double bytes_to(const Line& line, const Action& consumer) const;
 
   // Gradients.
   void announce(int rank, const Action& action, double seconds);

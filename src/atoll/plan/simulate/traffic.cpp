@@ -12,14 +12,13 @@ namespace atl::plan::simulated {
 
 // Returns the path of the input of `consumer` to its stage; null on the same rank.
 const Path* Engine::path_to(const Line& line, const Action& consumer) const {
-  return consumer.work == Work::kForward ? line.there[as_index(consumer.stage - 1)]
-                                         : line.back[as_index(consumer.stage + 1)];
+  return consumer.work == Work::kForward ? line.stages[as_index(consumer.stage - 1)].there
+                                         : line.stages[as_index(consumer.stage + 1)].back;
 }
 
-double Engine::bytes_to(int pipeline, const Action& consumer) const {
-  const std::vector<Stage>& stages = plan_.pipelines[as_index(pipeline)].stages;
-  return consumer.work == Work::kForward ? stages[as_index(consumer.stage - 1)].boundary_bytes
-                                         : stages[as_index(consumer.stage)].boundary_gradient_bytes;
+double Engine::bytes_to(const Line& line, const Action& consumer) const {
+  return consumer.work == Work::kForward ? line.stages[as_index(consumer.stage - 1)].given->boundary_bytes
+                                         : line.stages[as_index(consumer.stage)].given->boundary_gradient_bytes;
 }
 
 // Passes on the output of `action`, which has just ended on `rank`.
@@ -29,14 +28,15 @@ void Engine::deliver(int rank, const Action& action) {
   const bool is_forward = action.work == Work::kForward;
   const Action consumer{is_forward ? Work::kForward : Work::kInput, action.stage + (is_forward ? 1 : -1),
                         action.micro_batch};
-  if (consumer.stage < 0 || as_index(consumer.stage) >= pipeline.ranks.size()) return;
+  if (consumer.stage < 0 || as_index(consumer.stage) >= pipeline.stages.size()) return;
   const std::size_t index = unit_at(its, consumer);
   Edge& edge = is_forward ? pipeline.units[index].input : pipeline.units[index].gradient;
+  const int to = pipeline.stages[as_index(consumer.stage)].rank;
   const Path* path = path_to(pipeline, consumer);
-  const double bytes = bytes_to(its.pipeline, consumer);
+  const double bytes = bytes_to(pipeline, consumer);
   if (path == nullptr || alone_seconds(*path, bytes) <= 0) {
     edge.arrived = its.last;
-    if (path != nullptr) wake(pipeline.ranks[as_index(consumer.stage)]);
+    if (path != nullptr) wake(to);
     return;
   }
   if (path->is_blocking) {
@@ -44,8 +44,7 @@ void Engine::deliver(int rank, const Action& action) {
     edge.offered = its.last;
     if (!edge.is_wanted) return;
   }
-  send({path, its.pipeline, index, !is_forward, -1, 0}, rank, pipeline.ranks[as_index(consumer.stage)], bytes,
-       its.last);
+  send({path, its.pipeline, index, !is_forward, -1, 0}, rank, to, bytes, its.last);
 }
 
 // Handles a rank that has reached `action` before its input arrived.
@@ -59,8 +58,8 @@ void Engine::want(int rank, const Action& action) {
   if (edge.offered < 0) return;
   const bool is_forward = action.work == Work::kForward;
   const std::size_t index = unit_at(its, action);
-  const int from = pipeline.ranks[as_index(action.stage + (is_forward ? -1 : 1))];
-  send({path, its.pipeline, index, !is_forward, -1, 0}, from, rank, bytes_to(its.pipeline, action), its.last);
+  const int from = pipeline.stages[as_index(action.stage + (is_forward ? -1 : 1))].rank;
+  send({path, its.pipeline, index, !is_forward, -1, 0}, from, rank, bytes_to(pipeline, action), its.last);
 }
 
 void Engine::send(const Transfer& transfer, int from, int to, double bytes, std::int32_t cause) {
@@ -71,7 +70,7 @@ void Engine::send(const Transfer& transfer, int from, int to, double bytes, std:
   const int index = free_transfers_.back();
   free_transfers_.pop_back();
   const Line& pipeline = line(transfer.pipeline);
-  const auto per_stage = static_cast<int>(pipeline.units.size() / pipeline.ranks.size());
+  const auto per_stage = static_cast<int>(pipeline.units.size() / pipeline.stages.size());
   const int micro_batches = plan_.pipelines[as_index(transfer.pipeline)].micro_batches;
   const auto stage = static_cast<int>(transfer.unit) / per_stage + (transfer.is_gradient ? 1 : -1);
   const int on_stage = static_cast<int>(transfer.unit) % per_stage;
@@ -132,10 +131,10 @@ void Engine::arrive(int transfer) {
 // With the last micro-batch's gradients of weights, parts of the stage's gradients become complete one after another.
 void Engine::announce(int rank, const Action& action, double seconds) {
   const Lane& its = lane(rank);
-  const Line& pipeline = line(its.pipeline);
-  if (pipeline.gradients[as_index(action.stage)] < plan_.pipelines[as_index(its.pipeline)].micro_batches) return;
+  const StageRun& stage = stage_of(its, action.stage);
+  if (stage.gradients < plan_.pipelines[as_index(its.pipeline)].micro_batches) return;
   const int buckets = plan_.reduction.buckets;
-  for (const int group : pipeline.groups[as_index(action.stage)]) {
+  for (const int group : stage.groups) {
     for (int bucket = 0; bucket < buckets; ++bucket) {
       readies_.push_back({group, as_index(bucket), its.last});
       after(seconds * (static_cast<double>(bucket + 1) / buckets), Kind::kReady, static_cast<int>(readies_.size()) - 1);
@@ -146,7 +145,7 @@ void Engine::announce(int rank, const Action& action, double seconds) {
 void Engine::announce_all(int rank) {
   const Lane& its = lane(rank);
   for (const int stage : its.stages) {
-    for (const int group : line(its.pipeline).groups[as_index(stage)]) {
+    for (const int group : stage_of(its, stage).groups) {
       for (std::size_t bucket = 0; bucket < groups_[as_index(group)].ready.size(); ++bucket) {
         ready({group, bucket, its.last});
       }
@@ -226,7 +225,7 @@ std::string Engine::waits(int rank, int& other) {
     if (edge != nullptr && edge->arrived < 0) {
       const bool is_forward = action.work == Work::kForward;
       const int stage = action.stage + (is_forward ? -1 : 1);
-      other = pipeline.ranks[as_index(stage)];
+      other = pipeline.stages[as_index(stage)].rank;
       return waiting + (is_forward ? "the output" : "the gradient") + " of stage " + std::to_string(stage) +
              " from rank " + std::to_string(other);
     }
@@ -234,10 +233,10 @@ std::string Engine::waits(int rank, int& other) {
   if (its.sends > 0) {
     // Finds the first offered input that no rank has received.
     for (std::size_t i = 0; i < pipeline.units.size(); ++i) {
-      const auto stage = static_cast<int>(i / (pipeline.units.size() / pipeline.ranks.size()));
+      const auto stage = static_cast<int>(i / (pipeline.units.size() / pipeline.stages.size()));
       for (const Edge* edge : {&pipeline.units[i].input, &pipeline.units[i].gradient}) {
         if (edge->offered < 0 || edge->arrived >= 0 || events_[as_index(edge->offered)].rank != rank) continue;
-        other = pipeline.ranks[as_index(stage)];
+        other = pipeline.stages[as_index(stage)].rank;
         return name + " waits until rank " + std::to_string(other) + " receives what it sends to stage " +
                std::to_string(stage);
       }
