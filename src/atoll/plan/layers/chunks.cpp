@@ -6,7 +6,6 @@
 #include <tuple>
 #include <utility>
 
-#include "atoll/plan/layers/ties.h"
 #include "atoll/plan/numbers.h"
 
 namespace atl::plan {
@@ -148,7 +147,7 @@ class Division {
     }
     found.period = *std::max_element(seconds.begin(), seconds.end());
     // A device that holds copies in several ranges counts once for each, because it adds them up as other devices do.
-    found.ties = positions_ > 1 ? tie_seconds(costs_, found.stages) : 0;
+    found.ties = positions_ > 1 ? costs_.tie_seconds(found.stages) : 0;
     found.seconds =
         costs_.weight_of_busy(found.micro_batches) * found.period + found.fill / costs_.chunks() + found.ties;
     return found;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "atoll/plan/cost.h"
-#include "atoll/plan/layers/ties.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
@@ -166,6 +165,18 @@ double LayerCosts::reduce_seconds(double bytes, const std::vector<std::size_t>& 
   return steps * slowest.seconds(bytes / static_cast<double>(members.size()));
 }
 
+double LayerCosts::tie_seconds(const std::vector<LayerStage>& stages) const {
+  double seconds = 0;
+  for (const LayerTie& tie : request_.ties) {
+    std::vector<std::size_t> members;
+    for (const LayerStage& stage : stages) {
+      if (tie.held(stage.begin, stage.end) > 0) members.push_back(stage.device);
+    }
+    seconds += reduce_seconds(tie.gradient_bytes, members);
+  }
+  return seconds;
+}
+
 double LayerCosts::least(const std::vector<std::int64_t>& counts, std::size_t item, const std::vector<double>& prices,
                          OfItem seconds) const {
   double best = kInfinity;
@@ -227,7 +238,7 @@ LayerPipeline priced(const LayerCosts& costs, std::vector<LayerStage> stages, st
     pipeline.period = std::max(pipeline.period, stage.seconds);
     pipeline.fill += compute + stage.send;
   }
-  pipeline.ties = tie_seconds(costs, stages);
+  pipeline.ties = costs.tie_seconds(stages);
   pipeline.stages = std::move(stages);
   pipeline.seconds =
       costs.weight_of_busy(micro_batches) * pipeline.period + pipeline.fill / costs.chunks() + pipeline.ties;

@@ -62,6 +62,8 @@ class LayerCosts {
   /// Returns the seconds of an all_reduce of `bytes` among the devices, one for each class in `members`: a ring over
   /// the slowest link.
   double reduce_seconds(double bytes, const std::vector<std::size_t>& members) const;
+  /// Returns the seconds that the ties cost once in a step of these stages.
+  double tie_seconds(const std::vector<LayerStage>& stages) const;
 
   /// A step of one pipeline takes weight_of_busy(m) * (its longest busy) + (sum of compute and send) / chunks().
   double weight_of_busy(std::int64_t micro_batches) const { return static_cast<double>(micro_batches) - 1 / chunks_; }

@@ -6,12 +6,17 @@
 #include <vector>
 
 #include "atoll/plan/layers/costs.h"
+#include "atoll/plan/layers/stages.h"
 #include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 
 /// Relative difference between sums of the same seconds in another order.
 inline constexpr double kPipelineRounding = 1e-12;
+
+/// Returns all arrangements for classes with devices; one without restrictions if nothing is tied. Throws
+/// Error(kInvalidArgument) above 4096.
+std::vector<TieCase> tie_cases(const LayerCosts& costs, const std::vector<std::int64_t>& counts);
 
 /// Returns the fastest pipeline of `counts` devices by class for this number of micro-batches; none if nothing fits the
 /// memories, or if nothing takes less than `cutoff` seconds. Exact for LayerPipeline::seconds over cuts, orders of

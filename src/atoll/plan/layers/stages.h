@@ -6,9 +6,23 @@
 #include <vector>
 
 #include "atoll/plan/layers/costs.h"
-#include "atoll/plan/layers/ties.h"
 
 namespace atl::plan {
+
+/// Extra seconds, once in a step, of a stage that holds `item`.
+struct TieCost {
+  std::size_t item = 0;
+  std::vector<double> seconds;  ///< by class
+};
+
+/// One arrangement of tied items: which of them share a stage, and the classes of all their stages but the first.
+/// Within it, the cost of ties depends on one stage at a time.
+struct TieCase {
+  std::vector<char> blocked;                     ///< [item]: no stage may begin here
+  std::vector<std::vector<std::size_t>> lowest;  ///< [class][end]: a stage up to `end` begins here or later
+  std::vector<TieCost> costs;
+  double least = 0;  ///< lower bound on the cost of the ties
+};
 
 /// Finds the stages of one pipeline on `counts` devices by class: the cheapest sum under a limit of the longest stage,
 /// by a dynamic program from the last stage to the first over (first item, devices used by class, class of the first
