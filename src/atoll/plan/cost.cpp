@@ -4,10 +4,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "atoll/json/fields.h"
+#include "atoll/plan/cost_json.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+using json::Fields;
+using json::Json;
+
 namespace {
 
 constexpr double kGoodError = 0.03;
@@ -189,8 +195,7 @@ Cost Cost::overlapped(double forward_share, std::vector<Bucket> buckets) const {
 double Cost::table_seconds(double batch) const {
   const Point& first = points_.front();
   if (batch <= first.batch) return std::max(0.0, first.seconds - below_slope_ * (first.batch - batch));
-  const auto above = std::lower_bound(points_.begin(), points_.end(), batch,
-                                      [](const Point& point, double value) { return point.batch < value; });
+  const auto above = std::ranges::lower_bound(points_, batch, {}, &Point::batch);
   if (above == points_.end()) {
     const Point& last = points_.back();
     double slope = below_slope_;
@@ -227,66 +232,10 @@ double Cost::seconds(std::int64_t batch) const {
   return longest;
 }
 
-double Cost::table_guess(double limit) const {
-  const auto above = std::upper_bound(points_.begin(), points_.end(), limit,
-                                      [](double value, const Point& point) { return value < point.seconds; });
-  if (above == points_.begin()) {
-    const Point& first = points_.front();
-    return below_slope_ > 0 ? first.batch - (first.seconds - limit) / below_slope_ : 0;
-  }
-  const Point& low = *(above - 1);
-  if (above == points_.end()) {
-    const double slope = table_seconds(low.batch + 1) - low.seconds;
-    return slope > 0 ? low.batch + (limit - low.seconds) / slope : kInfinity;
-  }
-  return low.batch + (limit - low.seconds) / (above->seconds - low.seconds) * (above->batch - low.batch);
-}
-
-// The closed form may be wrong by a sample or two because of rounding.
-double Cost::guess_of(double limit) const {
-  double compute = limit;
-  for (const Term& term : terms_) {
-    if (term.share > 0) compute = std::min(compute, (limit - term.rest) / term.share);
-  }
-  compute /= factor_;
-  switch (shape_) {
-    case Shape::kAffine:
-    case Shape::kSaturating:
-      if (compute < fixed_ + per_sample_ * knee_) return 0;
-      return per_sample_ > 0 ? (compute - fixed_) / per_sample_ : kInfinity;
-    case Shape::kStaircase: {
-      const double launch = fixed_ + per_sample_ * step_;
-      return launch > 0 ? std::floor(compute / launch) * step_ : kInfinity;
-    }
-    case Shape::kTable: return table_guess(compute);
-  }
-  return 0;
-}
-
 std::int64_t Cost::most_within(double limit, std::int64_t cap) const {
   if (cap < 0 || !(seconds(0) <= limit)) return -1;
-  std::int64_t good = 0;
-  std::int64_t bad = std::min(cap, kUnbounded) + 1;
-  const double guessed = guess_of(limit);
-  std::int64_t guess =
-      guessed > 0 ? static_cast<std::int64_t>(std::min(guessed, static_cast<double>(bad - 1))) : std::int64_t{1};
-  bool rose = false;
-  bool fell = false;
-  // Gallops away from the guess until the answer is between two probes, then bisects.
-  for (std::int64_t stride = 1; bad - good > 1; stride *= 2) {
-    guess = std::clamp(rose && fell ? good + (bad - good) / 2 : guess, good + 1, bad - 1);
-    if (seconds(guess) <= limit) {
-      good = guess;
-      rose = true;
-      guess += stride;
-    } else {
-      bad = guess;
-      fell = true;
-      guess -= stride;
-    }
-    if (stride > kUnbounded) stride = kUnbounded;
-  }
-  return good;
+  const auto is_within = [&](std::int64_t batch) { return seconds(batch) <= limit; };
+  return last_that<std::int64_t>(0, std::min(cap, kUnbounded), is_within);
 }
 
 const char* Cost::shape() const noexcept {
@@ -314,5 +263,58 @@ Fit fit(const std::vector<Point>& points) {
   }
   return fit_table(points, batches);
 }
+
+Json CostFields::write(const Cost& cost) {
+  Json value{{"shape", cost.shape()}};
+  if (cost.shape_ == Cost::Shape::kTable) {
+    value["points"] = Json::array();
+    for (const Point& point : cost.points_) value["points"].push_back({point.batch, point.seconds});
+  } else {
+    value[cost.shape_ == Cost::Shape::kStaircase ? "per_launch" : "fixed"] = cost.fixed_;
+    value["per_sample"] = cost.per_sample_;
+  }
+  if (cost.shape_ == Cost::Shape::kSaturating) value["knee"] = cost.knee_;
+  if (cost.shape_ == Cost::Shape::kStaircase) value["step"] = static_cast<std::int64_t>(cost.step_);
+  if (cost.factor_ != 1) value["factor"] = cost.factor_;
+  if (!cost.buckets_.empty()) {
+    Json buckets = Json::array();
+    for (const Bucket& bucket : cost.buckets_) buckets.push_back({bucket.ready, bucket.seconds});
+    value["overlap"] = {{"forward_share", cost.forward_share_}, {"buckets", std::move(buckets)}};
+  }
+  return value;
+}
+
+Cost CostFields::read(const Json& value, const std::string& what) {
+  Fields fields(value, what);
+  const std::string shape = fields.text("shape");
+  Cost cost;
+  if (shape == "affine") {
+    cost = Cost::affine(fields.number("fixed", 0), fields.number("per_sample"));
+  } else if (shape == "saturating") {
+    cost = Cost::saturating(fields.number("fixed", 0), fields.number("per_sample"), fields.number("knee"));
+  } else if (shape == "staircase") {
+    cost = Cost::staircase(fields.integer("step"), fields.number("per_launch", 0), fields.number("per_sample"));
+  } else if (shape == "table") {
+    std::vector<Point> points;
+    for (const auto& [batch, seconds] : fields.pairs("points")) points.push_back({batch, seconds});
+    cost = Cost::table(std::move(points));
+  } else {
+    refuse(what + " has the unknown shape \"" + shape + "\": give one of affine, saturating, staircase, table");
+  }
+  if (fields.has("factor")) cost = cost.scaled(fields.number("factor"));
+  if (fields.has("overlap")) {
+    Fields overlap(fields.at("overlap"), what + "'s overlap");
+    std::vector<Bucket> buckets;
+    for (const auto& [ready, seconds] : overlap.pairs("buckets")) buckets.push_back({ready, seconds});
+    cost = cost.overlapped(overlap.number("forward_share"), std::move(buckets));
+    overlap.done();
+  }
+  fields.done();
+  return cost;
+}
+
+std::string Cost::to_json() const { return CostFields::write(*this).dump(); }
+
+Cost Cost::from_json(const std::string& text) { return CostFields::read(json::parse(text, "a cost"), "a cost"); }
 
 }  // namespace atl::plan

@@ -91,8 +91,6 @@ class Cost {
 
   double shape_seconds(double batch) const;
   double table_seconds(double batch) const;
-  double guess_of(double limit) const;
-  double table_guess(double limit) const;
 
   Shape shape_ = Shape::kAffine;
   double fixed_ = 0;
