@@ -2,7 +2,6 @@
 #include "atoll/plan/layers/costs.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -40,23 +39,13 @@ std::vector<std::vector<double>> reductions(const LayerCosts& costs, const std::
     const std::size_t end = *std::next(cut);
     double bytes = 0;
     for (std::size_t item = *cut; item < end; ++item) bytes += costs.request().items[item].gradient_bytes;
-    std::map<std::size_t, int> holders;  // by class
+    DeviceCounts holders;
     for (std::size_t r = 0; r < pipelines.size(); ++r) {
       while (pipelines[r].stages[places[r]].end < end) ++places[r];
       ++holders[pipelines[r].stages[places[r]].device];
     }
     if (bytes <= 0) continue;
-    LayerLink slowest;
-    for (const auto& [a, count] : holders) {
-      for (const auto& [b, ignored] : holders) {
-        if (a == b && count == 1) continue;
-        const LayerLink& link = costs.request().links[a * costs.classes() + b];
-        slowest.latency = std::max(slowest.latency, link.latency);
-        slowest.seconds_per_byte = std::max(slowest.seconds_per_byte, link.seconds_per_byte);
-      }
-    }
-    const auto members = static_cast<double>(pipelines.size());
-    const double each = 2 * (members - 1) * slowest.seconds(bytes / members);
+    const double each = costs.reduce_seconds(bytes, holders);
     for (std::size_t r = 0; r < pipelines.size(); ++r) seconds[r][places[r]] += each;
   }
   return seconds;
@@ -151,26 +140,27 @@ double LayerCosts::in_flight(std::int64_t from_end, std::int64_t stages, std::in
   return 0;
 }
 
-double LayerCosts::reduce_seconds(double bytes, const std::vector<std::size_t>& members) const {
-  if (members.size() < 2) return 0;
+double LayerCosts::reduce_seconds(double bytes, const DeviceCounts& members) const {
   LayerLink slowest;
-  for (std::size_t a = 0; a < members.size(); ++a) {
-    for (std::size_t b = a + 1; b < members.size(); ++b) {
-      const LayerLink& link = request_.links[members[a] * classes() + members[b]];
+  double all = 0;
+  for (const auto& [a, count] : members) {
+    all += count;
+    for (const auto& [b, ignored] : members) {
+      if (a == b && count == 1) continue;
+      const LayerLink& link = request_.links[a * classes() + b];
       slowest.latency = std::max(slowest.latency, link.latency);
       slowest.seconds_per_byte = std::max(slowest.seconds_per_byte, link.seconds_per_byte);
     }
   }
-  const auto steps = static_cast<double>(2 * (members.size() - 1));
-  return steps * slowest.seconds(bytes / static_cast<double>(members.size()));
+  return all < 2 ? 0 : 2 * (all - 1) * slowest.seconds(bytes / all);
 }
 
 double LayerCosts::tie_seconds(const std::vector<LayerStage>& stages) const {
   double seconds = 0;
   for (const LayerTie& tie : request_.ties) {
-    std::vector<std::size_t> members;
+    DeviceCounts members;
     for (const LayerStage& stage : stages) {
-      if (tie.held(stage.begin, stage.end) > 0) members.push_back(stage.device);
+      if (tie.held(stage.begin, stage.end) > 0) ++members[stage.device];
     }
     seconds += reduce_seconds(tie.gradient_bytes, members);
   }

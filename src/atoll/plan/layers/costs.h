@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "atoll/plan/layers/layers.h"
 
 namespace atl::plan {
+
+using DeviceCounts = std::map<std::size_t, int>;  ///< by class
 
 /// Costs of a request's stages at one size of micro-batches, in constant time each. Holds a reference to the request,
 /// which must outlive it. Classes are numbered as the request's devices; classes() stands for "no stage".
@@ -59,9 +62,8 @@ class LayerCosts {
   /// Returns whether in_flight depends on `stages`.
   bool needs_stages() const noexcept;
 
-  /// Returns the seconds of an all_reduce of `bytes` among the devices, one for each class in `members`: a ring over
-  /// the slowest link.
-  double reduce_seconds(double bytes, const std::vector<std::size_t>& members) const;
+  /// Returns the seconds of an all_reduce of `bytes` among these devices: a ring over the slowest link.
+  double reduce_seconds(double bytes, const DeviceCounts& members) const;
   /// Returns the seconds that the ties cost once in a step of these stages.
   double tie_seconds(const std::vector<LayerStage>& stages) const;
 

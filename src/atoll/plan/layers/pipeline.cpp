@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -28,16 +27,16 @@ class Ways {
   void extend(const TieCase& from, std::vector<TieCase>& out) { choose(1, from, {}, out); }
 
  private:
-  void choose(std::size_t place, const TieCase& from, const std::vector<std::size_t>& classes,
-              std::vector<TieCase>& out) {
+  // `later` holds the later stages.
+  void choose(std::size_t place, const TieCase& from, const DeviceCounts& later, std::vector<TieCase>& out) {
     if (place == items_.size()) {
-      out.push_back(priced(from, classes));
+      out.push_back(priced(from, later));
       if (out.size() > kMaxCases) refuse("the ties can lie in more than 4096 ways: tie fewer items");
       return;
     }
     TieCase joined = from;
     for (std::size_t i = items_[place - 1] + 1; i <= items_[place]; ++i) joined.blocked[i] = 1;
-    choose(place + 1, joined, classes, out);
+    choose(place + 1, joined, later, out);
     if (!tie_.apart) return;
     for (std::size_t device = 0; device < costs_.classes(); ++device) {
       if (counts_[device] == 0) continue;
@@ -46,20 +45,20 @@ class Ways {
         const std::size_t before = items_[other == device ? place - 1 : place];
         begin_from(parted.lowest[other], items_[place], before + 1);
       }
-      std::vector<std::size_t> more = classes;
-      more.push_back(device);
+      DeviceCounts more = later;
+      ++more[device];
       choose(place + 1, parted, more, out);
     }
   }
 
-  TieCase priced(TieCase each, std::vector<std::size_t> classes) const {
-    if (classes.empty()) return each;
+  TieCase priced(TieCase each, const DeviceCounts& later) const {
+    if (later.empty()) return each;
     TieCost cost{items_.front(), std::vector<double>(costs_.classes(), 0)};
     double least = kInfinity;
-    classes.push_back(0);
     for (std::size_t device = 0; device < costs_.classes(); ++device) {
-      classes.back() = device;
-      cost.seconds[device] = costs_.reduce_seconds(tie_.gradient_bytes, classes);
+      DeviceCounts all = later;
+      ++all[device];
+      cost.seconds[device] = costs_.reduce_seconds(tie_.gradient_bytes, all);
       if (counts_[device] > 0) least = std::min(least, cost.seconds[device]);
     }
     each.least += least;

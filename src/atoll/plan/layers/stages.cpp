@@ -15,17 +15,7 @@ constexpr std::size_t kMaxStates = std::size_t{1} << 24;
 // Returns the first of [0, end] for which `fits` holds, as it does for all later ones; `end` stands for none.
 template <class Fits>
 std::size_t first_that(std::size_t end, const Fits& fits) {
-  std::size_t low = 0;
-  std::size_t high = end;
-  while (low < high) {
-    const std::size_t middle = low + (high - low) / 2;
-    if (fits(middle)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
+  return last_that(std::size_t{0}, end, [&](std::size_t past) { return !fits(past - 1); });
 }
 
 }  // namespace
