@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fleet/json.h"
-
 #include <memory>
 #include <optional>
 #include <utility>

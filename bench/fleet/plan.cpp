@@ -2,7 +2,6 @@
 #include "bench/fleet/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/fleet/rounds.h"
 
-#include <utility>
-
 #include "atoll/plan/operators/timeline.h"
 #include "atoll/plan/text.h"
 

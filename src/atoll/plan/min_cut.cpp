@@ -2,7 +2,6 @@
 #include "atoll/plan/min_cut.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "atoll/plan/numbers.h"

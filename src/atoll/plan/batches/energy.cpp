@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/energy.h"
+#include "atoll/plan/batches/batches.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <queue>
 #include <tuple>
 

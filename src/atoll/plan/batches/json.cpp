@@ -11,6 +11,10 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanChange, step, batches)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedState, factor, usual, windows, risen, fallen, residuals)
+
 namespace {
 
 using json::Fields;
@@ -138,12 +142,6 @@ std::map<std::vector<std::size_t>, double> read_table(const Json& list, std::siz
   return table;
 }
 
-Json write_changes(const std::vector<PlanChange>& changes) {
-  Json list = Json::array();
-  for (const PlanChange& change : changes) list.push_back({{"step", change.step}, {"batches", change.batches}});
-  return list;
-}
-
 std::vector<PlanChange> read_changes(Fields& fields, const std::string& key) {
   std::vector<PlanChange> changes;
   for (const Json& value : fields.list(key)) {
@@ -152,11 +150,6 @@ std::vector<PlanChange> read_changes(Fields& fields, const std::string& key) {
     change.done();
   }
   return changes;
-}
-
-Json write_speed(const SpeedState& speed) {
-  return {{"factor", speed.factor}, {"usual", speed.usual},   {"windows", speed.windows},
-          {"risen", speed.risen},   {"fallen", speed.fallen}, {"residuals", speed.residuals}};
 }
 
 SpeedState read_speed(const Json& value) {
@@ -288,14 +281,18 @@ std::string Decision::to_json() const {
 }
 
 std::string Adapter::save() const {
-  Json value{
-      {"version", 1},  {"history", write_changes(history_)},    {"windows", windows_},    {"epoch", epoch_},
-      {"wins", wins_}, {"changes_in_epoch", changes_in_epoch_}, {"ranks", Json::array()}, {"frozen", options_.frozen}};
+  Json value{{"version", 1},
+             {"history", history_},
+             {"windows", windows_},
+             {"epoch", epoch_},
+             {"wins", wins_},
+             {"changes_in_epoch", changes_in_epoch_},
+             {"ranks", Json::array()},
+             {"frozen", options_.frozen}};
   for (std::size_t i = 0; i < speeds_.size(); ++i) {
     const Rank& rank = request_.ranks[i];
-    value["ranks"].push_back({{"name", rank.name},
-                              {"speed", write_speed(speeds_[i].state())},
-                              {"metrics", write_metrics(rank.metrics)}});
+    value["ranks"].push_back(
+        {{"name", rank.name}, {"speed", speeds_[i].state()}, {"metrics", write_metrics(rank.metrics)}});
   }
   return value.dump();
 }

@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "atoll/plan/batches/energy.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/random.h"
 #include "atoll/plan/text.h"

@@ -3,9 +3,9 @@
 #include <set>
 #include <utility>
 
-#include "atoll/plan/layers/chunks.h"
 #include "atoll/plan/layers/formats.h"
 #include "atoll/plan/layers/json.h"
+#include "atoll/plan/layers/pipeline.h"
 #include "atoll/plan/layers/search.h"
 #include "atoll/plan/text.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/chunks.h"
+#include "atoll/plan/layers/pipeline.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -187,19 +185,16 @@ Trace read_trace(Fields& fields) {
 // Runs all replays of one request over one trace.
 class Replays {
  public:
-  Replays(const OperatorRequest& request, const Json& value) : request_(request) {
-    Fields fields(value, "the trace");
-    trace_ = std::make_unique<Trace>(read_trace(fields));
+  Replays(const OperatorRequest& request, Fields& fields)
+      : request_(request),
+        trace_(read_trace(fields)),
+        past_(trace_.bin_seconds(), fields.has("past") ? fields.numbers("past") : trace_.rates(Lane::kUp)) {
     options_.latency = request.link.latency;
     options_.is_half_duplex = request.link.is_half_duplex;
     options_.begin = fields.number("begin", 0);
     options_.length = fields.number("length", 0);
     options_.period = fields.number("period", 0);
     options_.is_apart = fields.boolean("apart", false);
-    std::vector<double> before = trace_->rates(Lane::kUp);
-    if (fields.has("past")) before = fields.numbers("past");
-    past_ = std::make_unique<LinkPast>(trace_->bin_seconds(), std::move(before));
-    fields.done();
   }
 
   Json run(const Json& value) {
@@ -224,7 +219,7 @@ class Replays {
     }
     const bool is_whole = fields.boolean("each", false);
     fields.done();
-    const std::vector<Served> served = replay(request_.model.graph, *trace_, request_.power, plans, choose, options);
+    const std::vector<Served> served = replay(request_.model.graph, trace_, request_.power, plans, choose, options);
     answer.update(summary_of(served, plans, options.deadline));
     if (options.deadline) answer["deadline"] = *options.deadline;
     if (is_whole) {
@@ -252,8 +247,8 @@ class Replays {
     if (fields.has("quantile")) options.quantile = fields.number("quantile");
     options.sees_every_bin = fields.boolean("sees_every_bin", false);
     if (deadline) options.most_seconds = *deadline;
-    if (options.forecast == "oracle") return choose_by_oracle(request_.model.graph, *trace_, table());
-    return choose_by_forecast(table(), *past_, options);
+    if (options.forecast == "oracle") return choose_by_oracle(request_.model.graph, trace_, table());
+    return choose_by_forecast(table(), past_, options);
   }
 
   // Without rates one plan, for the median of the past; otherwise one for each of them, chosen by the rate of the last
@@ -266,7 +261,7 @@ class Replays {
       predicted.push_back(plans.back().seconds);
     };
     if (rates.empty()) {
-      add(policy, std::max(1.0, past_->median()));
+      add(policy, std::max(1.0, past_.median()));
     } else {
       if (!std::is_sorted(rates.begin(), rates.end())) refuse("the rates of a replay do not ascend: sort them");
       add("local", rates.front());
@@ -276,8 +271,8 @@ class Replays {
   }
 
   const OperatorRequest& request_;
-  std::unique_ptr<Trace> trace_;
-  std::unique_ptr<LinkPast> past_;
+  Trace trace_;
+  LinkPast past_;
   ReplayOptions options_;
   std::optional<PlanTable> table_;
 };
@@ -324,7 +319,9 @@ std::string plan_operators(const std::string& text) {
   const Json none = Json::array();
   const Json& wanted = fields.has("replay") ? fields.list("replay") : none;
   if (fields.has("trace")) {
-    Replays replays(request, fields.at("trace"));
+    Fields trace(fields.at("trace"), "the trace");
+    Replays replays(request, trace);
+    trace.done();
     answer["replay"] = Json::array();
     for (const Json& each : wanted) answer["replay"].push_back(replays.run(each));
   }

@@ -88,7 +88,7 @@ class CutGraph {
 
   void add_sending(int index, const Consumers& consumers);
   void set_weights(const CutWeights& weights);
-  LayerCut plan_of(std::vector<bool> robot, std::vector<bool> server) const;
+  LayerCut plan_of(const std::vector<bool>& robot, const std::vector<bool>& server) const;
 
   const OperatorGraph& graph_;
   FlowNetwork network_;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "atoll/plan/operators/cuts.h"

@@ -87,16 +87,28 @@ std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions
   return regions.back().end;
 }
 
+// Finds the operators that the server computes as chunks arrive, and the next one.
+void find_streamed(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs, Stream& stream) {
+  std::size_t awaited = 0;
+  int next = 0;
+  for (; next < static_cast<int>(shares.size()); ++next) {
+    if (shares[as_index(next)].server.is_empty() || operator_at(graph, next).is_input()) continue;
+    if (!operator_at(graph, next).is_by_row()) break;
+    bool from_inputs = true;
+    for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next; ++awaited) {
+      from_inputs = from_inputs && operator_at(graph, needs.awaits[awaited].producer).is_input();
+    }
+    if (!from_inputs) break;
+    stream.operators.push_back(next);
+  }
+  if (!stream.operators.empty()) stream.next = next;
+}
+
 // Tracks what the server can compute with the inputs that have arrived.
 class Streaming {
  public:
-  Streaming(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs)
-      : graph_(graph), shares_(shares), reach_(shares.size(), 0) {
-    find_operators(needs);
-  }
-
-  const std::vector<int>& operators() const { return operators_; }
-  int next() const { return next_; }
+  Streaming(const OperatorGraph& graph, std::span<const Share> shares, const std::vector<int>& operators)
+      : graph_(graph), shares_(shares), operators_(operators), reach_(shares.size(), 0) {}
 
   // Receives the input's rows up to `end`.
   std::vector<OperatorRows> take(int input, std::int64_t end) {
@@ -115,20 +127,6 @@ class Streaming {
  private:
   Region made(int index) const { return shares_[as_index(index)].server; }
 
-  void find_operators(const Needs& needs) {
-    std::size_t awaited = 0;
-    for (; next_ < static_cast<int>(shares_.size()); ++next_) {
-      if (made(next_).is_empty() || operator_at(graph_, next_).is_input()) continue;
-      if (!operator_at(graph_, next_).is_by_row()) break;
-      bool from_inputs = true;
-      for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next_; ++awaited) {
-        from_inputs = from_inputs && operator_at(graph_, needs.awaits[awaited].producer).is_input();
-      }
-      if (!from_inputs) break;
-      operators_.push_back(next_);
-    }
-  }
-
   // Returns the row up to which the operator can be computed.
   std::int64_t possible_end(int index) const {
     const std::int64_t begin = made(index).begin;
@@ -144,9 +142,8 @@ class Streaming {
 
   const OperatorGraph& graph_;
   std::span<const Share> shares_;
+  const std::vector<int>& operators_;
   std::vector<std::int64_t> reach_;  // by operator, the row after the available ones
-  std::vector<int> operators_;
-  int next_ = 0;
 };
 
 }  // namespace
@@ -199,11 +196,8 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
     if (operator_at(graph, i).is_input() && !needs.lacks[as_index(i)].empty()) inputs.push_back(i);
   }
   if (inputs.empty()) return stream;
-  Streaming streaming(graph, shares, needs);
-  if (chunks > 1 && !streaming.operators().empty()) {
-    stream.operators = streaming.operators();
-    stream.next = streaming.next();
-  }
+  if (chunks > 1) find_streamed(graph, shares, needs, stream);
+  Streaming streaming(graph, shares, stream.operators);
   for (const int input : inputs) {
     const std::vector<Region>& lacks = needs.lacks[as_index(input)];
     const std::int64_t rows = rows_of(lacks);

@@ -114,6 +114,7 @@ struct Wanted {
   std::vector<std::int64_t> marks{};  // +1 where regions begin, -1 where they end; empty: none
 
   void add(Region region, std::int64_t rows) {
+    is_all = is_all || region.size() == rows;
     if (is_all || region.is_empty()) return;
     if (marks.empty()) marks.assign(static_cast<std::size_t>(rows) + 1, 0);
     ++marks[static_cast<std::size_t>(region.begin)];
@@ -132,16 +133,6 @@ struct Wanted {
 };
 
 bool is_wanted(const std::vector<char>& wanted, std::size_t row) { return wanted.empty() || wanted[row] != 0; }
-
-// Returns whether each row needs the same row of the operand, and no other.
-bool is_same_rows(const Operand& operand, std::int64_t users, std::int64_t rows) {
-  if (users != rows) return false;
-  for (std::int64_t row = 0; row < users; ++row) {
-    const Region needed = operand.needed({row, row + 1});
-    if (needed.begin != row || needed.end != row + 1) return false;
-  }
-  return true;
-}
 
 // Returns the most by which the share of a region in the consumer's rows exceeds the share of its needs in the
 // operand's `rows`. The needs of a region include those of its first and its last row, because `needed` is monotonic.
@@ -194,19 +185,13 @@ void FluidBounds::look_at_rows() {
     local_seconds_ += each.robot.seconds(computed);
     is_proportional_ = is_proportional_ && (computed == each.rows || each.operands.empty());
     bool does_each_need = each.operands.empty();
-    std::vector<char> needs_any;  // by row, if some operand needs other rows
+    std::vector<char> needs_any;  // by row, if operands need rows
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
       const Operand& operand = each.operands[k];
       Wanted& from = wants[as_index(operand.producer)];
       const std::int64_t rows = graph_.operators[as_index(operand.producer)].rows;
       if (!operand.needed) {
         from.is_all = from.is_all || computed > 0;
-        does_each_need = true;
-      } else if (is_same_rows(operand, each.rows, rows)) {
-        from.is_all = from.is_all || computed == each.rows;
-        for (std::int64_t row = 0; row < rows && !from.is_all; ++row) {
-          if (is_wanted(wanted, static_cast<std::size_t>(row))) from.add({row, row + 1}, rows);
-        }
         does_each_need = true;
       } else {
         const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);

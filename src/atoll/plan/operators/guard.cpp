@@ -2,7 +2,6 @@
 #include "atoll/plan/operators/guard.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/stages.h"

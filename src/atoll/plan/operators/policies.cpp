@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <span>
-#include <utility>
 
 #include "atoll/plan/differential_evolution.h"
 #include "atoll/plan/numbers.h"

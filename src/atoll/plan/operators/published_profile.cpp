@@ -155,7 +155,6 @@ PublishedProfile published_profile(const std::string& json, std::optional<std::i
   Fields fields(root, "the profile");
   PublishedProfile profile;
   profile.model = fields.text("model");
-  profile.input_bytes_per_value = fields.integer("input_bytes_per_element");
   const Json& layers = fields.list("layers");
   Builder builder;
   for (std::size_t i = 0; i < layers.size(); ++i) {

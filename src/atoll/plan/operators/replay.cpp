@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 
 #include "atoll/plan/operators/guard.h"

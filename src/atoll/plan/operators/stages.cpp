@@ -2,7 +2,6 @@
 #include "atoll/plan/operators/stages.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
 
 #include "atoll/plan/numbers.h"

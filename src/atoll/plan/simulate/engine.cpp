@@ -6,8 +6,6 @@
 #include <cstddef>
 #include <utility>
 
-#include "atoll/plan/numbers.h"
-
 namespace atl::plan::simulated {
 namespace {
 

@@ -15,12 +15,15 @@
 
 namespace atl::plan::simulated {
 
+inline void to_json(json::Json& value, What what) { value = to_string(what); }
+
 // Written under the names of their members.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankUse, pipeline, computes, optimises, transfers, reduces, idle, communicates,
                                    sent_bytes, peak_bytes)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageUse, pipeline, stage, rank, in_flight)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RailUse, name, where, direction, bytes, share)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Event, rank, peer, pipeline, stage, micro_batch, step, begin, end, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Event, what, rank, peer, pipeline, stage, micro_batch, step, begin, end, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathPart, what, where, seconds, count)
 
 namespace {
 
@@ -40,12 +43,6 @@ Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
   return value;
 }
 
-Json event_json(const Event& event) {
-  Json value = event;
-  value["what"] = to_string(event.what);
-  return value;
-}
-
 Json answer_of(const Plan& plan, const Simulation& simulation) {
   Json answer{{"seconds", simulation.seconds},
               {"step_seconds", simulation.step_seconds},
@@ -54,14 +51,10 @@ Json answer_of(const Plan& plan, const Simulation& simulation) {
               {"events", simulation.events.size()},
               {"ranks", Json::array()},
               {"stages", simulation.stages},
-              {"path", Json::array()},
+              {"path", simulation.path},
               {"rails", simulation.rails}};
   for (std::size_t i = 0; i < simulation.ranks.size(); ++i) {
     answer["ranks"].push_back(rank_json(plan, i, simulation.ranks[i]));
-  }
-  for (const PathPart& part : simulation.path) {
-    answer["path"].push_back(
-        {{"what", to_string(part.what)}, {"where", part.where}, {"seconds", part.seconds}, {"count", part.count}});
   }
   return answer;
 }
@@ -161,10 +154,7 @@ std::string simulate_json(const std::string& text) {
   const Simulation simulation = simulate(plan);
   Json answer = answer_of(plan, simulation);
   const Json given = json::parse(text, "the plan");
-  if (Fields(given, "the plan").boolean("timeline", false)) {
-    answer["timeline"] = Json::array();
-    for (const Event& event : simulation.events) answer["timeline"].push_back(event_json(event));
-  }
+  if (Fields(given, "the plan").boolean("timeline", false)) answer["timeline"] = simulation.events;
   return answer.dump();
 }
 

@@ -10,9 +10,7 @@
 namespace atl::plan::simulated {
 
 int FairRails::add(double bytes_per_second) {
-  Rail rail;
-  rail.capacity = bytes_per_second;
-  rails_.push_back(std::move(rail));
+  rails_.emplace_back().capacity = bytes_per_second;
   return static_cast<int>(rails_.size()) - 1;
 }
 

@@ -4,7 +4,6 @@
 #include <compare>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <queue>
 #include <vector>
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <map>
 #include <utility>
 
 #include "atoll/plan/numbers.h"
