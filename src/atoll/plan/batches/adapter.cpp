@@ -60,6 +60,17 @@ void update(Metrics& metrics, const Metrics& seen) {
   if (!seen.latencies.empty()) metrics.latencies = seen.latencies;
 }
 
+// 1.4826 times the median distance from zero: a robust estimate of the standard deviation, despite a few outliers.
+double deviation_of(const std::vector<double>& residuals) {
+  if (residuals.size() < kFewResiduals) return kFirstDeviation;
+  std::vector<double> distances;
+  for (const double residual : residuals) distances.push_back(std::abs(residual));
+  std::sort(distances.begin(), distances.end());
+  const std::size_t middle = distances.size() / 2;
+  const double median = distances.size() % 2 == 1 ? distances[middle] : (distances[middle - 1] + distances[middle]) / 2;
+  return std::max(kMinDeviation, 1.4826 * median);
+}
+
 double per_sample(const BatchPlan& plan) {
   return plan.step / static_cast<double>(std::max<std::int64_t>(1, plan.total));
 }
@@ -90,26 +101,14 @@ double natural_log(double value) {
   return exponent * kLn2 + 2 * z * sum;
 }
 
-// 1.4826 times the median distance from zero: a robust estimate of the standard deviation, despite a few outliers.
-double SpeedEstimate::deviation() const {
-  if (state_.residuals.size() < kFewResiduals) return kFirstDeviation;
-  std::vector<double> distances;
-  for (const double residual : state_.residuals) distances.push_back(std::abs(residual));
-  std::sort(distances.begin(), distances.end());
-  const std::size_t middle = distances.size() / 2;
-  const double median = distances.size() % 2 == 1 ? distances[middle] : (distances[middle - 1] + distances[middle]) / 2;
-  return std::max(kMinDeviation, 1.4826 * median);
-}
-
 bool SpeedEstimate::observe(double ratio) {
-  auto& [factor, usual, windows, risen, fallen, residuals] = state_;
   const bool is_first = windows == 0;
   const double residual = natural_log(ratio / usual);
-  const double units = residual / deviation();
+  const double units = residual / deviation_of(residuals);
   risen = std::max(0.0, risen + units - kSlack);
   fallen = std::max(0.0, fallen - units - kSlack);
   if (is_first || risen > kLimit || fallen > kLimit) {
-    state_ = {ratio, ratio, 1, 0, 0, std::move(residuals)};
+    *this = {ratio, ratio, 1, 0, 0, std::move(residuals)};
     return !is_first;
   }
   residuals.push_back(residual);
@@ -142,9 +141,9 @@ void Adapter::take_in(const Window& window, Decision& decision) {
     const double expected = rank.cost.compute_seconds(seen.batch);
     const double ratio = expected > 0 ? seen.seconds / expected : 0;
     decision.drift.push_back(ratio > 0 && std::isfinite(ratio) && speeds_[i].observe(ratio));
-    decision.factors.push_back(speeds_[i].factor());
+    decision.factors.push_back(speeds_[i].factor);
     current_.ranks[i].metrics = rank.metrics;
-    current_.ranks[i].cost = rank.cost.scaled(speeds_[i].factor());
+    current_.ranks[i].cost = rank.cost.scaled(speeds_[i].factor);
   }
   ++windows_;
   if (window.epoch != epoch_) changes_in_epoch_ = 0;

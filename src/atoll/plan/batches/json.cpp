@@ -13,7 +13,7 @@
 namespace atl::plan {
 
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanChange, step, batches)
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedState, factor, usual, windows, risen, fallen, residuals)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedEstimate, factor, usual, windows, risen, fallen, residuals)
 
 namespace {
 
@@ -152,9 +152,9 @@ std::vector<PlanChange> read_changes(Fields& fields, const std::string& key) {
   return changes;
 }
 
-SpeedState read_speed(const Json& value) {
+SpeedEstimate read_speed(const Json& value) {
   Fields fields(value, "a saved speed");
-  SpeedState speed;
+  SpeedEstimate speed;
   speed.factor = fields.number("factor");
   speed.usual = fields.number("usual");
   if (speed.factor <= 0 || speed.usual <= 0) {
@@ -291,8 +291,7 @@ std::string Adapter::save() const {
              {"frozen", options_.frozen}};
   for (std::size_t i = 0; i < speeds_.size(); ++i) {
     const Rank& rank = request_.ranks[i];
-    value["ranks"].push_back(
-        {{"name", rank.name}, {"speed", speeds_[i].state()}, {"metrics", write_metrics(rank.metrics)}});
+    value["ranks"].push_back({{"name", rank.name}, {"speed", speeds_[i]}, {"metrics", write_metrics(rank.metrics)}});
   }
   return value.dump();
 }
@@ -316,13 +315,13 @@ void Adapter::restore(const std::string& text) {
       refuse("rank " + std::to_string(i) + " of the saved adapter is \"" + name + "\", here it is \"" + rank.name +
              "\": start a new one");
     }
-    restored.speeds_[i] = SpeedEstimate(read_speed(fields_of_rank.at("speed")));
+    restored.speeds_[i] = read_speed(fields_of_rank.at("speed"));
     Fields metrics(fields_of_rank.at("metrics"), "the metrics of a saved rank");
     rank.metrics = read_metrics(metrics, "a saved rank");
     metrics.done();
     fields_of_rank.done();
-    if (restored.speeds_[i].state().windows > 0) {
-      restored.current_.ranks[i].cost = rank.cost.scaled(restored.speeds_[i].factor());
+    if (restored.speeds_[i].windows > 0) {
+      restored.current_.ranks[i].cost = rank.cost.scaled(restored.speeds_[i].factor);
     }
     restored.current_.ranks[i].metrics = rank.metrics;
   }
