@@ -50,12 +50,13 @@ Use use_of(const FleetSimulator& fleet, std::size_t robot, std::size_t chosen) {
 void expect(std::vector<Use>& uses, std::size_t self, const Shared& shared) {
   ServerLoad load;
   load.turns = shared.turns;
+  double up_messages = 0;  // mean numbers on the radio
   double down_messages = 0;
   double turns = 0;
   for (std::size_t i = 0; i < uses.size(); ++i) {
     if (i == self) continue;
     const Use& other = uses[i];
-    load.messages += other.per_second() * other.up_taken;
+    up_messages += other.per_second() * other.up_taken;
     down_messages += other.per_second() * other.down_taken;
     load.computing += other.per_second() * other.server;
     load.waiting += other.per_second() * other.waited;
@@ -63,9 +64,8 @@ void expect(std::vector<Use>& uses, std::size_t self, const Shared& shared) {
   }
   if (turns > 0) load.turn_seconds = load.computing / turns;
   Use& use = uses[self];
-  const double up = use.up * expected_stretch(load) / shared.airtime;
-  load.messages = down_messages;
-  const double down = use.down * expected_stretch(load) / shared.airtime;
+  const double up = use.up * (1 + up_messages) / shared.airtime;
+  const double down = use.down * (1 + down_messages) / shared.airtime;
   const double waited = use.server > 0 ? expected_wait(load) : 0;
   // Damped by half, so that the robots do not oscillate in response to one another.
   use.up_taken = (use.up_taken + up) / 2;

@@ -35,9 +35,9 @@ FleetSpan usual_span(const FleetSimulator& fleet);
 double value_of(const FleetRun& run, const FleetOptions& options);
 
 /// Returns the seconds of each robot's inferences with the candidates of `choice`, as expected from how long the others
-/// use radio and server: a fixed point of expected_wait() and expected_stretch(), in the manner of approximate mean
-/// value analysis (Schweitzer, "Approximate analysis of multiclass closed networks of queues", 1979). Robots with a
-/// period count as often as frames arrive. An estimate, not a bound, and much faster than a simulation.
+/// use radio and server: a fixed point of expected_wait() and of fair shares of the radio, in the manner of approximate
+/// mean value analysis (Schweitzer, "Approximate analysis of multiclass closed networks of queues", 1979). Robots with
+/// a period count as often as frames arrive. An estimate, not a bound, and much faster than a simulation.
 std::vector<double> expected_seconds(const FleetSimulator& fleet, std::span<const std::size_t> choice);
 
 /// local    each robot's fastest candidate that does not use the server; if there is none, as selfish
