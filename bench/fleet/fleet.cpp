@@ -10,6 +10,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/replay.h"
 #include "atoll/plan/operators/timeline.h"
 #include "atoll/plan/text.h"
 #include "bench/fleet/shared_medium.h"
@@ -295,9 +296,9 @@ class Events {
     if (latencies.empty()) return use;
     const auto count = static_cast<double>(latencies.size());
     for (double* each : {&use.joules, &use.frame_wait, &use.radio_wait, &use.turn_wait}) *each /= count;
-    std::sort(latencies.begin(), latencies.end());
-    for (const double latency : latencies) use.mean += latency / count;
-    use.p95 = latencies[static_cast<std::size_t>(std::ceil(0.95 * count)) - 1];
+    const Spread spread = spread_of(std::move(latencies));
+    use.mean = spread.mean;
+    use.p95 = spread.p95;
     return use;
   }
 

@@ -178,7 +178,7 @@ TEST(Envelope, PrefersWhatIsSimpler) {
   const LinkCost link{1000, 1000, 1e-6, false};
   options.margin = 0.001;
   const PlanTable split = make_table(model.graph, link, kPower, options);
-  EXPECT_EQ(split.plans[split.choose(1000.0)].policy, "regions");
+  EXPECT_EQ(split.plans[split.choose(always(1000.0))].policy, "regions");
   options.margin = 2;
   EXPECT_EQ(make_table(model.graph, link, kPower, options).plans.size(), 1U);
 }

@@ -19,11 +19,6 @@ constexpr double kPivotRounding = 1e-12;
 constexpr int kMaxPivots = 1000;
 constexpr int kGreedyPivots = 100;  // then by Bland's rule, which cannot cycle
 
-struct WeightGame {
-  Amounts weights{};
-  double value = 0;
-};
-
 // Maximises the sum of shares x >= 0 for which each row's sum of column * x is at most 1. The columns are followed by
 // one slack per row and the right-hand side; a column's last entry is its gain.
 struct Tableau {
@@ -69,43 +64,6 @@ struct Tableau {
     basis[row] = column;
   }
 };
-
-// Returns the weights, at least 0 and adding up to 1, that maximise the smallest weighted sum over all columns, and
-// that sum: a matrix game, solved as a linear program (Dantzig, "A proof of the equivalence of the programming problem
-// and the game problem", 1951) with four rows, by the simplex method. There must be a column. The weights are valid
-// despite rounding; the value is exact up to rounding.
-WeightGame solve_weights(std::span<const Amounts> columns) {
-  double unit = kInfinity;
-  for (const Amounts& column : columns) unit = std::min(unit, *std::max_element(column.begin(), column.end()));
-  if (!(unit > 0)) return {{1, 0, 0, 0}, 0};
-  Tableau tableau;
-  for (const Amounts& column : columns) {
-    auto& scaled = tableau.columns.emplace_back();
-    std::transform(column.begin(), column.end(), scaled.begin(), [&](double amount) { return amount / unit; });
-    scaled[kRows] = 1;
-  }
-  for (std::size_t row = 0; row < kRows; ++row) {
-    tableau.basis[row] = tableau.columns.size();
-    tableau.columns.emplace_back()[row] = 1;
-  }
-  tableau.columns.push_back({1, 1, 1, 1, 0});
-  for (int i = 0; i < kMaxPivots; ++i) {
-    const std::size_t column = tableau.entering(i < kGreedyPivots);
-    if (column + 1 == tableau.columns.size()) break;
-    const std::size_t row = tableau.leaving(column);
-    if (row == kRows) break;
-    tableau.pivot(column, row);
-  }
-  WeightGame game;
-  double sum = 0;
-  for (std::size_t row = 0; row < kRows; ++row) {
-    game.weights[row] = std::max(0.0, -tableau.columns[tableau.slack(row)][kRows]);
-    sum += game.weights[row];
-  }
-  for (double& weight : game.weights) weight /= sum;
-  game.value = unit / -tableau.columns.back()[kRows];
-  return game;
-}
 
 // Rows of an operator that some plan must compute. Rows are examined one by one only if not all are needed, because
 // operators may have many.
@@ -164,6 +122,39 @@ double most_spared(const std::vector<Region>& needed, std::int64_t rows) {
 }
 
 }  // namespace
+
+WeightGame solve_weights(std::span<const Amounts> columns) {
+  double unit = kInfinity;
+  for (const Amounts& column : columns) unit = std::min(unit, *std::max_element(column.begin(), column.end()));
+  if (!(unit > 0)) return {{1, 0, 0, 0}, 0};
+  Tableau tableau;
+  for (const Amounts& column : columns) {
+    auto& scaled = tableau.columns.emplace_back();
+    std::transform(column.begin(), column.end(), scaled.begin(), [&](double amount) { return amount / unit; });
+    scaled[kRows] = 1;
+  }
+  for (std::size_t row = 0; row < kRows; ++row) {
+    tableau.basis[row] = tableau.columns.size();
+    tableau.columns.emplace_back()[row] = 1;
+  }
+  tableau.columns.push_back({1, 1, 1, 1, 0});
+  for (int i = 0; i < kMaxPivots; ++i) {
+    const std::size_t column = tableau.entering(i < kGreedyPivots);
+    if (column + 1 == tableau.columns.size()) break;
+    const std::size_t row = tableau.leaving(column);
+    if (row == kRows) break;
+    tableau.pivot(column, row);
+  }
+  WeightGame game;
+  double sum = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    game.weights[row] = std::max(0.0, -tableau.columns[tableau.slack(row)][kRows]);
+    sum += game.weights[row];
+  }
+  for (double& weight : game.weights) weight /= sum;
+  game.value = unit / -tableau.columns.back()[kRows];
+  return game;
+}
 
 FluidBounds::FluidBounds(const OperatorGraph& graph)
     : graph_(graph), cuts_(graph), idle_(graph.operators.size(), 0), spared_(graph.operators.size()) {

@@ -73,6 +73,7 @@ class GridSearch {
   }
 
   bool is_over() const noexcept { return is_over_; }
+  std::int64_t steps() const noexcept { return steps_; }
 
   // Returns the best plans below the limit that were found, best first.
   std::vector<std::vector<Meeting>> plans() const {
@@ -199,6 +200,7 @@ class GridSearch {
   }
 
   void reach(Label label, std::size_t to, std::size_t end, std::size_t begin) {
+    ++steps_;
     const GridTensor& tensor = tensors_[to];
     if (to + 1 == tensors_.size()) {
       double seconds = label.clocks.robot;
@@ -272,6 +274,7 @@ class GridSearch {
   std::vector<Label> labels_;  // the first one is the start
   std::vector<int> ends_;      // each better than those before
   bool is_over_ = false;
+  std::int64_t steps_ = 0;
   std::vector<double> up_;  // by cut of the current tensor
   std::vector<double> down_;
 };
@@ -334,6 +337,7 @@ RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const Robot
         limit = found.seconds;
         result.plan = std::move(found);
       }
+      result.labels += search.steps();
       result.is_complete = !search.is_over();
       if (search.is_over()) return result;
     }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -28,6 +29,7 @@ struct RegionPlan {
   double bound = 0;         ///< lower bound on the seconds of any plan
   bool is_searched = true;  ///< false: the bound was near enough
   bool is_complete = true;  ///< false: the time limit ended the search
+  std::int64_t labels = 0;  ///< partial plans examined
 };
 
 /// Returns everything on the robot, everything on the server, the same streamed, and the best layer cut, each with its

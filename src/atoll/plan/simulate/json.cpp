@@ -16,6 +16,7 @@
 namespace atl::plan::simulated {
 
 inline void to_json(json::Json& value, What what) { value = to_string(what); }
+inline void to_json(json::Json& value, const Action& action) { value = to_text(action); }
 
 // Written under the names of their members.
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankUse, pipeline, computes, optimises, transfers, reduces, idle, communicates,
@@ -175,13 +176,7 @@ std::string actions_json(const std::string& schedule, int places, int stages, in
     refuse("a pipeline of " + std::to_string(stages) + " stages and " + std::to_string(micro_batches) +
            " micro-batches has more than " + std::to_string(kMaxForwards) + " forwards: use fewer micro-batches");
   }
-  Json rows = Json::array();
-  for (const auto& actions : actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")) {
-    Json row = Json::array();
-    for (const Action& action : actions) row.push_back(to_text(action));
-    rows.push_back(std::move(row));
-  }
-  return rows.dump();
+  return Json(actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")).dump();
 }
 
 }  // namespace atl::plan::simulated
