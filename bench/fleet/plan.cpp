@@ -105,9 +105,12 @@ class Planner {
     if (is_whole) {
       simulate_all();
     } else {
-      for (const FleetChoice& start : starts) simulated(improved_by_expectation(start));
-      limit_ = simulations_ + options_.simulations;
-      improve_by_simulation(best()->first);
+      for (const FleetChoice& start : starts) {
+        simulated(improved(start, [this](const FleetChoice& choice) { return expected(choice); }));
+      }
+      const int limit = simulations_ + options_.simulations;
+      improved(best()->first,
+               [&](const FleetChoice& choice) { return simulations_ < limit ? simulated(choice) : kInfinity; });
     }
     FleetPlan plan = plan_of("aware", best()->first);
     plan.is_optimum = is_whole;
@@ -173,24 +176,6 @@ class Planner {
     return value_of(run, options_);
   }
 
-  FleetChoice improved_by_expectation(FleetChoice choice) const {
-    double value = expected(choice);
-    for (bool is_better = true; std::exchange(is_better, false);) {
-      for (std::size_t i = 0; i < choice.size(); ++i) {
-        for (std::size_t plan = 0; plan < fleet_.candidates(i); ++plan) {
-          FleetChoice other = choice;
-          other[i] = plan;
-          const double other_value = expected(other);
-          if (other_value >= value * (1 - kMinFleetGain)) continue;
-          choice = std::move(other);
-          value = other_value;
-          is_better = true;
-        }
-      }
-    }
-    return choice;
-  }
-
   // Returns the choices that differ in one robot, in the order of their expected values.
   std::vector<FleetChoice> neighbours(const FleetChoice& choice, std::size_t robot) const {
     std::vector<std::pair<double, FleetChoice>> found;
@@ -207,13 +192,14 @@ class Planner {
     return result;
   }
 
-  void improve_by_simulation(FleetChoice choice) {
-    double value = simulated(choice);
+  // Changes one robot at a time, to what is expected to be best first, until nothing has a smaller value.
+  template <typename Value>
+  FleetChoice improved(FleetChoice choice, const Value& value_of_choice) const {
+    double value = value_of_choice(choice);
     for (bool is_better = true; std::exchange(is_better, false);) {
       for (std::size_t i = 0; i < choice.size(); ++i) {
         for (const FleetChoice& other : neighbours(choice, i)) {
-          if (simulations_ >= limit_) return;
-          const double other_value = simulated(other);
+          const double other_value = value_of_choice(other);
           if (other_value >= value * (1 - kMinFleetGain)) continue;
           choice = other;
           value = other_value;
@@ -221,13 +207,13 @@ class Planner {
         }
       }
     }
+    return choice;
   }
 
   const FleetSimulator& fleet_;
   FleetOptions options_;
   std::map<FleetChoice, double> values_;
   int simulations_ = 0;
-  int limit_ = 0;
 };
 
 }  // namespace
