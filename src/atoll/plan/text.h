@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cmath>
 #include <concepts>
+#include <cstdio>
 #include <functional>
 #include <string>
 
@@ -12,10 +14,18 @@ namespace atl::plan {
 [[noreturn]] inline void refuse(const std::string& message) { throw Error(ErrorKind::kInvalidArgument, message); }
 
 /// Formats a number for messages: "0.25".
-std::string number(double value);
+inline std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.6g", value);
+  return text;
+}
 
 /// Formats a share for messages: "12.3 %" for 0.123.
-std::string percent(double share);
+inline std::string percent(double share) {
+  char text[48];
+  std::snprintf(text, sizeof(text), "%.1f %%", share * 100);
+  return text;
+}
 
 /// "1 sample", "2 samples".
 template <std::integral Count>
@@ -32,6 +42,9 @@ std::string joined(const Items& items, const Text& text = {}, const char* separa
 }
 
 /// Throws unless the value is finite and at least 0: "the cost's knee is -1: ...".
-void require_amount(const std::string& name, double value);
+inline void require_amount(const std::string& name, double value) {
+  if (std::isfinite(value) && value >= 0) return;
+  refuse(name + " is " + number(value) + ": give a finite number of at least 0");
+}
 
 }  // namespace atl::plan

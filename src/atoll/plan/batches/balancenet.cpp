@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/balancenet.h"
+#include "atoll/plan/batches/policies.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 
 #include "atoll/plan/text.h"
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/stages.h"
+#include "atoll/plan/layers/pipeline.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
