@@ -125,8 +125,7 @@ class Events {
     }
     if (!state.is_running) return false;
     has_moved = deliver(state) || has_moved;
-    has_moved = compute(state) || has_moved;
-    has_moved = serve(state) || has_moved;
+    for (const std::size_t side : {kRobot, kServer}) has_moved = compute(state, side) || has_moved;
     if (state.left > 0) return has_moved;
     finish(state);
     return true;
@@ -173,34 +172,24 @@ class Events {
     if (leg.is_output) state.output = now_;
   }
 
-  bool compute(State& state) {
+  // Runs the side's legs until one computes, or waits for rows or for a turn of the server.
+  bool compute(State& state, std::size_t side) {
+    const bool is_server = side == kServer;
     for (bool has_moved = false;; has_moved = true) {
-      if (state.end[kRobot] != kInfinity) {
-        if (state.end[kRobot] > now_) return has_moved;
-        end_leg(state, kRobot);
+      if (state.end[side] != kInfinity) {
+        if (state.end[side] > now_) return has_moved;
+        end_leg(state, side);
         continue;
       }
-      if (state.leg[kRobot] == state.course.robot.size()) return has_moved;
-      const Course::Leg& leg = state.course.robot[state.leg[kRobot]];
-      if (!is_ready(state, leg)) return has_moved;
-      state.end[kRobot] = now_ + leg.seconds;
-    }
-  }
-
-  bool serve(State& state) {
-    for (bool has_moved = false;; has_moved = true) {
-      if (state.end[kServer] != kInfinity) {
-        if (state.end[kServer] > now_) return has_moved;
-        end_leg(state, kServer);
-        continue;
+      if (state.leg[side] == legs(state, side).size()) return (is_server && give_up(state)) || has_moved;
+      const Course::Leg& leg = legs(state, side)[state.leg[side]];
+      if (!is_ready(state, leg)) return (is_server && has_waited(state)) || has_moved;
+      if (is_server) {
+        state.keeps_until = kInfinity;
+        if (!state.has_turn) return wants(state) || has_moved;
+        state.sums.on_server += leg.seconds;
       }
-      if (state.leg[kServer] == state.course.server.size()) return give_up(state) || has_moved;
-      const Course::Leg& leg = state.course.server[state.leg[kServer]];
-      if (!is_ready(state, leg)) return has_waited(state) || has_moved;
-      state.keeps_until = kInfinity;
-      if (!state.has_turn) return wants(state) || has_moved;
-      state.end[kServer] = now_ + leg.seconds;
-      state.sums.on_server += leg.seconds;
+      state.end[side] = now_ + leg.seconds;
     }
   }
 

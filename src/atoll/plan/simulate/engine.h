@@ -28,7 +28,21 @@ StageSeconds seconds_of(const Stage& stage, const Rank& rank);
 /// Runs a plan that check() accepts: construct it, call run() once, then result().
 class Engine {
  public:
+  struct StageRun {  // one stage on its rank
+    const Stage* given = nullptr;
+    int rank = 0;
+    StageSeconds seconds{};
+    const Path* there = nullptr;  // to the next stage; null on the same rank
+    const Path* back = nullptr;   // to the previous stage
+    std::vector<int> groups{};
+    int in_flight = 0;
+    int most_in_flight = 0;
+    int gradients = 0;  // of weights, started
+  };
+
   explicit Engine(const Plan& plan);
+
+  const std::vector<StageRun>& stages(std::size_t pipeline) const { return lines_[pipeline].stages; }
 
   /// Throws Error(kInvalidArgument) that names the ranks that wait for each other if the actions deadlock.
   void run();
@@ -48,17 +62,6 @@ class Engine {
     Edge gradient{};
     std::int32_t forward = -1;
     std::int32_t backward = -1;
-  };
-  struct StageRun {  // one stage on its rank
-    const Stage* given = nullptr;
-    int rank = 0;
-    StageSeconds seconds{};
-    const Path* there = nullptr;  // to the next stage; null on the same rank
-    const Path* back = nullptr;   // to the previous stage
-    std::vector<int> groups{};
-    int in_flight = 0;
-    int most_in_flight = 0;
-    int gradients = 0;  // of weights, started
   };
   struct Line {  // one pipeline
     std::vector<StageRun> stages{};

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
-#include <utility>
 #include <vector>
 
 #include "atoll/json/fields.h"
