@@ -104,47 +104,26 @@ void find_streamed(const OperatorGraph& graph, std::span<const Share> shares, co
   if (!stream.operators.empty()) stream.next = next;
 }
 
-// Tracks what the server can compute with the inputs that have arrived.
-class Streaming {
- public:
-  Streaming(const OperatorGraph& graph, std::span<const Share> shares, const std::vector<int>& operators)
-      : graph_(graph), shares_(shares), operators_(operators), reach_(shares.size(), 0) {}
-
-  // Receives the input's rows up to `end`.
-  std::vector<OperatorRows> take(int input, std::int64_t end) {
-    reach_[as_index(input)] = end;
-    std::vector<OperatorRows> possible;
-    for (const int index : operators_) {
-      const std::int64_t from = std::max(made(index).begin, reach_[as_index(index)]);
-      const std::int64_t to = possible_end(index);
-      if (to == from) continue;
-      reach_[as_index(index)] = to;
-      possible.push_back({index, {from, to}});
-    }
-    return possible;
-  }
-
- private:
-  Region made(int index) const { return shares_[as_index(index)].server; }
-
-  // Returns the row up to which the operator can be computed.
-  std::int64_t possible_end(int index) const {
-    const std::int64_t begin = made(index).begin;
-    const auto& operands = operator_at(graph_, index).operands;
+// Returns what the server can compute now. `reach` has the row after the available ones, by operator.
+std::vector<OperatorRows> newly_possible(const OperatorGraph& graph, std::span<const Share> shares,
+                                         const std::vector<int>& operators, std::vector<std::int64_t>& reach) {
+  std::vector<OperatorRows> possible;
+  for (const int index : operators) {
+    const Region made = shares[as_index(index)].server;
     const auto is_possible = [&](std::int64_t end) {
-      return std::ranges::all_of(operands, [&](const Operand& operand) {
-        const Region rows = needed(graph_, operand, {begin, end});
-        return rows.is_empty() || rows.end <= reach_[as_index(operand.producer)];
+      return std::ranges::all_of(operator_at(graph, index).operands, [&](const Operand& operand) {
+        const Region rows = needed(graph, operand, {made.begin, end});
+        return rows.is_empty() || rows.end <= reach[as_index(operand.producer)];
       });
     };
-    return last_that(std::max(begin, reach_[as_index(index)]), made(index).end, is_possible);
+    const std::int64_t from = std::max(made.begin, reach[as_index(index)]);
+    const std::int64_t to = last_that(from, made.end, is_possible);
+    if (to == from) continue;
+    reach[as_index(index)] = to;
+    possible.push_back({index, {from, to}});
   }
-
-  const OperatorGraph& graph_;
-  std::span<const Share> shares_;
-  const std::vector<int>& operators_;
-  std::vector<std::int64_t> reach_;  // by operator, the row after the available ones
-};
+  return possible;
+}
 
 }  // namespace
 
@@ -197,7 +176,7 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
   }
   if (inputs.empty()) return stream;
   if (chunks > 1) find_streamed(graph, shares, needs, stream);
-  Streaming streaming(graph, shares, stream.operators);
+  std::vector<std::int64_t> reach(shares.size(), 0);
   for (const int input : inputs) {
     const std::vector<Region>& lacks = needs.lacks[as_index(input)];
     const std::int64_t rows = rows_of(lacks);
@@ -211,7 +190,8 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
         const Region part = intersection(region, {begin, end});
         if (!part.is_empty()) stream.chunks.back().rows.push_back(part);
       }
-      if (!stream.operators.empty()) stream.chunks.back().possible = streaming.take(input, end);
+      reach[as_index(input)] = end;
+      stream.chunks.back().possible = newly_possible(graph, shares, stream.operators, reach);
       begin = end;
     }
   }
