@@ -150,8 +150,7 @@ class Planner {
   }
 
   std::map<FleetChoice, double>::const_iterator best() const {
-    return std::min_element(values_.begin(), values_.end(),
-                            [](const auto& a, const auto& b) { return a.second < b.second; });
+    return std::ranges::min_element(values_, {}, [](const auto& each) { return each.second; });
   }
 
   void simulate_all() {

@@ -51,7 +51,6 @@ class FlowNetwork {
   void relabel_all();
   void discharge(int node);
   void raise(int node);
-  void close_gap(int label);
   void activate(int node);
   bool cancel_once(int node);
 

@@ -66,9 +66,7 @@ std::vector<Set> sets_to_try(std::span<const Rank> ranks, std::int64_t batch) {
   const std::int64_t share = std::max<std::int64_t>(1, batch / static_cast<std::int64_t>(ranks.size()));
   Set order(ranks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return ranks[a].cost.compute_seconds(share) < ranks[b].cost.compute_seconds(share);
-  });
+  std::ranges::stable_sort(order, {}, [&](std::size_t rank) { return ranks[rank].cost.compute_seconds(share); });
   for (std::size_t count = 1; count <= order.size(); ++count) {
     Set set(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count));
     std::sort(set.begin(), set.end());

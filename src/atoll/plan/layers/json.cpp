@@ -170,16 +170,14 @@ std::vector<std::int64_t> one_or_more(Fields& fields, const std::string& key) {
 // Returns sizes at which every item is measured on every class, and that divide the batch.
 std::vector<std::int64_t> measured_sizes(const LayerRequest& request) {
   std::vector<std::int64_t> sizes;
-  const bool is_measured = std::all_of(request.items.begin(), request.items.end(), [](const LayerItem& item) {
-    return !item.times.empty() && std::none_of(item.times.begin(), item.times.end(),
-                                               [](const std::vector<LayerTime>& times) { return times.empty(); });
+  const bool is_measured = std::ranges::all_of(request.items, [](const LayerItem& item) {
+    return !item.times.empty() && std::ranges::none_of(item.times, [](const auto& times) { return times.empty(); });
   });
   if (request.items.empty() || !is_measured || request.batch < 1) return {1};  // check() reports the error
   for (const LayerTime& time : request.items.front().times.front()) {
-    const auto everywhere = std::all_of(request.items.begin(), request.items.end(), [&](const LayerItem& item) {
-      return std::all_of(item.times.begin(), item.times.end(), [&](const std::vector<LayerTime>& times) {
-        return std::any_of(times.begin(), times.end(),
-                           [&](const LayerTime& other) { return other.samples == time.samples; });
+    const auto everywhere = std::ranges::all_of(request.items, [&](const LayerItem& item) {
+      return std::ranges::all_of(item.times, [&](const std::vector<LayerTime>& times) {
+        return std::ranges::find(times, time.samples, &LayerTime::samples) != times.end();
       });
     });
     if (!everywhere || !(time.samples >= 1 && time.samples <= static_cast<double>(request.batch))) continue;

@@ -157,8 +157,7 @@ class PipelineSearch {
     std::vector<Interval> open;
     add(open, limits, 0, limits.size(), sum_of(*widest));
     while (!open.empty()) {
-      const auto next =
-          std::min_element(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.bound < b.bound; });
+      const auto next = std::ranges::min_element(open, {}, &Interval::bound);
       const Interval interval = *next;
       open.erase(next);
       if (interval.bound >= best_ * (1 - kPipelineRounding)) return;

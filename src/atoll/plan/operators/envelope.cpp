@@ -167,9 +167,9 @@ class TableMaker {
       if (left <= 0) return false;
       const std::size_t rate =
           (2 * static_cast<std::size_t>(i) + 1) * rates_.size() / (2 * static_cast<std::size_t>(options_.searches));
-      const auto slower = [&](const Candidate& a, const Candidate& b) { return a.seconds[rate] < b.seconds[rate]; };
+      const auto seconds = [&](const Candidate& each) { return each.seconds[rate]; };
       const LinkCost link = link_.at(rates_[rate]);
-      OperatorPlan best = std::min_element(candidates_.begin(), candidates_.end(), slower)->plan;
+      OperatorPlan best = std::ranges::min_element(candidates_, {}, seconds)->plan;
       predict(graph_, link, power_, best);
       SearchOptions search = options_.search;
       search.margin = options_.margin;

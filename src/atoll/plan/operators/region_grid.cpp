@@ -21,8 +21,8 @@ std::vector<std::int64_t> cuts_of(std::int64_t rows, int parts) {
 
 // Returns the cuts within `window` steps of `cut`, and both ends.
 std::vector<bool> near(const std::vector<std::int64_t>& cuts, std::int64_t cut, int window) {
-  const auto is_nearer = [&](std::int64_t a, std::int64_t b) { return std::abs(a - cut) < std::abs(b - cut); };
-  const auto middle = std::min_element(cuts.begin(), cuts.end(), is_nearer) - cuts.begin();
+  const auto distance = [&](std::int64_t each) { return std::abs(each - cut); };
+  const auto middle = std::ranges::min_element(cuts, {}, distance) - cuts.begin();
   std::vector<bool> result(cuts.size());
   for (std::size_t k = 0; k < cuts.size(); ++k) {
     result[k] = k == 0 || k + 1 == cuts.size() || std::abs(static_cast<std::ptrdiff_t>(k) - middle) <= window;

@@ -300,8 +300,7 @@ std::vector<OperatorPlan> simple_plans(const OperatorGraph& graph, const LinkCos
 }
 
 const OperatorPlan& fastest(std::span<const OperatorPlan> plans) {
-  return *std::min_element(plans.begin(), plans.end(),
-                           [](const OperatorPlan& a, const OperatorPlan& b) { return a.seconds < b.seconds; });
+  return *std::ranges::min_element(plans, {}, &OperatorPlan::seconds);
 }
 
 RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, const OperatorPlan& plan,

@@ -130,7 +130,7 @@ Chooser choose_by_rate(std::vector<double> rates, std::vector<double> predicted)
 Chooser choose_by_oracle(const OperatorGraph& graph, const Trace& trace, const PlanTable& table) {
   return [&graph, &trace, &table](const Moment& moment) -> Choice {
     const Channel link = trace.channel(moment.now, table.link.latency, table.link.is_half_duplex);
-    Choice best{0, kUnlimited};
+    Choice best{0, kInfinity};
     for (std::size_t i = 0; i < table.plans.size(); ++i) {
       const OperatorPlan& plan = table.plans[i];
       const double seconds = simulate(graph, link, {}, plan.shares, plan.chunks).seconds;

@@ -161,8 +161,7 @@ class Inference {
         timeline_.events.push_back({Lane::kServer, possible.index, begin, server.free});
       }
     }
-    std::stable_sort(stream.operators.begin(), stream.operators.end(),
-                     [&](int a, int b) { return server.finishes[as_index(a)] < server.finishes[as_index(b)]; });
+    std::ranges::stable_sort(stream.operators, {}, [&](int index) { return server.finishes[as_index(index)]; });
     for (const int index : stream.operators) finish(kServer, index, server.finishes[as_index(index)]);
   }
 

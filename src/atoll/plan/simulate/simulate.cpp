@@ -31,8 +31,7 @@ std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events
   if (events.empty()) return parts;
   Links links(plan);
   std::map<std::pair<What, std::string>, PathPart> found;
-  const auto later = [](const Event& a, const Event& b) { return a.end < b.end; };
-  auto index = static_cast<std::int32_t>(std::max_element(events.begin(), events.end(), later) - events.begin());
+  auto index = static_cast<std::int32_t>(std::ranges::max_element(events, {}, &Event::end) - events.begin());
   double until = events[as_index(index)].end;
   while (index >= 0) {
     const Event& event = events[as_index(index)];
