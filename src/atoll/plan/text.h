@@ -47,4 +47,10 @@ inline void require_amount(const std::string& name, double value) {
   refuse(name + " is " + number(value) + ": give a finite number of at least 0");
 }
 
+/// Throws unless the rate is finite and above 0.
+inline void require_rate(const std::string& name, double rate) {
+  if (std::isfinite(rate) && rate > 0) return;
+  refuse(name + " is " + number(rate) + ": give a finite rate above 0");
+}
+
 }  // namespace atl::plan

@@ -12,18 +12,26 @@
 
 namespace atl::plan {
 
+using json::Fields;
+using json::Json;
+
+inline void to_json(Json& value, const BatchPlan& plan) {
+  value = {{"id", plan.id()},         {"policy", plan.policy},     {"names", plan.names},
+           {"batches", plan.batches}, {"total", plan.total},       {"seconds", plan.seconds},
+           {"step", plan.step},       {"idle", plan.idle},         {"mean_idle", plan.mean_idle},
+           {"bound", plan.bound},     {"distance", plan.distance}, {"exact", plan.exact},
+           {"notes", plan.notes}};
+  if (!plan.form.empty()) value["form"] = plan.form;
+  if (plan.joules_per_sample) value["joules_per_sample"] = *plan.joules_per_sample;
+}
+
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PlanChange, step, batches)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(SpeedEstimate, factor, usual, windows, risen, fallen, residuals)
 
 namespace {
 
-using json::Fields;
-using json::Json;
-
 int read_count(Fields& fields, const std::string& key, int fallback) {
-  const std::int64_t value = fields.integer(key, fallback);
-  if (value < 0 || value > INT_MAX) refuse("\"" + key + "\" is " + std::to_string(value) + ": give at least 0");
-  return static_cast<int>(value);
+  return static_cast<int>(fields.integer(key, fallback, 0, INT_MAX));
 }
 
 std::optional<double> amount(Fields& fields, const std::string& key, const std::string& name) {
@@ -76,17 +84,6 @@ std::vector<Rank> read_ranks(Fields& fields) {
   std::vector<Rank> ranks;
   for (const Json& value : fields.list("ranks")) ranks.push_back(read_rank(value, ranks.size()));
   return ranks;
-}
-
-Json write_plan(const BatchPlan& plan) {
-  Json value{{"id", plan.id()},         {"policy", plan.policy},     {"names", plan.names},
-             {"batches", plan.batches}, {"total", plan.total},       {"seconds", plan.seconds},
-             {"step", plan.step},       {"idle", plan.idle},         {"mean_idle", plan.mean_idle},
-             {"bound", plan.bound},     {"distance", plan.distance}, {"exact", plan.exact},
-             {"notes", plan.notes}};
-  if (!plan.form.empty()) value["form"] = plan.form;
-  if (plan.joules_per_sample) value["joules_per_sample"] = *plan.joules_per_sample;
-  return value;
 }
 
 Json write_balancenet(const std::vector<BalanceNetRank>& ranks, const std::vector<std::string>& names) {
@@ -183,9 +180,7 @@ Request Request::from_json(const std::string& text) {
   request.epoch = fields.integer("epoch", 0);
   if (fields.has("shares")) request.shares = fields.numbers("shares");
   request.probe = fields.integer("probe", 0);
-  const std::int64_t rounds = fields.integer("rounds", request.rounds);
-  if (rounds < 0 || rounds > 1000) refuse("rounds is " + std::to_string(rounds) + ": give 0 to 1000");
-  request.rounds = static_cast<int>(rounds);
+  request.rounds = static_cast<int>(fields.integer("rounds", request.rounds, 0, 1000));
   request.slowdown = fields.number("slowdown", request.slowdown);
   fields.done();
   return request;
@@ -198,14 +193,13 @@ std::string BatchPlan::id() const {
   return digits;
 }
 
-std::string BatchPlan::to_json() const { return write_plan(*this).dump(); }
+std::string BatchPlan::to_json() const { return Json(*this).dump(); }
 
 std::string Explanation::to_json() const {
-  Json value{{"plans", Json::array()},
+  Json value{{"plans", plans},
              {"left_out", Json::array()},
              {"balancenet-eq5", write_balancenet(equation5, names)},
              {"balancenet-alg1", write_balancenet(algorithm1, names)}};
-  for (const BatchPlan& plan : plans) value["plans"].push_back(write_plan(plan));
   for (const auto& [policy, reason] : left_out) {
     value["left_out"].push_back({{"policy", policy}, {"reason", reason}});
   }

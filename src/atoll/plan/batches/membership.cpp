@@ -14,11 +14,6 @@ namespace {
 using Set = std::vector<std::size_t>;
 constexpr std::size_t kMaxForAllSets = 12;
 
-void require_rate(const std::string& name, double rate) {
-  if (std::isfinite(rate) && rate > 0) return;
-  refuse(name + " is " + number(rate) + ": give a finite rate above 0");
-}
-
 double exposed_seconds(const Network& network, std::span<const std::size_t> ranks) {
   std::map<int, int> members;
   for (const std::size_t rank : ranks) ++members[network.islands[rank]];

@@ -164,12 +164,6 @@ std::string what_would_help(const std::vector<LayerChange>& nearest) {
   return ways.empty() ? "; no change of memory alone helps" : "; what would help: " + ways;
 }
 
-bool uses_all_devices(const LayerRequest& request, const LayerPlan& plan) {
-  std::int64_t left = total_of(counts_of(request));
-  for (const LayerPipeline& pipeline : plan.pipelines) left -= std::ssize(pipeline.stages);
-  return left == 0;
-}
-
 void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   const double missing = missing_bytes(request);
   if (missing == HUGE_VAL) return;
@@ -221,7 +215,9 @@ void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
 
 LayerAnswer explain_given(const LayerRequest& request, const LayerPlan& plan) {
   LayerRequest other = request;
-  other.leave_out = !uses_all_devices(request, plan);
+  std::int64_t used = 0;
+  for (const LayerPipeline& pipeline : plan.pipelines) used += std::ssize(pipeline.stages);
+  other.leave_out = used != total_of(counts_of(request));
   other.micro_batches = {plan.micro_batch};
   other.replicas = {static_cast<std::int64_t>(plan.pipelines.size())};
   LayerAnswer answer;

@@ -12,6 +12,7 @@
 
 namespace atl::plan {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RowCost, fixed, per_row)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Prediction, seconds, robot_busy, server_busy, up_bytes, down_bytes, joules,
                                    rows_twice)
 
@@ -106,8 +107,6 @@ Operator read_operator(const Json& value, std::size_t place) {
   return result;
 }
 
-Json written(const RowCost& cost) { return {{"fixed", cost.fixed}, {"per_row", cost.per_row}}; }
-
 // Returns the window that gives these rows; none if they do not follow one.
 std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t operand_rows) {
   const auto inner = std::adjacent_find(rows.begin(), rows.end(), [&](const Region& a, const Region& b) {
@@ -177,8 +176,8 @@ Json write_operators(const OperatorGraph& graph) {
     Json value{{"name", each.name}, {"rows", each.rows}, {"bytes", each.bytes}};
     if (each.is_state) value["state"] = true;
     if (!each.operands.empty()) {
-      value["robot"] = written(each.robot);
-      value["server"] = written(each.server);
+      value["robot"] = each.robot;
+      value["server"] = each.server;
       value["operands"] = std::move(operands);
     }
     operators.push_back(std::move(value));

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/plan/operators/operators.h"
 
-#include <cmath>
-
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
@@ -95,12 +93,8 @@ void check(const OperatorGraph& graph) {
 }
 
 void check(const LinkCost& link) {
-  const auto check_rate = [](const char* name, double rate) {
-    if (std::isfinite(rate) && rate > 0) return;
-    refuse(std::string("the link's ") + name + " is " + number(rate) + ": give a finite rate above 0");
-  };
-  check_rate("up_bytes_per_second", link.up_bytes_per_second);
-  check_rate("down_bytes_per_second", link.down_bytes_per_second);
+  require_rate("the link's up_bytes_per_second", link.up_bytes_per_second);
+  require_rate("the link's down_bytes_per_second", link.down_bytes_per_second);
   require_amount("the link's latency", link.latency);
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
+#include <set>
 #include <vector>
 
 #include "atoll/json/fields.h"
@@ -95,18 +96,16 @@ class Trace {
   static std::int64_t track(int rank, int lane) { return static_cast<std::int64_t>(rank) * kTracks + lane; }
 
   std::vector<int> ranks_of(const Reduction& reduction) const {
-    std::vector<int> ranks;
+    std::set<int> ranks;
     for (const Member& member : reduction.members) {
       const Pipeline& pipeline = plan_.pipelines[as_index(member.pipeline)];
       for (std::size_t place = 0; place < pipeline.actions.size(); ++place) {
         const auto& actions = pipeline.actions[place];
         const auto has = [&](const Action& action) { return action.stage == member.stage; };
-        if (std::any_of(actions.begin(), actions.end(), has)) ranks.push_back(pipeline.ranks[place]);
+        if (std::any_of(actions.begin(), actions.end(), has)) ranks.insert(pipeline.ranks[place]);
       }
     }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    return ranks;
+    return {ranks.begin(), ranks.end()};
   }
 
   // Slices of one track must not overlap. Events come in order of their begin.
