@@ -81,7 +81,7 @@ TEST(MutatedFiles, FilesOfThePlanner) {
 }
 
 TEST(MutatedFiles, WhatRanksSayOfThemselves) {
-  run("plan_requests", 10'000, 8, [](const ByteVector& bytes) { return fuzz::plan_requests(text_of_bytes(bytes)); });
+  run("plan_requests", 10'000, 7, [](const ByteVector& bytes) { return fuzz::plan_requests(text_of_bytes(bytes)); });
 }
 
 TEST(MutatedFiles, Addresses) {
