@@ -45,8 +45,8 @@ class Arena {
 
   /// Parts a range within one allocation from the peers: what they write there from now on is not seen, and neither the
   /// range nor the rest of its slab is found again. `keep_content`: the range's whole pages are replaced by copies,
-  /// at the same address; otherwise its content is not used again, and remains the peers' too. For a range that a
-  /// stopped peer may still write.
+  /// at the same address, so peers may be given only whole pages to write; otherwise its content is not used again, and
+  /// remains the peers' too. For a range that a stopped peer may still write.
   void detach(void* data, std::size_t bytes, bool keep_content);
 
   /// Returns all slabs without an allocation to the system.
@@ -62,10 +62,6 @@ class Arena {
   };
   SlabMemory memory_of(std::uint32_t slab) const;
 
-  /// Peers may be given whole pages to write; detach() replaces whole pages.
-  static std::size_t page_bytes() noexcept;
-
-  std::size_t budget_bytes() const noexcept { return budget_bytes_; }
   std::size_t mapped_bytes() const;     ///< taken from the system
   std::size_t allocated_bytes() const;  ///< of that, in use
 

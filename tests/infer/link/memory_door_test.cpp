@@ -11,7 +11,7 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/socket.h"
 
 namespace atl::infer {

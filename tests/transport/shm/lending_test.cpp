@@ -6,7 +6,7 @@
 #include <fstream>
 #include <vector>
 
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/shm/ring.h"
 #include "tests/support/error_of.h"
 #include "tests/support/peers.h"

@@ -12,7 +12,7 @@
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
 #include "atoll/transport/descriptors.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/socket.h"
 
 namespace atl::infer {

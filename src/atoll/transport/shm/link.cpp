@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/memfd.h"
 #include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {

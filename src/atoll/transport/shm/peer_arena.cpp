@@ -3,25 +3,16 @@
 
 #include <sys/mman.h>
 
-#include <cerrno>
 #include <string>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {
 
 constexpr std::size_t kMaxSlabs = 16384;
 constexpr std::uint64_t kMaxSlabBytes = std::uint64_t{1} << 40;
-
-struct Unmap {
-  std::size_t bytes;
-  std::uint32_t process = fork_depth();  // the mapping does not exist in forked children
-  void operator()(std::byte* base) const noexcept {
-    if (process == fork_depth()) ::munmap(base, bytes);
-  }
-};
 
 }  // namespace
 
@@ -34,11 +25,7 @@ void PeerArena::add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes) {
     throw Error(ErrorKind::kProtocol, "slab " + std::to_string(slab) + " of the peer's arena came twice, or is " +
                                           "one of more than " + std::to_string(kMaxSlabs));
   }
-  void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (mapped == MAP_FAILED) {
-    throw Error(ErrorKind::kUnavailable,
-                with_errno("cannot map " + std::to_string(bytes) + " bytes of a peer's arena", errno));
-  }
+  void* const mapped = map_shared(memory, bytes, std::to_string(bytes) + " bytes of a peer's arena");
   ::madvise(mapped, bytes, MADV_DONTFORK);
   ::madvise(mapped, bytes, MADV_HUGEPAGE);
   slabs_[slab] = {Mapping(static_cast<std::byte*>(mapped), Unmap{bytes}), bytes};

@@ -8,7 +8,7 @@
 
 #include "atoll/core/fd.h"
 #include "atoll/transport/frame.h"
-#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/shm/peer_arena.h"
 #include "atoll/transport/shm/ring_copy.h"
 #include "atoll/transport/window.h"

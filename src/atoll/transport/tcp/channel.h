@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "atoll/transport/handshake/channel_base.h"
-#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/tcp/segment_map.h"
 #include "atoll/transport/tcp/send_stream.h"
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <span>
 
-#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/tcp/segment_map.h"
 #include "atoll/transport/tcp/wire.h"
 

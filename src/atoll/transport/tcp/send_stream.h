@@ -7,7 +7,7 @@
 #include <span>
 
 #include "atoll/core/copy.h"
-#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/tcp/wire.h"
 
 namespace atl::transport::tcp {

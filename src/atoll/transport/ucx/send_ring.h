@@ -8,7 +8,7 @@
 #include <span>
 
 #include "atoll/transport/frame.h"
-#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/ucx/slot_bits.h"
 
 namespace atl::transport::ucx {
