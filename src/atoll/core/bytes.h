@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "atoll/core/error.h"
@@ -17,6 +20,34 @@ namespace atl {
 /// Views the bytes of `text` without a copy.
 inline std::span<const std::byte> as_byte_span(std::string_view text) noexcept {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+/// Returns two lower-case hexadecimal digits for each byte.
+inline std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+/// Returns the decimal number that all of `text` is; nullopt if it is none, or none that fits.
+template <class Number>
+std::optional<Number> to_number(std::string_view text) noexcept {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// Makes a peer's text safe to log: bytes that are not printable ASCII become question marks.
+inline std::string printable(std::string text) {
+  const auto is_not_printable = [](unsigned char c) { return c < 0x20 || c >= 0x7f; };
+  std::ranges::replace_if(text, is_not_printable, '?');
+  return text;
 }
 
 /// Appends little-endian integers and length-prefixed strings to a vector.

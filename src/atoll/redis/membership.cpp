@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/core/log.h"
@@ -56,15 +57,9 @@ Memberships& memberships() {
 }  // namespace
 
 std::string random_name() {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::array<std::byte, 8> random;
   transport::fill_random(random);
-  std::string name;
-  for (const std::byte byte : random) {
-    name += kDigits[std::to_integer<unsigned>(byte >> 4)];
-    name += kDigits[std::to_integer<unsigned>(byte & std::byte{15})];
-  }
-  return name;
+  return hex(random);
 }
 
 std::string prefix_of(const std::string& job) { return "atoll:{" + job + "}:"; }

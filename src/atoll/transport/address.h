@@ -8,7 +8,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "atoll/transport/endpoint.h"
 
@@ -35,6 +34,12 @@ struct SocketAddress {
 /// Returns "10.0.0.1:4711", "[fe80::1%eth0]:4711" or "unix", for messages and for PeerAddress::tcp. A mapped IPv4
 /// address is shown as IPv4.
 std::string to_string(const SocketAddress& address);
+
+/// Returns the same without the port.
+std::string ip_text(const SocketAddress& address);
+
+/// Copies an IPv4 or IPv6 address that the system gave; nullopt for null and for other families.
+std::optional<SocketAddress> ip_address(const sockaddr* given);
 
 /// Parses a numeric address with a port; never queries the name service. Returns nullopt when it does not parse.
 std::optional<SocketAddress> parse_tcp_address(std::string_view text);

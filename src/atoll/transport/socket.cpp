@@ -8,6 +8,13 @@
 
 namespace atl::transport {
 
+Error unavailable(const std::string& what, int error_number) {
+  std::string message = with_errno(what, error_number);
+  if (error_number == EMFILE) message += "; raise the limit of open files (ulimit -n)";
+  if (error_number == ENFILE) message += "; raise the system's limit of open files (sysctl fs.file-max)";
+  return {ErrorKind::kUnavailable, message};
+}
+
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
 int take_error(int fd) {

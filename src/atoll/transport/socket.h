@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
+#include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/transport/address.h"
 
 // What every user of stream sockets does with the system.
 namespace atl::transport {
+
+/// Makes an Error(kUnavailable) with the system's reason and, when descriptors ran out, the remedy.
+Error unavailable(const std::string& what, int error_number);
 
 /// Sets an option of a socket that is an int. A kernel that lacks the option keeps its own choice.
 void set_option(int fd, int level, int option, int value);

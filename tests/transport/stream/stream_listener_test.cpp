@@ -18,7 +18,7 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 #include "tests/transport/endpoint/support.h"
 
 namespace atl::test {

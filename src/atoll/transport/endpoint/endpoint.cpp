@@ -3,10 +3,10 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/discovery.h"
 #include "atoll/transport/endpoint/impl.h"
 #include "atoll/transport/handshake/handshake.h"
 #include "atoll/transport/handshake/listener.h"
+#include "atoll/transport/rails/discovery.h"
 #include "atoll/transport/rails/rails.h"
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"
@@ -107,7 +107,7 @@ Endpoint::Impl::Impl(EndpointOptions given, LinkObserver& watcher)
   self.transport = options.transport;
   open_ucx();
   const auto hosts = advertised_hosts(options);
-  for (const auto& host : hosts) self.tcp.push_back(join_host_port(host, tcp_listener.port));
+  for (const auto& host : hosts) self.tcp.push_back(host + ":" + std::to_string(tcp_listener.port));
   choose_rails(options, hosts.front(), tcp_listener.port, self);
   static_cast<void>(self.encode());  // throws on a name that is too long
   key_ = options.key;

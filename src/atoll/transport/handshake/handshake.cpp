@@ -7,7 +7,6 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/printable.h"
 
 namespace atl::transport {
 

@@ -10,7 +10,6 @@
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/discovery.h"
 #include "atoll/transport/socket.h"
 
 namespace atl::transport {

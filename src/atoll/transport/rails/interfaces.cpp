@@ -17,7 +17,7 @@
 #include <optional>
 
 #include "atoll/transport/address.h"
-#include "atoll/transport/discovery.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
@@ -55,22 +55,15 @@ std::uint8_t count_bits(const sockaddr* mask) {
 }
 
 std::optional<Interface> interface_of(const ifaddrs& entry) {
-  if (entry.ifa_addr == nullptr || (entry.ifa_flags & IFF_UP) == 0) return std::nullopt;
-  const int family = entry.ifa_addr->sa_family;
-  if (family != AF_INET && family != AF_INET6) return std::nullopt;
-  SocketAddress address;
-  address.length = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  std::copy_n(reinterpret_cast<const std::byte*>(entry.ifa_addr), address.length,
-              reinterpret_cast<std::byte*>(&address.storage));
-  Interface found;
-  found.name = entry.ifa_name;
-  found.address = to_string(address);
-  found.address.resize(found.address.rfind(':'));
-  found.network_bits = count_bits(entry.ifa_netmask);
-  found.is_loopback = (entry.ifa_flags & IFF_LOOPBACK) != 0;
-  found.is_link_local =
-      family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6*>(entry.ifa_addr)->sin6_addr);
-  return found;
+  const auto address = ip_address(entry.ifa_addr);
+  if (!address || (entry.ifa_flags & IFF_UP) == 0) return std::nullopt;
+  return Interface{
+      .name = entry.ifa_name,
+      .address = ip_text(*address),
+      .network_bits = count_bits(entry.ifa_netmask),
+      .is_loopback = (entry.ifa_flags & IFF_LOOPBACK) != 0,
+      .is_link_local = address->family() == AF_INET6 &&
+                       IN6_IS_ADDR_LINKLOCAL(&reinterpret_cast<const sockaddr_in6&>(address->storage).sin6_addr)};
 }
 
 /// Counts the leading folders that two paths share.
@@ -139,16 +132,15 @@ void read_sysfs(const std::string& sysfs, Interface& interface) {
   if (megabits && *megabits > 0) interface.megabits = static_cast<std::uint32_t>(*megabits);
 }
 
-std::vector<Interface> list_interfaces(const std::string& sysfs) {
+bool is_loopback(const std::string& address) { return address.starts_with("127.") || address == "[::1]"; }
+
+std::vector<Interface> list_interfaces() {
   ifaddrs* list = nullptr;
   if (::getifaddrs(&list) != 0) throw unavailable("cannot list the network interfaces", errno);
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, &::freeifaddrs);
   std::vector<Interface> all;
   for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (auto found = interface_of(*entry)) {
-      read_sysfs(sysfs, *found);
-      all.push_back(std::move(*found));
-    }
+    if (auto found = interface_of(*entry)) all.push_back(std::move(*found));
   }
   return all;
 }

@@ -25,14 +25,18 @@ struct Interface {
   bool has_hardware = false;   ///< backed by a device, unlike a bridge, tunnel or container's interface
   std::uint32_t megabits = 0;  ///< per second, as its driver states; 0: not stated
   int node = -1;               ///< memory node of the device; -1: unknown
-  std::string device_path;     ///< of the device in sysfs, without links; empty: unknown
+  std::string device_path{};   ///< of the device in sysfs, without links; empty: unknown
 };
 
-/// Lists every IPv4 and IPv6 address of the interfaces that are up, in the system's order, with what sysfs at `sysfs`
-/// ("/sys") states about them. Throws Error(kUnavailable) when the system does not list them.
-std::vector<Interface> list_interfaces(const std::string& sysfs);
+/// Lists every IPv4 and IPv6 address of the interfaces that are up, in the system's order, without what comes from
+/// sysfs. Throws Error(kUnavailable) when the system does not list them.
+std::vector<Interface> list_interfaces();
 
-/// Fills the fields that come from sysfs; fields without an entry there stay as they are.
+/// Returns whether an address ("127.0.0.1", "[::1]") is one of loopback.
+bool is_loopback(const std::string& address);
+
+/// Fills the fields that come from sysfs at `sysfs` ("/sys"): those from has_hardware on. Fields without an entry there
+/// stay as they are.
 void read_sysfs(const std::string& sysfs, Interface& interface);
 
 /// Returns the memory nodes on whose cores this thread may run; empty when `sysfs` lists fewer than two nodes.

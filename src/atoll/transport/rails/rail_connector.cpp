@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "atoll/transport/address.h"
-#include "atoll/transport/discovery.h"
 #include "atoll/transport/socket.h"
 
 namespace atl::transport {

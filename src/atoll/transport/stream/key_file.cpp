@@ -58,14 +58,9 @@ std::vector<std::byte> read_all(const Fd& file, const std::string& path, std::si
 }
 
 std::string random_digits() {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::array<std::byte, 32> random;
   fill_random(random);
-  std::string text;
-  for (const std::byte byte : random) {
-    text.push_back(kDigits[std::to_integer<unsigned>(byte >> 4)]);
-    text.push_back(kDigits[std::to_integer<unsigned>(byte & std::byte{15})]);
-  }
+  std::string text = hex(random);
   OPENSSL_cleanse(random.data(), random.size());
   return text;
 }

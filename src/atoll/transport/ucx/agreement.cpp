@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "atoll/core/error.h"
-#include "atoll/transport/printable.h"
+#include "atoll/core/bytes.h"
 #include "atoll/transport/tcp/wire.h"
 
 namespace atl::transport::ucx {

@@ -11,7 +11,7 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/discovery.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
