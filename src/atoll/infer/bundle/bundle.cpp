@@ -10,7 +10,7 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/bundle/weight_file.h"
 #include "atoll/infer/graph_json.h"
-#include "atoll/transport/digest.h"
+#include "atoll/transport/auth.h"
 
 namespace atl::infer {
 namespace {

@@ -11,7 +11,6 @@
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/link.h"
-#include "atoll/transport/window.h"
 
 namespace atl::transport {
 

@@ -8,7 +8,6 @@
 #include "atoll/core/error.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/link.h"
-#include "atoll/transport/window.h"
 
 namespace atl::transport {
 

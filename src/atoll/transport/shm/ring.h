@@ -11,7 +11,6 @@
 #include "atoll/transport/shared_memory.h"
 #include "atoll/transport/shm/peer_arena.h"
 #include "atoll/transport/shm/ring_copy.h"
-#include "atoll/transport/window.h"
 
 namespace atl::transport {
 

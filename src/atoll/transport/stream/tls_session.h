@@ -11,11 +11,18 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/stream/credentials.h"
-#include "atoll/transport/stream/tls_failure.h"
 
 struct ssl_st;
 
 namespace atl::transport {
+
+/// One end of a TLS connection, as error messages describe it.
+struct TlsSide {
+  CredentialsKind kind = CredentialsKind::kKey;
+  bool is_open = false;  ///< the handshake is over
+  std::string name{};    ///< of the other end: "10.0.0.2:4711"
+  std::string host{};    ///< whose certificate a client accepts
+};
 
 /// One end of a TLS 1.3 connection as a state machine without a socket: bytes from the other end go in, bytes for it
 /// come out. Not thread-safe. After an exception only output() may be used: it may hold the alert for the other end.
@@ -24,7 +31,6 @@ class TlsSession {
   /// `name` is the other end's, for messages. Throws Error(kInvalidArgument) for a client with certificates but without
   /// the server's `host`, Error(kUnavailable) when out of memory.
   TlsSession(std::shared_ptr<const Credentials> credentials, TlsRole role, std::string name, std::string host);
-  ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 

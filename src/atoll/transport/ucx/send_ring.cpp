@@ -8,7 +8,6 @@
 #include "atoll/core/copy.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/plain_bytes.h"
-#include "atoll/transport/window.h"
 
 namespace atl::transport::ucx {
 
