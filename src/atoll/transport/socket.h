@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
 #include <string>
 
 #include "atoll/core/error.h"
@@ -18,6 +20,9 @@ void set_option(int fd, int level, int option, int value);
 
 /// Returns the number of the error that broke the connection, or with which connect() failed, and clears it; 0: none.
 int take_error(int fd);
+
+/// Returns the process at the other end of a connected Unix socket; 0: not known.
+pid_t peer_process(int fd) noexcept;
 
 // These make non-blocking sockets, closed on exec. An empty Fd: errno says why.
 

@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/handshake/listener.h"
+#include "atoll/transport/handshake/acceptor.h"
 #include "atoll/transport/ucx/channel.h"
 #include "tests/support/peers.h"
 #include "tests/support/relay.h"

@@ -5,7 +5,6 @@
 #include "atoll/transport/auth.h"
 #include "atoll/transport/endpoint/impl.h"
 #include "atoll/transport/handshake/handshake.h"
-#include "atoll/transport/handshake/listener.h"
 #include "atoll/transport/rails/discovery.h"
 #include "atoll/transport/rails/rails.h"
 #include "atoll/transport/shm/link.h"

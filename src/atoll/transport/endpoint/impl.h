@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -54,13 +53,13 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   };
 
   void on_incoming_proven(HandshakeStream& stream) override;
-  void on_incoming(LinkKind kind, std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) override;
+  void on_incoming(std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) override;
   void on_incoming_gone(const HandshakeStream& stream) override;
   void on_connected(const PeerId& peer, ByteStream stream, const PeerAddress& authenticated) override;
   void on_connect_failed(const PeerId& peer, const Error& error) override;
   void on_yielded(const PeerId& peer) override;
   bool on_attempt_failed(const PeerId& peer) override;
-  void on_rail_connected(const RailConnector& connector, ByteStream stream, const PeerAddress& authenticated) override;
+  void on_rail_connected(const RailConnector& connector, ByteStream stream) override;
   void on_rail_failed(const RailConnector& connector, const Error& error) override;
 
   Entry& find_or_make(const PeerAddress& peer, bool* made);

@@ -110,8 +110,7 @@ void Connector::note(Outcome outcome, const Error& error) {
 
 void Connector::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
-  ByteStream taken = stream.take_stream();
-  owner_.on_connected(peer_.id, std::move(taken), authenticated);
+  owner_.on_connected(peer_.id, stream.take_stream(), authenticated);
 }
 
 void Connector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {

@@ -53,7 +53,6 @@ class Connector : private HandshakeStream::Owner {
   /// The outcome of one round over all addresses; the worst one decides what to do next.
   enum class Outcome { kNothing, kNoRoute, kNotListening, kNoAnswer, kStranger };
 
-  void on_proven(HandshakeStream&) override {}  // called for acceptors only
   void on_done(HandshakeStream& stream) override;
   void on_ended(HandshakeStream& stream, const HandshakeStream::End& end) override;
 

@@ -31,7 +31,7 @@ class HandshakeStream {
    public:
     virtual ~Owner() = default;
     /// Acceptor only: the initiator is genuine. Call welcome() or refuse(), now or later.
-    virtual void on_proven(HandshakeStream& stream) = 0;
+    virtual void on_proven(HandshakeStream& /*stream*/) {}
     /// Both ends are genuine: take_stream() is for a link.
     virtual void on_done(HandshakeStream& stream) = 0;
     virtual void on_ended(HandshakeStream& stream, const End& end) = 0;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/rails/rail_connector.h"
 
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -71,11 +69,7 @@ void RailConnector::tick(Clock::time_point now) {
   owner_.on_rail_failed(*this, Error(ErrorKind::kPeerLost, wanted_.to + " does not answer"));
 }
 
-void RailConnector::on_done(HandshakeStream& stream) {
-  const PeerAddress authenticated = stream.peer();
-  ByteStream taken = stream.take_stream();
-  owner_.on_rail_connected(*this, std::move(taken), authenticated);
-}
+void RailConnector::on_done(HandshakeStream& stream) { owner_.on_rail_connected(*this, stream.take_stream()); }
 
 void RailConnector::on_ended(HandshakeStream&, const HandshakeStream::End& end) {
   const auto finished = std::move(stream_);  // kept alive: it called this function

@@ -5,7 +5,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "atoll/transport/handshake/handshake_stream.h"
 #include "atoll/transport/handshake/link_base.h"
@@ -21,8 +20,7 @@ class RailConnector : private HandshakeStream::Owner {
   class Owner {
    public:
     virtual ~Owner() = default;
-    virtual void on_rail_connected(const RailConnector& connector, ByteStream stream,
-                                   const PeerAddress& authenticated) = 0;
+    virtual void on_rail_connected(const RailConnector& connector, ByteStream stream) = 0;
     virtual void on_rail_failed(const RailConnector& connector, const Error& error) = 0;
   };
 
@@ -38,7 +36,6 @@ class RailConnector : private HandshakeStream::Owner {
   std::size_t rail() const noexcept { return wanted_.rail; }
 
  private:
-  void on_proven(HandshakeStream&) override {}  // called for acceptors only
   void on_done(HandshakeStream& stream) override;
   void on_ended(HandshakeStream& stream, const HandshakeStream::End& end) override;
 

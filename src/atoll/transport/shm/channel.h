@@ -4,7 +4,7 @@
 #include <atomic>
 #include <memory>
 
-#include "atoll/transport/handshake/channel_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/ring.h"
 
 namespace atl::transport {

@@ -2,16 +2,14 @@
 #include "atoll/transport/shm/link.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
-#include <algorithm>
-#include <cerrno>
 #include <limits>
 #include <utility>
 
 #include "atoll/core/log.h"
 #include "atoll/transport/plain_bytes.h"
 #include "atoll/transport/shared_memory.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 namespace {
@@ -20,17 +18,7 @@ constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
 
-pid_t process_behind(int socket) {
-  ucred credentials{};
-  socklen_t size = sizeof(credentials);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
-}
-
 }  // namespace
-
-ShmLink::ShmLink(const LinkOwner& owner, PeerAddress peer) : LinkBase(owner, std::move(peer)) {}
-
-ShmLink::~ShmLink() = default;
 
 ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
   std::unique_ptr<ShmChannel>& channel = channels_[id];
@@ -110,7 +98,7 @@ void ShmLink::flush() {
 
 void ShmLink::attach_on_loop(ByteStream stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
   try {
-    peer_process_ = process_behind(stream.fd());
+    peer_process_ = peer_process(stream.fd());
     patience_ = answer_patience(options());
     last_tick_ = Clock::now();
     loop().add_fd_on_loop(stream.fd(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
@@ -147,13 +135,7 @@ void ShmLink::flush_later_on_loop() {
 void ShmLink::on_stream_event_on_loop(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) flush_later_on_loop();
   if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
-  try {
-    receive_on_loop();
-  } catch (const Error& error) {
-    fail_on_loop(Error(error.kind(), peer_name() + ": " + error.what()));
-  } catch (const std::exception& error) {
-    fail_on_loop(Error(ErrorKind::kInternal, peer_name() + ": " + error.what()));
-  }
+  guarded_on_loop([this] { receive_on_loop(); });
 }
 
 void ShmLink::receive_on_loop() {
@@ -251,9 +233,8 @@ void ShmLink::on_tick_on_loop(Clock::time_point now) {
   }
 }
 
-Error ShmLink::lost(const std::string& how) const {
-  const std::string process = peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "";
-  return {ErrorKind::kPeerLost, peer_name() + process + " " + how};
+std::string ShmLink::label() const {
+  return peer_name() + (peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "");
 }
 
 void ShmLink::begin_shutdown_on_loop() {

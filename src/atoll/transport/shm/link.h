@@ -23,8 +23,7 @@ namespace atl::transport {
 /// end-of-file without one means that the peer died.
 class ShmLink final : public LinkBase {
  public:
-  ShmLink(const LinkOwner& owner, PeerAddress peer);
-  ~ShmLink() override;
+  using LinkBase::LinkBase;
 
   LinkKind kind() const noexcept override { return LinkKind::kShm; }
   Channel& channel(const ChannelId& id) override;
@@ -47,6 +46,7 @@ class ShmLink final : public LinkBase {
   void on_tick_on_loop(Clock::time_point now) override;
   void on_connecting_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
+  std::string label() const override;
 
   void on_stream_event_on_loop(std::uint32_t events);
   void receive_on_loop();
@@ -59,7 +59,6 @@ class ShmLink final : public LinkBase {
   ShmChannel& find_or_make(const ChannelId& id);
   void open(const ChannelId& id);
   void flush();
-  Error lost(const std::string& how) const;
 
   // The loop thread's own.
   pid_t peer_process_ = 0;

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "atoll/transport/handshake/channel_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shared_memory.h"
 #include "atoll/transport/tcp/segment_map.h"
 #include "atoll/transport/tcp/send_stream.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -33,7 +32,6 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
  public:
   /// `self` is this end's own address; it outlives the link.
   TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress peer);
-  ~TcpLink() override;
 
   LinkKind kind() const noexcept override { return LinkKind::kTcp; }
   Channel& channel(const ChannelId& id) override;
@@ -76,6 +74,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   // LinkBase
   void on_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
+  std::string label() const override { return peer_name() + " (" + describe() + ")"; }
 
   // tcp::MessageSink, on the loop: messages of the rail that is being read
   std::byte* on_data(std::uint32_t number, std::uint32_t payload_bytes) override;
@@ -131,9 +130,6 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   Clock::duration busy_time() const;
   std::size_t open_rails_on_loop() const noexcept;
   std::string describe_rails() const;  // callers hold mutex_
-
-  Error lost(const std::string& how) const;
-  Error named(const Error& error) const;
 
   const PeerAddress& self_;
 

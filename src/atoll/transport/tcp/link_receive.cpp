@@ -33,7 +33,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
   int error = 0;
   bool ended = false;
   bool more = true;
-  try {
+  guarded_on_loop([&] {
     for (int reads = 0; reads < kReadsPerTurn && more && can_read(); ++reads) {
       bool drained = false;
       receiving_ = &rail;
@@ -46,11 +46,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
       if (rail.wants_write_on_loop()) flush_on_loop(rail);
       acknowledge_on_loop(rail, kAcknowledgeEvery);
     }
-  } catch (const Error& failure) {
-    fail_on_loop(named(failure));
-  } catch (const std::exception& failure) {
-    fail_on_loop(named(Error(ErrorKind::kInternal, failure.what())));
-  }
+  });
   if (ended) end_of_stream_on_loop(rail, error);
   if (!more && can_read()) rail.sleep_through_frame_on_loop();
   return more && can_read();

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "atoll/transport/handshake/channel_base.h"
+#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/ucx/receive_ring.h"
 #include "atoll/transport/ucx/send_ring.h"
 #include "atoll/transport/ucx/worker.h"

@@ -56,8 +56,6 @@ UcxLink::UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::
   }
 }
 
-UcxLink::~UcxLink() = default;
-
 UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
   auto found = channels_.find(id);
@@ -124,10 +122,6 @@ std::string UcxLink::describe() const {
   if (path_.empty()) return "ucx (not connected)";
   return "ucx " + path_ + (unregistered_.empty() ? "" : " (staged: " + unregistered_ + ")") + ", beside " + path;
 }
-
-Error UcxLink::named(const Error& error) const { return {error.kind(), peer_name() + " (ucx): " + error.what()}; }
-
-Error UcxLink::lost(const std::string& how) const { return {ErrorKind::kPeerLost, peer_name() + " (ucx) " + how}; }
 
 void UcxLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {
   wake_ = make_wake();

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -34,7 +33,6 @@ namespace atl::transport {
 class UcxLink final : public LinkBase, private LinkObserver, private ucx::WorkerSink {
  public:
   UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::shared_ptr<ucx::Context> context);
-  ~UcxLink() override;
 
   LinkKind kind() const noexcept override { return over_stream_.load() ? LinkKind::kTcp : LinkKind::kUcx; }
   Channel& channel(const ChannelId& id) override;
@@ -85,6 +83,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void on_tick_on_loop(Clock::time_point now) override;
   void on_connecting_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
+  std::string label() const override { return peer_name() + " (ucx)"; }
 
   // LinkObserver, of the inner link
   void on_control(Link& link, std::span<const std::byte> message) override;
@@ -104,18 +103,6 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void settle_on_loop();
   void go_over_stream_on_loop(const std::string& why);
   void drop_worker_on_loop() noexcept;
-
-  /// Runs `step`; an exception ends the link.
-  template <class Step>
-  void guarded_on_loop(const Step& step) {
-    try {
-      step();
-    } catch (const Error& error) {
-      fail_on_loop(named(error));
-    } catch (const std::exception& error) {
-      fail_on_loop(named(Error(ErrorKind::kInternal, error.what())));
-    }
-  }
 
   // Frames (link_frames.cpp).
   void drive_on_loop();
@@ -146,8 +133,6 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   UcxChannel& find_or_make(const ChannelId& id, bool claim);
   UcxChannel* find(const ChannelId& id) const;
-  Error lost(const std::string& how) const;
-  Error named(const Error& error) const;
 
   const bool same_host_;
   const std::shared_ptr<ucx::Context> context_;
