@@ -2,8 +2,10 @@
 #include "atoll/transport/descriptors.h"
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 

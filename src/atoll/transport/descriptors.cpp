@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/descriptors.h"
 
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <string>
@@ -12,26 +14,45 @@
 
 namespace atl::transport {
 
-void DescriptorSpace::put_into(msghdr& message, std::span<const int> descriptors) noexcept {
-  if (descriptors.empty()) return;
-  const std::size_t bytes = std::min(descriptors.size(), kMaxDescriptors) * sizeof(int);
-  message.msg_control = space_.data();
-  message.msg_controllen = CMSG_SPACE(bytes);
-  cmsghdr* const rights = CMSG_FIRSTHDR(&message);
-  rights->cmsg_level = SOL_SOCKET;
-  rights->cmsg_type = SCM_RIGHTS;
-  rights->cmsg_len = CMSG_LEN(bytes);
-  std::memcpy(CMSG_DATA(rights), descriptors.data(), bytes);
+namespace {
+
+constexpr std::size_t kSpace = CMSG_SPACE(kMaxDescriptors * sizeof(int));
+
+msghdr message_of(iovec& part) noexcept {
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return message;
 }
 
-void DescriptorSpace::offer_to(msghdr& message) noexcept {
-  message.msg_control = space_.data();
-  message.msg_controllen = space_.size();
+}  // namespace
+
+ssize_t send_with(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // sendmsg does not change it
+  msghdr message = message_of(part);
+  alignas(cmsghdr) std::array<char, kSpace> space{};
+  if (!descriptors.empty()) {
+    const std::size_t size = std::min(descriptors.size(), kMaxDescriptors) * sizeof(int);
+    message.msg_control = space.data();
+    message.msg_controllen = CMSG_SPACE(size);
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(size);
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), size);
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-void DescriptorSpace::take_from(const msghdr& message, std::vector<Fd>& descriptors) {
-  auto& received = const_cast<msghdr&>(message);  // CMSG_NXTHDR takes no const one
-  for (cmsghdr* item = CMSG_FIRSTHDR(&received); item != nullptr; item = CMSG_NXTHDR(&received, item)) {
+ssize_t receive_with(int socket, std::span<std::byte> into, std::vector<Fd>& descriptors) {
+  iovec part{into.data(), into.size()};
+  msghdr message = message_of(part);
+  alignas(cmsghdr) std::array<char, kSpace> space{};
+  message.msg_control = space.data();
+  message.msg_controllen = space.size();
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0) return got;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr; item = CMSG_NXTHDR(&message, item)) {
     if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
     for (std::size_t offset = CMSG_LEN(0); offset + sizeof(int) <= item->cmsg_len; offset += sizeof(int)) {
       int descriptor = -1;
@@ -42,18 +63,13 @@ void DescriptorSpace::take_from(const msghdr& message, std::vector<Fd>& descript
   if ((message.msg_flags & MSG_CTRUNC) != 0) {
     throw Error(ErrorKind::kUnavailable, "cannot receive a peer's shared memory: out of descriptors (raise ulimit -n)");
   }
+  return got;
 }
 
 bool send_descriptors(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // sendmsg does not change it
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  DescriptorSpace space;
-  space.put_into(message, descriptors);
   ssize_t sent = -1;
   do {
-    sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    sent = send_with(socket, bytes, descriptors);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(bytes.size());
 }
@@ -61,16 +77,9 @@ bool send_descriptors(int socket, std::span<const std::byte> bytes, std::span<co
 std::optional<ReceivedDescriptors> receive_descriptors(int socket, std::size_t bytes) {
   ReceivedDescriptors received;
   received.bytes.resize(bytes);
-  iovec part{received.bytes.data(), bytes};
-  msghdr message{};
-  message.msg_iov = &part;
-  message.msg_iovlen = 1;
-  DescriptorSpace space;
-  space.offer_to(message);
-  const ssize_t count = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  const ssize_t count = receive_with(socket, received.bytes, received.descriptors);
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
   if (count <= 0) throw Error(ErrorKind::kPeerLost, "the other end of a Unix socket is closed");
-  DescriptorSpace::take_from(message, received.descriptors);
   if (static_cast<std::size_t>(count) != bytes) {
     throw Error(ErrorKind::kProtocol,
                 "a Unix socket brought " + std::to_string(count) + " bytes instead of " + std::to_string(bytes));

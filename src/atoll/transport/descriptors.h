@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <sys/socket.h>
+#include <sys/types.h>
 
-#include <array>
 #include <cstddef>
 #include <optional>
 #include <span>
@@ -17,22 +16,14 @@ namespace atl::transport {
 /// The maximum number of descriptors in one message.
 inline constexpr std::size_t kMaxDescriptors = 4;
 
-/// The ancillary part of a msghdr: room for kMaxDescriptors descriptors. Must outlive the system call.
-class DescriptorSpace {
- public:
-  /// Puts the descriptors, at most kMaxDescriptors, into a message to be sent; none: nothing.
-  void put_into(msghdr& message, std::span<const int> descriptors) noexcept;
+/// Sends bytes with at most kMaxDescriptors descriptors over a connected Unix stream socket, without waiting. Returns
+/// as sendmsg does; the first bytes take all descriptors with them.
+ssize_t send_with(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors);
 
-  /// Makes room in a message to be received.
-  void offer_to(msghdr& message) noexcept;
-
-  /// Appends the descriptors that came with a received message. Throws Error(kUnavailable) if this process had no free
-  /// descriptor for one of them; those that came are appended all the same.
-  static void take_from(const msghdr& message, std::vector<Fd>& descriptors);
-
- private:
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> space_{};
-};
+/// Receives what is there, and appends the descriptors that came with it. Returns as recvmsg does. Throws
+/// Error(kUnavailable) if this process had no free descriptor for one of them; those that came are appended all the
+/// same.
+ssize_t receive_with(int socket, std::span<std::byte> into, std::vector<Fd>& descriptors);
 
 /// Sends a few bytes with descriptors over a connected Unix stream socket, without waiting. Returns false if the socket
 /// did not take all of them.

@@ -15,7 +15,6 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/shared_memory.h"
-#include "atoll/transport/shm/ring_copy.h"
 
 namespace atl::transport {
 namespace {
