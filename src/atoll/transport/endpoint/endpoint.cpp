@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/endpoint.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
 #include "atoll/transport/endpoint/impl.h"
@@ -75,6 +78,14 @@ std::string obstacle_between(const PeerAddress& a, const PeerAddress& b) {
          "ATOLL_TRANSPORT out";
 }
 
+/// Returns whether the system has a network device for which UCX is worth opening. Costs a lookup in sysfs.
+bool has_rdma_device() noexcept {
+  std::error_code error;
+  // Each InfiniBand or RoCE device has an entry; the folder exists where the kernel knows the kind at all.
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  return !error && devices != std::filesystem::directory_iterator();
+}
+
 }  // namespace
 
 std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept {
@@ -142,7 +153,7 @@ Endpoint::Impl::~Impl() {
 /// even opened elsewhere, because that takes a part of a second.
 void Endpoint::Impl::open_ucx() {
   const bool is_requested = options.transport == TransportChoice::kUcx;
-  if (!is_requested && (options.transport != TransportChoice::kAuto || !ucx::system_has_rdma())) return;
+  if (!is_requested && (options.transport != TransportChoice::kAuto || !has_rdma_device())) return;
   if (credentials_) return log(LogLevel::kWarning, "RDMA is not used, because ATOLL_TLS=1 and UCX does not encrypt");
   try {
     ucx_ = ucx::Context::open();

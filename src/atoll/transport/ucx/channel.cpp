@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/ucx/channel.h"
 
-#include <string>
-
 #include "atoll/core/error.h"
 #include "atoll/transport/ucx/link.h"
 

@@ -7,8 +7,7 @@
 #include <memory>
 
 #include "atoll/transport/handshake/link_base.h"
-#include "atoll/transport/ucx/receive_ring.h"
-#include "atoll/transport/ucx/send_ring.h"
+#include "atoll/transport/ucx/rings.h"
 #include "atoll/transport/ucx/worker.h"
 
 namespace atl::transport {

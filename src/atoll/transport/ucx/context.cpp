@@ -1,33 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/ucx/context.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
-#include "atoll/transport/ucx/context_impl.h"
 #include "atoll/transport/ucx/library.h"
 
 namespace atl::transport::ucx {
 
 namespace {
-
-/// Returns what `print` writes to a stream.
-template <class Print>
-std::string printed(const Print& print) {
-  char* text = nullptr;
-  std::size_t size = 0;
-  std::FILE* const stream = ::open_memstream(&text, &size);
-  if (stream == nullptr) return {};
-  print(stream);
-  std::fclose(stream);
-  std::string result(text, size);
-  std::free(text);
-  return result;
-}
 
 ucp_config_t* read_config() {
   ucp_config_t* config = nullptr;

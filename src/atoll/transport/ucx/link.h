@@ -18,8 +18,8 @@
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/agreement.h"
 #include "atoll/transport/ucx/channel.h"
+#include "atoll/transport/ucx/context.h"
 #include "atoll/transport/ucx/direct.h"
-#include "atoll/transport/ucx/registrar.h"
 #include "atoll/transport/ucx/worker.h"
 
 namespace atl::transport {
