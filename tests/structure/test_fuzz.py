@@ -109,7 +109,7 @@ REACHED = {
     "transport/shm/wire.h: decode_hello": "shm_messages",
     "transport/shm/wire.h: decode_open": "shm_messages",
     "transport/shm/wire.h: decode_slab": "shm_messages",
-    "transport/tcp/control_reader.h: ControlReader": "control_reader",
+    "transport/tcp/reassembly.h: ControlReader": "control_reader",
     "transport/tcp/parser.h: Parser": "tcp_frames",
     "transport/tcp/parser.h: consume": "tcp_frames",
     "transport/stream/tls_session.h: give": "tls_session",

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/stream/tls_session.h"
@@ -52,6 +51,13 @@ std::span<const std::byte> next_record(std::span<const iovec> pieces, std::size_
 }
 
 }  // namespace
+
+std::span<std::byte> loop_buffer() {
+  constexpr std::size_t kBytes = std::size_t{128} << 10;
+  thread_local std::unique_ptr<std::byte[]> memory;
+  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(kBytes);
+  return {memory.get(), kBytes};
+}
 
 struct ByteStream::Secure {
   Secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name, const std::string& host)

@@ -29,15 +29,6 @@ constexpr int kReadsPerTurnOfStream = 4;
 constexpr std::size_t kWrittenPerTurn = std::size_t{576} << 10;
 constexpr std::size_t kMaxPiecesAtOnce = 256;
 
-/// One per loop thread: what is read into it is consumed before the next stream reads. More than one read from the
-/// socket decrypts to, so that nothing is left over.
-std::span<std::byte> plain_buffer() {
-  constexpr std::size_t kBytes = std::size_t{128} << 10;
-  thread_local std::unique_ptr<std::byte[]> memory;
-  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(kBytes);
-  return {memory.get(), kBytes};
-}
-
 /// Limits the bytes that are not on the network yet: unlike a limit on the whole send buffer, this never holds back
 /// what the network would take.
 void tune(int fd, const SecureStream::Options& options) {
@@ -145,7 +136,7 @@ struct SecureStream::Impl : std::enable_shared_from_this<SecureStream::Impl> {
 
   void receive() {
     if (state == State::kHandshake && !advance_handshake()) return;
-    const auto buffer = plain_buffer();
+    const auto buffer = loop_buffer();  // more than one read from the socket decrypts to, so that nothing is left over
     const iovec piece{buffer.data(), buffer.size()};
     bool is_drained = false;
     for (int reads = 0; reads < kReadsPerTurnOfStream && state != State::kClosed; ++reads) {

@@ -10,8 +10,8 @@
 
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shared_memory.h"
-#include "atoll/transport/tcp/segment_map.h"
-#include "atoll/transport/tcp/send_stream.h"
+#include "atoll/transport/tcp/reassembly.h"
+#include "atoll/transport/tcp/segments.h"
 
 namespace atl::transport {
 

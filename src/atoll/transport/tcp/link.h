@@ -13,8 +13,8 @@
 
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/channel.h"
-#include "atoll/transport/tcp/control_reader.h"
 #include "atoll/transport/tcp/rail.h"
+#include "atoll/transport/tcp/reassembly.h"
 #include "atoll/transport/tcp/spread.h"
 
 namespace atl::transport {
@@ -130,6 +130,13 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   Clock::duration busy_time() const;
   std::size_t open_rails_on_loop() const noexcept;
   std::string describe_rails() const;  // callers hold mutex_
+
+  /// Runs `step` with mutex_ held, and returns what it returns.
+  template <class Step>
+  auto locked(const Step& step) const {
+    const std::lock_guard lock(mutex_);
+    return step();
+  }
 
   const PeerAddress& self_;
 

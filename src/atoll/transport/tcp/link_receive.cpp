@@ -53,12 +53,10 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
 }
 
 void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
-  bool is_leaving = false;
-  {
-    const std::lock_guard lock(mutex_);
-    is_leaving = said_bye_;
+  const bool is_leaving = locked([this] {
     peer_done_ = peer_done_ || !spread_ || open_rails_on_loop() < 2;
-  }
+    return said_bye_;
+  });
   const std::string why = error == 0 ? "end of file" : with_errno(error == ETIMEDOUT ? "unreachable" : "broken", error);
   if (spread_ && rail.is_open() && (is_leaving || open_rails_on_loop() > 1)) return drop_rail_on_loop(rail, why);
   if (is_leaving) return;  // both sides are closing: this end-of-file is expected
@@ -210,12 +208,10 @@ void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const st
 void TcpLink::on_heartbeat(std::uint64_t interval_ms) { patience_ = patience_for(interval_ms); }
 
 void TcpLink::take_bye_on_loop() {
-  bool closing = false;
-  {
-    const std::lock_guard lock(mutex_);
+  const bool closing = locked([this] {
     peer_done_ = true;
-    closing = said_bye_;
-  }
+    return said_bye_;
+  });
   if (!closing) fail_on_loop(lost("closed its endpoint in good order"), true);
 }
 
