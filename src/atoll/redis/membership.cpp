@@ -8,7 +8,6 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>

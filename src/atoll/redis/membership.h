@@ -47,7 +47,6 @@ class Membership {
   const std::string& prefix() const noexcept { return prefix_; }
   std::string job_key() const { return prefix_ + "job"; }
   const std::string& incarnation() const noexcept { return incarnation_; }
-  const std::string& client() const noexcept { return client_; }
   const Url& url() const noexcept { return url_; }
 
   /// Throws Error(kInvalidArgument) in a process that has inherited it.

@@ -5,7 +5,6 @@
 #include <hiredis/read.h>
 
 #include <exception>
-#include <type_traits>
 #include <utility>
 
 #include "atoll/core/error.h"

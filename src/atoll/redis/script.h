@@ -3,15 +3,14 @@
 
 namespace atl::redis {
 
-/// The keys of a job in Redis. All of them begin with "atoll:{JOB}:", and expire together.
-///   job      hash     incarnation, created (seconds since 1970), world_size; the job exists while this key does
-///   keys     hash     the store's keys and values
-///   replies  hash     for each client the number and outcome of its last change, so that a repeated call has no effect
-///   alive    sorted   clients by the time of their last sign of life, in milliseconds since 1970
-///   ranks    hash     for each rank its client
-///   members  hash     for each rank what it reports about itself, as JSON
-///   queues   set      the names of the lists queue:NAME
-inline constexpr const char* kKeyNames[] = {"job", "keys", "replies", "alive", "ranks", "members", "queues"};
+// The keys of a job in Redis. All of them begin with "atoll:{JOB}:", and expire together.
+//   job      hash     incarnation, created (seconds since 1970), world_size; the job exists while this key does
+//   keys     hash     the store's keys and values
+//   replies  hash     for each client the number and outcome of its last change, so that a repeated call has no effect
+//   alive    sorted   clients by the time of their last sign of life, in milliseconds since 1970
+//   ranks    hash     for each rank its client
+//   members  hash     for each rank what it reports about itself, as JSON
+//   queues   set      the names of the lists queue:NAME
 
 /// Joins a job, and starts it again when none of its clients is alive. Runs on the server, atomically. Arguments: key
 /// prefix, client, incarnation to use, expiry in s, silence in ms after which a client is dead, world size or "", rank
