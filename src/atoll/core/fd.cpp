@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/core/fd.h"
 
+#include <fcntl.h>
 #include <pthread.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
 #include <bit>
 #include <cerrno>
-#include <string>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 
 namespace atl {
@@ -73,6 +75,26 @@ void Fd::reset() noexcept {
   const int fd = release();
   if (fd >= 0) ::close(fd);
   errno = saved;
+}
+
+int write_all(const Fd& file, std::span<const std::byte> bytes) noexcept {
+  while (!bytes.empty()) {
+    const auto written = ::write(file.get(), bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return errno;
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return 0;
+}
+
+void write_private_file(const std::string& path, std::string_view text) {
+  const auto check = [&](int error) {
+    if (error != 0) throw Error(ErrorKind::kUnavailable, with_errno("cannot write " + path, error));
+  };
+  check(::unlink(path.c_str()) == 0 || errno == ENOENT ? 0 : errno);
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  check(file ? 0 : errno);
+  check(write_all(file, as_byte_span(text)));
 }
 
 }  // namespace atl

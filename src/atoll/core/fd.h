@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
 
 namespace atl {
@@ -44,5 +48,12 @@ class Fd {
   int fd_ = -1;
   std::uint32_t process_ = 0;  // fork_depth() of the process that owns it
 };
+
+/// Writes all of `bytes`. Returns 0, or the error number.
+int write_all(const Fd& file, std::span<const std::byte> bytes) noexcept;
+
+/// Creates a file that only this user may read, replacing any file of that name. Follows no links, so that in a shared
+/// folder no other user can redirect the text. Throws Error(kUnavailable).
+void write_private_file(const std::string& path, std::string_view text);
 
 }  // namespace atl

@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstdio>
-#include <span>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
@@ -65,17 +64,6 @@ std::string random_digits() {
   return text;
 }
 
-/// Returns 0, or the error number.
-int write_all(const Fd& file, std::span<const std::byte> bytes) {
-  while (!bytes.empty()) {
-    const auto written = ::write(file.get(), bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return ::fsync(file.get()) == 0 ? 0 : errno;
-}
-
 }  // namespace
 
 std::span<const std::byte> without_line_ends(std::span<const std::byte> key) noexcept {
@@ -117,7 +105,9 @@ std::vector<std::byte> make_key_file(const std::string& path) {
     fail_with_errno(path, "cannot be made", error);
   }
   const std::string line = digits + "\n";
-  if (const int error = write_all(file, as_byte_span(line)); error != 0) {
+  int error = write_all(file, as_byte_span(line));
+  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
+  if (error != 0) {
     ::unlink(path.c_str());
     fail_with_errno(path, "cannot be written", error);
   }
