@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/rails/discovery.h"
+#include "atoll/transport/rails/interfaces.h"
 #include "atoll/transport/socket.h"
 
 namespace atl::transport {

@@ -9,7 +9,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/stream/key_file.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::redis {
 

@@ -87,4 +87,32 @@ struct ArenaSlabHeader {
   std::atomic<std::uint32_t> is_retired{0};  ///< not used any more: a peer unmaps it, so that the memory is returned
 };
 
+/// A peer's arena as far as the peer has passed it. Thread-safe.
+class PeerArena {
+ public:
+  /// Keeps the bytes that find() returned mapped.
+  using Mapping = std::shared_ptr<std::byte>;
+
+  /// Maps a slab. Throws Error(kProtocol) if it is not sealed memory of that size, is known already, or is one too
+  /// many; Error(kUnavailable).
+  void add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes);
+
+  /// Returns the mapped bytes at `place`, or nullptr if the slab has not arrived yet, or has been retired. Throws
+  /// Error(kProtocol) for a range outside the slab.
+  Mapping find(const ArenaPlace& place, std::uint64_t bytes) const;
+
+  /// Unmap the slabs that the peer does not use any more, or all of them, once no frame uses them.
+  void drop_retired() noexcept;
+  void clear() noexcept;
+
+ private:
+  struct Slab {
+    Mapping base;
+    std::uint64_t bytes = 0;
+  };
+
+  mutable std::mutex mutex_;
+  std::map<std::uint32_t, Slab> slabs_;
+};
+
 }  // namespace atl::transport

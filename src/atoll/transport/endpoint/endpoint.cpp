@@ -8,7 +8,7 @@
 #include "atoll/transport/auth.h"
 #include "atoll/transport/endpoint/impl.h"
 #include "atoll/transport/handshake/handshake.h"
-#include "atoll/transport/rails/discovery.h"
+#include "atoll/transport/rails/interfaces.h"
 #include "atoll/transport/rails/rails.h"
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"

@@ -11,7 +11,6 @@
 #include "atoll/transport/handshake/acceptor.h"
 #include "atoll/transport/handshake/connector.h"
 #include "atoll/transport/handshake/link_base.h"
-#include "atoll/transport/rails/rail_connector.h"
 #include "atoll/transport/ucx/context.h"
 
 namespace atl::transport {

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "atoll/transport/endpoint.h"
+
 namespace atl::transport {
 
 /// The distance between an interface and a rank's device, by what bytes pass on the way. As a number in RailAddress.
@@ -48,5 +50,14 @@ Distance distance(const Interface& interface, const std::string& device_path, co
 
 /// Parses a set of cores as the system writes it, "0-3,8,10-11"; leaves out what does not parse.
 std::vector<int> parse_core_list(const std::string& text);
+
+/// Returns the identity of this host, within which processes share memory and abstract sockets: `label` if given, else
+/// a name derived from the machine's boot id and the network namespace.
+std::string host_identity(const std::string& label);
+
+/// Returns this process's numeric addresses for peers, best first: options.advertised_address, else those of
+/// options.interface, else the one that routes towards options.route_hint, else loopback. May query the name service.
+/// Throws Error(kUnavailable) naming an interface or name that does not exist.
+std::vector<std::string> advertised_hosts(const EndpointOptions& options);
 
 }  // namespace atl::transport

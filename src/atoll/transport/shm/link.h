@@ -13,7 +13,6 @@
 
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/channel.h"
-#include "atoll/transport/shm/peer_arena.h"
 #include "atoll/transport/shm/wire.h"
 
 namespace atl::transport {

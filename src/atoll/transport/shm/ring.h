@@ -8,9 +8,9 @@
 #include <span>
 
 #include "atoll/core/fd.h"
+#include "atoll/transport/arena.h"
 #include "atoll/transport/frame.h"
 #include "atoll/transport/shared_memory.h"
-#include "atoll/transport/shm/peer_arena.h"
 
 namespace atl::transport {
 
