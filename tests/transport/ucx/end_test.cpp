@@ -13,7 +13,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/handshake/acceptor.h"
-#include "atoll/transport/ucx/channel.h"
+#include "atoll/transport/ucx/link.h"
 #include "tests/support/peers.h"
 #include "tests/support/relay.h"
 #include "tests/transport/link_contract.h"

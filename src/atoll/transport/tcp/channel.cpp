@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/tcp/channel.h"
-
 #include <string>
 
 #include "atoll/transport/tcp/link.h"
