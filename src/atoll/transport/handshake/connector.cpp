@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/socket.h"
 
 namespace atl::transport {

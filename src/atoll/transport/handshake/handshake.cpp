@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "atoll/core/bytes.h"
 #include "atoll/transport/address.h"

@@ -3,9 +3,7 @@
 
 #include <cstdlib>
 #include <string_view>
-#include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/transport/ucx/library.h"
 
