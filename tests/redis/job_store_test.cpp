@@ -12,7 +12,6 @@
 
 #include "atoll/core/error.h"
 #include "atoll/redis/job_store.h"
-#include "atoll/redis/jobs.h"
 #include "atoll/redis/script.h"
 #include "atoll/redis/server.h"
 #include "tests/redis/server_process.h"

@@ -102,7 +102,7 @@ REACHED = {
     "transport/address.h: parse_tcp_address": "address",
     "transport/endpoint.h: decode": "address",
     "transport/handshake/handshake.h: receive": "handshake",
-    "transport/plain_bytes.h: read_as": "tcp_frames",
+    "transport/frame.h: read_as": "tcp_frames",
     "transport/stream/host_port.h: parse_host_port": "host_port",
     "transport/shm/ring.h: RingReader": "shm_ring",
     "transport/shm/wire.h: MessageParser": "shm_messages",

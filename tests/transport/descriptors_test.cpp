@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/descriptors.h"
-
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,6 +10,7 @@
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/shared_memory.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 namespace {

@@ -36,4 +36,7 @@ class Error : public std::runtime_error {
 /// Returns "message: Connection refused (errno 111)", for errors that come from a system call.
 std::string with_errno(const std::string& message, int error_number);
 
+/// Makes an Error(kUnavailable) with the system's reason and, when descriptors ran out, the remedy.
+Error unavailable(const std::string& what, int error_number);
+
 }  // namespace atl

@@ -32,12 +32,7 @@ namespace {
 constexpr std::uint64_t kWakeToken = 0;
 
 Fd checked(int fd, const char* what) {
-  if (fd < 0) {
-    const int error = errno;
-    throw Error(ErrorKind::kUnavailable, with_errno(std::string("cannot make ") + what +
-                                                        " for a loop thread; raise the limit of open files (ulimit -n)",
-                                                    error));
-  }
+  if (fd < 0) throw unavailable(std::string("cannot make ") + what + " for a loop thread", errno);
   return Fd(fd);
 }
 

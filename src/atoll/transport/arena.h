@@ -32,8 +32,6 @@ class Arena {
 
   /// Unmaps everything; memory that is still allocated must not be used any more.
   ~Arena();
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
 
   /// Returns memory aligned to a cache line, and to a page if it is a page or more; nullptr when the budget is used up.
   /// Its content is arbitrary. Throws Error(kUnavailable) when the system has no memory, descriptor or mapping left.

@@ -54,8 +54,6 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
 
   /// Must not be called before every `done` was called, except after abandon().
   ~ChunkRing();
-  ChunkRing(const ChunkRing&) = delete;
-  ChunkRing& operator=(const ChunkRing&) = delete;
 
   /// Sends or receives all of `buffer`. `done` is as for DirectPort, but may be called on the loop thread, on a thread
   /// of the memory, or inside pass() or abandon(). After a failure the rest of the message is not transferred; the peer

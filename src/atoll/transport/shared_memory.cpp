@@ -34,11 +34,7 @@ void map_part(std::byte* where, std::size_t bytes, int protection, const Fd& mem
 
 Fd make_sealed_memfd(const char* name, std::size_t bytes) {
   const int raw = ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (raw < 0) {
-    const int error = errno;
-    const char* advice = error == EMFILE ? " (raise the descriptor limit: ulimit -n)" : "";
-    throw Error(ErrorKind::kUnavailable, with_errno("cannot make shared memory", error) + advice);
-  }
+  if (raw < 0) throw unavailable("cannot make shared memory", errno);
   Fd memory(raw);
   if (::ftruncate(raw, static_cast<off_t>(bytes)) != 0 || ::fcntl(raw, F_ADD_SEALS, kSizeSeals) != 0) {
     throw Error(ErrorKind::kUnavailable,
@@ -66,7 +62,7 @@ void check_sealed_memfd(const Fd& memory, std::size_t bytes) {
 
 Fd duplicate(const Fd& memory) {
   const int copy = ::fcntl(memory.get(), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) throw Error(ErrorKind::kUnavailable, with_errno("cannot pass shared memory to a peer", errno));
+  if (copy < 0) throw unavailable("cannot pass shared memory to a peer", errno);
   return Fd(copy);
 }
 

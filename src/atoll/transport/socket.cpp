@@ -3,17 +3,30 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "atoll/core/error.h"
 
 namespace atl::transport {
 
-Error unavailable(const std::string& what, int error_number) {
-  std::string message = with_errno(what, error_number);
-  if (error_number == EMFILE) message += "; raise the limit of open files (ulimit -n)";
-  if (error_number == ENFILE) message += "; raise the system's limit of open files (sysctl fs.file-max)";
-  return {ErrorKind::kUnavailable, message};
+namespace {
+
+constexpr std::size_t kSpace = CMSG_SPACE(kMaxDescriptors * sizeof(int));
+
+msghdr message_of(iovec& part) noexcept {
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  return message;
 }
+
+}  // namespace
 
 void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
 
@@ -57,6 +70,66 @@ int start_connecting(int fd, const SocketAddress& to) {
   } while (result != 0 && errno == EINTR);
   if (result == 0 || errno == EISCONN) return 0;
   return errno == EALREADY ? EINPROGRESS : errno;
+}
+
+ssize_t send_with(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};  // sendmsg does not change it
+  msghdr message = message_of(part);
+  alignas(cmsghdr) std::array<char, kSpace> space{};
+  if (!descriptors.empty()) {
+    const std::size_t size = std::min(descriptors.size(), kMaxDescriptors) * sizeof(int);
+    message.msg_control = space.data();
+    message.msg_controllen = CMSG_SPACE(size);
+    cmsghdr* const rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(size);
+    std::memcpy(CMSG_DATA(rights), descriptors.data(), size);
+  }
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+ssize_t receive_with(int socket, std::span<std::byte> into, std::vector<Fd>& descriptors) {
+  iovec part{into.data(), into.size()};
+  msghdr message = message_of(part);
+  alignas(cmsghdr) std::array<char, kSpace> space{};
+  message.msg_control = space.data();
+  message.msg_controllen = space.size();
+  const ssize_t got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0) return got;
+  for (cmsghdr* item = CMSG_FIRSTHDR(&message); item != nullptr; item = CMSG_NXTHDR(&message, item)) {
+    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
+    for (std::size_t offset = CMSG_LEN(0); offset + sizeof(int) <= item->cmsg_len; offset += sizeof(int)) {
+      int descriptor = -1;
+      std::memcpy(&descriptor, reinterpret_cast<const char*>(item) + offset, sizeof descriptor);
+      descriptors.emplace_back(descriptor);
+    }
+  }
+  if ((message.msg_flags & MSG_CTRUNC) != 0) {
+    throw Error(ErrorKind::kUnavailable, "cannot receive a peer's shared memory: out of descriptors (raise ulimit -n)");
+  }
+  return got;
+}
+
+bool send_descriptors(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  ssize_t sent = -1;
+  do {
+    sent = send_with(socket, bytes, descriptors);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+std::optional<ReceivedDescriptors> receive_descriptors(int socket, std::size_t bytes) {
+  ReceivedDescriptors received;
+  received.bytes.resize(bytes);
+  const ssize_t count = receive_with(socket, received.bytes, received.descriptors);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  if (count <= 0) throw Error(ErrorKind::kPeerLost, "the other end of a Unix socket is closed");
+  if (static_cast<std::size_t>(count) != bytes) {
+    throw Error(ErrorKind::kProtocol,
+                "a Unix socket brought " + std::to_string(count) + " bytes instead of " + std::to_string(bytes));
+  }
+  return received;
 }
 
 }  // namespace atl::transport

@@ -17,7 +17,6 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/transport/plain_bytes.h"
 #include "atoll/transport/shared_memory.h"
 #include "tests/support/peers.h"
 

@@ -12,7 +12,6 @@
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/descriptors.h"
 #include "atoll/transport/shared_memory.h"
 #include "atoll/transport/socket.h"
 

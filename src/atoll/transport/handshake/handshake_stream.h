@@ -40,8 +40,6 @@ class HandshakeStream {
   /// Takes a connected stream, or one whose connect() is in progress. Does nothing before begin().
   HandshakeStream(Loop& loop, Owner& owner, Fd fd, std::string remote, LinkKind kind);
   ~HandshakeStream();
-  HandshakeStream(const HandshakeStream&) = delete;
-  HandshakeStream& operator=(const HandshakeStream&) = delete;
 
   /// Starts the handshake; the owner is called from the loop, never from inside begin(). Throws Error(kUnavailable).
   void begin(Handshake handshake, bool connecting);

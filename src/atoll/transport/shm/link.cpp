@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/plain_bytes.h"
 #include "atoll/transport/shared_memory.h"
 #include "atoll/transport/socket.h"
 

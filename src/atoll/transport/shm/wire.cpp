@@ -6,8 +6,7 @@
 #include <string>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/descriptors.h"
-#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/socket.h"
 
 namespace atl::transport::shm {
 namespace {

@@ -18,8 +18,6 @@ struct Credentials::State {
 
   explicit State(CredentialsKind kind_of_proof);
   ~State();
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
 
   const CredentialsKind kind;
   Mac pre_shared_key{};  // for kKey; derived from the key, which may serve other purposes too

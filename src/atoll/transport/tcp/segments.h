@@ -74,8 +74,6 @@ class SegmentList {
     last_ = std::exchange(other.last_, nullptr);
     return *this;
   }
-  SegmentList(const SegmentList&) = delete;
-  SegmentList& operator=(const SegmentList&) = delete;
 
   bool empty() const noexcept { return first_ == nullptr; }
   Segment* front() const noexcept { return first_; }

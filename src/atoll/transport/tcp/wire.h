@@ -9,7 +9,6 @@
 #include "atoll/core/error.h"
 #include "atoll/transport/frame.h"
 #include "atoll/transport/link.h"
-#include "atoll/transport/plain_bytes.h"
 
 // The messages on the stream of a TCP link after the handshake, each a Prefix and its body, in host byte order
 // (little-endian on every supported machine).

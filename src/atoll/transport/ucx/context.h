@@ -19,8 +19,6 @@ class Context {
   /// Throws Error(kUnavailable) naming what is missing and how to install it.
   static std::shared_ptr<Context> open();
   ~Context();
-  Context(const Context&) = delete;
-  Context& operator=(const Context&) = delete;
 
   /// Returns whether a network device here moves bytes without the processor.
   bool has_rdma() const noexcept;
@@ -46,8 +44,6 @@ class Registration {
   /// Throws Error(kUnavailable).
   Registration(std::shared_ptr<Context> context, void* data, std::size_t bytes, MemoryKind kind);
   ~Registration();
-  Registration(const Registration&) = delete;
-  Registration& operator=(const Registration&) = delete;
 
   struct Impl;
   const Impl& impl() const noexcept { return *impl_; }

@@ -11,7 +11,6 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 
