@@ -86,15 +86,19 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
     std::size_t bytes = 0;
   };
 
+  struct Step {
+    std::size_t slot;
+    bool is_second;
+  };
+
   ChunkRing(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction, std::size_t chunk_bytes);
   bool copies(bool is_second) const noexcept { return (direction_ == Direction::kSend) != is_second; }
   void pump();
-  bool next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished);
-  void count_step(Message& message, bool is_second);
+  std::optional<Step> next_step(std::vector<std::shared_ptr<Message>>& finished);
+  std::size_t& under_way(Message& message, bool is_second) noexcept;
   void begin_step(std::size_t slot, bool is_second);
   void end_step(std::size_t slot, bool is_second, const Error* problem);
   void report_once(const std::shared_ptr<Message>& message);
-  void copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended);
   void forget() noexcept;
 
   DirectPort& port_;
