@@ -67,9 +67,8 @@ class ByteWriter {
   /// Writes a 16-bit length and the characters. Throws Error(kInvalidArgument) when `text` is longer than `limit`.
   void string(std::string_view text, std::size_t limit) {
     if (text.size() > limit || text.size() > 0xffff) {
-      throw Error(ErrorKind::kInvalidArgument, "\"" + std::string(text.substr(0, 64)) + "...\" has " +
-                                                   std::to_string(text.size()) + " characters; at most " +
-                                                   std::to_string(limit) + " are allowed");
+      throw Error(ErrorKind::kInvalidArgument, "\"", text.substr(0, 64), "...\" has ", text.size(),
+                  " characters; at most ", limit, " are allowed");
     }
     integer(static_cast<std::uint16_t>(text.size()));
     bytes(as_byte_span(text));

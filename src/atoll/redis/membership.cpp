@@ -224,10 +224,9 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
       return;
     }
     if (outcome == "size") {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "job \"" + url_.job + "\" at " + to_string(url_) + " has " + value + " ranks, not " +
-                      text_of(url_.world_size) +
-                      ": give all of its ranks the same world_size, or this job another name");
+      throw Error(ErrorKind::kInvalidArgument, "job \"", url_.job, "\" at ", to_string(url_), " has ", value,
+                  " ranks, not ", text_of(url_.world_size),
+                  ": give all of its ranks the same world_size, or this job another name");
     }
     if (outcome == "silent") {
       // Its members are dead, or could not reach the server until now. Those that live retry soon and keep their job.

@@ -59,9 +59,8 @@ transport::BlockingStream open(const Url& url, std::shared_ptr<const transport::
                                          (url.user.empty() ? "" : " of the user \"" + url.user + "\"") +
                                          ": it answered \"" + answer.substr(0, 200) + "\"");
   }
-  throw Error(
-      answer.starts_with("LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused,
-      "the Redis server at " + to_string(url) + " refuses this client: it answered \"" + answer.substr(0, 200) + "\"");
+  throw Error(answer.starts_with("LOADING") ? ErrorKind::kPeerLost : ErrorKind::kRefused, "the Redis server at ",
+              to_string(url), " refuses this client: it answered \"", answer.substr(0, 200), "\"");
 }
 
 /// Returns whether the server may soon answer the same command.
@@ -112,9 +111,8 @@ void Connection::log_in(const Url& url, Deadline deadline) {
   const Reply reply = call(select, deadline);
   if (reply.kind != Reply::Kind::kError) return;
   if (reply.text.find("DB index") != std::string::npos) {
-    throw Error(ErrorKind::kInvalidArgument, "the Redis server at " + to_string(url) + " has no database " +
-                                                 std::to_string(url.database) +
-                                                 ": its configuration sets their number");
+    throw Error(ErrorKind::kInvalidArgument, "the Redis server at ", to_string(url), " has no database ", url.database,
+                ": its configuration sets their number");
   }
   refuse_login(url, reply.text);
 }
@@ -178,9 +176,8 @@ Reply Server::evaluate(const char* script, const std::string& key, const std::ve
   std::size_t bytes = 0;
   for (const auto& argument : arguments) bytes += argument.size();
   if (bytes > kMaxReplyBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a call to the job's store of " + std::to_string(bytes) +
-                                                 " bytes is too large: at most " + std::to_string(kMaxReplyBytes) +
-                                                 " bytes go into one");
+    throw Error(ErrorKind::kInvalidArgument, "a call to the job's store of ", bytes, " bytes is too large: at most ",
+                kMaxReplyBytes, " bytes go into one");
   }
   return attempt_until(
       deadline, [&](Connection& connection, Deadline soon) { return run_script(connection, script, command, soon); });

@@ -279,8 +279,7 @@ PeerArena::Mapping PeerArena::find(const ArenaPlace& place, std::uint64_t bytes)
   if (found == slabs_.end()) return nullptr;
   const Slab& slab = found->second;
   if (bytes > slab.bytes || place.offset > slab.bytes - bytes) {
-    throw Error(ErrorKind::kProtocol,
-                std::to_string(bytes) + " bytes at " + std::to_string(place.offset) + " are outside the peer's arena");
+    throw Error(ErrorKind::kProtocol, bytes, " bytes at ", place.offset, " are outside the peer's arena");
   }
   return {slab.base, slab.base.get() + place.offset};
 }

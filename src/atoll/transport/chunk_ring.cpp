@@ -13,8 +13,7 @@ std::shared_ptr<ChunkRing> ChunkRing::make(DirectPort& port, std::shared_ptr<Rin
                                            std::size_t chunk_bytes) {
   const std::size_t bytes = memory->buffer().bytes;
   if (chunk_bytes == 0 || bytes < chunk_bytes) {
-    throw Error(ErrorKind::kInvalidArgument, "invalid chunk size " + std::to_string(chunk_bytes) + " for a ring of " +
-                                                 std::to_string(bytes) + " bytes");
+    throw Error(ErrorKind::kInvalidArgument, "invalid chunk size ", chunk_bytes, " for a ring of ", bytes, " bytes");
   }
   std::shared_ptr<ChunkRing> ring(new ChunkRing(port, std::move(memory), direction, chunk_bytes));
   port.remember(ring->memory_->buffer());

@@ -55,8 +55,7 @@ void check_sealed_memfd(const Fd& memory, std::size_t bytes) {
   }
   struct stat status {};
   if (::fstat(memory.get(), &status) != 0 || status.st_size != static_cast<off_t>(bytes)) {
-    throw Error(ErrorKind::kProtocol, "the peer's shared memory has " + std::to_string(status.st_size) +
-                                          " bytes instead of " + std::to_string(bytes));
+    throw Error(ErrorKind::kProtocol, "the peer's shared memory has ", status.st_size, " bytes instead of ", bytes);
   }
 }
 
@@ -83,8 +82,7 @@ void* map_shared(const Fd& memory, std::size_t bytes, const std::string& what) {
 
 MappedRing MappedRing::create(std::size_t control_bytes, std::size_t data_bytes) {
   if (!std::has_single_bit(data_bytes) || data_bytes % page_bytes() != 0) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "a window of " + std::to_string(data_bytes) + " bytes is not a power of two of whole pages");
+    throw Error(ErrorKind::kInvalidArgument, "a window of ", data_bytes, " bytes is not a power of two of whole pages");
   }
   Fd memory = make_sealed_memfd("atoll", round_up(control_bytes, page_bytes()) + data_bytes);
   MappedRing ring = map(memory, control_bytes, data_bytes, Access::kReadWrite);

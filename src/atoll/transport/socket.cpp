@@ -126,8 +126,7 @@ std::optional<ReceivedDescriptors> receive_descriptors(int socket, std::size_t b
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
   if (count <= 0) throw Error(ErrorKind::kPeerLost, "the other end of a Unix socket is closed");
   if (static_cast<std::size_t>(count) != bytes) {
-    throw Error(ErrorKind::kProtocol,
-                "a Unix socket brought " + std::to_string(count) + " bytes instead of " + std::to_string(bytes));
+    throw Error(ErrorKind::kProtocol, "a Unix socket brought ", count, " bytes instead of ", bytes);
   }
   return received;
 }

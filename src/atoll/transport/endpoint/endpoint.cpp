@@ -34,8 +34,7 @@ void check(const EndpointOptions& options) {
   check_window("shm_window_bytes", options.shm_window_bytes);
   check_window("tcp_window_bytes", options.tcp_window_bytes);
   if (options.job.size() > kMaxJobBytes) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "the job's name has more than " + std::to_string(kMaxJobBytes) + " characters");
+    throw Error(ErrorKind::kInvalidArgument, "the job's name has more than ", kMaxJobBytes, " characters");
   }
   if (options.heartbeat < milliseconds(1) || options.connect_timeout < milliseconds(1)) {
     throw Error(ErrorKind::kInvalidArgument, "heartbeat and connect timeout must be at least 1 ms");

@@ -107,14 +107,12 @@ bool ChannelBase::wait_or_throw() const {
 }
 
 void ChannelBase::refuse(const FrameHeader& header, std::size_t payload_bytes) const {
-  throw Error(ErrorKind::kInvalidArgument, "a frame of " + std::to_string(payload_bytes) + " bytes, announced as " +
-                                               std::to_string(header.payload_bytes) + ", on a channel that takes " +
-                                               std::to_string(max_payload_));
+  throw Error(ErrorKind::kInvalidArgument, "a frame of ", payload_bytes, " bytes, announced as ", header.payload_bytes,
+              ", on a channel that takes ", max_payload_);
 }
 
 void ChannelBase::throw_closed(const char* direction) const {
-  throw Error(ErrorKind::kAborted,
-              std::string("the channel ") + direction + " " + link_base_.peer_name() + " was closed by this side");
+  throw Error(ErrorKind::kAborted, "the channel ", direction, " ", link_base_.peer_name(), " was closed by this side");
 }
 
 void ChannelBase::fail(const Error& error) {

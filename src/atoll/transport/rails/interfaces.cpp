@@ -199,8 +199,7 @@ std::vector<std::string> hosts_of_interface(const std::string& name) {
   std::string names;
   for (const auto& each : known) names += (names.empty() ? "" : ", ") + each;
   const std::string what = known.contains(name) ? " is down or has no IP address" : " does not exist";
-  throw Error(ErrorKind::kUnavailable,
-              "interface \"" + name + "\" (ATOLL_IFACE)" + what + "; this machine has: " + names);
+  throw Error(ErrorKind::kUnavailable, "interface \"", name, "\" (ATOLL_IFACE)", what, "; this machine has: ", names);
 }
 
 /// Returns the local address the system would send from: connecting a datagram socket picks a route and sends nothing.

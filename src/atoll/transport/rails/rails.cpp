@@ -54,10 +54,8 @@ RailAddress stated_rail(const std::string& entry, const std::vector<Offer>& offe
   for (const auto& [interface, rail] : offers) {
     known += (known.empty() ? "" : ", ") + interface->name + " " + interface->address;
   }
-  throw Error(
-      ErrorKind::kUnavailable,
-      "\"" + entry +
-          "\" (ATOLL_RAILS) is neither an interface that is up nor an address of one; this machine has: " + known);
+  throw Error(ErrorKind::kUnavailable, "\"", entry,
+              "\" (ATOLL_RAILS) is neither an interface that is up nor an address of one; this machine has: ", known);
 }
 
 /// Returns the interfaces that may serve beside the first rail, near and fast ones first. Those without hardware
@@ -79,9 +77,8 @@ RailSettings parse_rail_settings(const std::string& text) {
   RailSettings settings;
   if (text.empty() || text == "auto") return settings;
   const auto reject = [&] {
-    throw Error(ErrorKind::kInvalidArgument, "ATOLL_RAILS=\"" + text + "\": expected auto, a number from 1 to " +
-                                                 std::to_string(kMaxRails) + ", or up to " + std::to_string(kMaxRails) +
-                                                 " interfaces or addresses with commas");
+    throw Error(ErrorKind::kInvalidArgument, "ATOLL_RAILS=\"", text, "\": expected auto, a number from 1 to ",
+                kMaxRails, ", or up to ", kMaxRails, " interfaces or addresses with commas");
   };
   if (text.find_first_not_of("0123456789") == std::string::npos) {
     settings.kind = RailSettings::Kind::kNumber;

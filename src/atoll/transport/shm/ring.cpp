@@ -28,9 +28,8 @@ constexpr std::uint64_t trial_bytes(std::size_t window_bytes) { return window_by
 
 std::size_t checked_window(std::size_t bytes) {
   if (is_valid_window(bytes)) return bytes;
-  throw Error(ErrorKind::kInvalidArgument, "a window of " + std::to_string(bytes) +
-                                               " bytes is not a power of two from " + std::to_string(kMinWindowBytes) +
-                                               " to " + std::to_string(kMaxWindowBytes));
+  throw Error(ErrorKind::kInvalidArgument, "a window of ", bytes, " bytes is not a power of two from ", kMinWindowBytes,
+              " to ", kMaxWindowBytes);
 }
 
 [[noreturn]] void inconsistent(const char* what, std::uint64_t seen, std::uint64_t own) {

@@ -19,9 +19,8 @@ bool is_known(MessageType type) { return type >= MessageType::kHello && type <= 
 template <typename Body>
 Body decode(const Message& message) {
   if (message.body.size() != sizeof(Body)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: message of type " +
-                                          std::to_string(static_cast<int>(message.type)) + " has " +
-                                          std::to_string(message.body.size()) + " bytes");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: message of type ", static_cast<int>(message.type), " has ",
+                message.body.size(), " bytes");
   }
   return read_as<Body>(message.body);
 }
@@ -57,10 +56,8 @@ std::optional<Message> MessageParser::next() {
   if (end_ - begin_ < sizeof(header)) return {};
   std::memcpy(&header, buffer_.data() + begin_, sizeof(header));
   if (header.magic != MessageHeader::kMagic || !is_known(header.type) || header.body_bytes > kMaxControlBytes) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid message header: magic " +
-                                          std::to_string(header.magic) + ", type " +
-                                          std::to_string(static_cast<int>(header.type)) + ", " +
-                                          std::to_string(header.body_bytes) + " bytes");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid message header: magic ", header.magic, ", type ",
+                static_cast<int>(header.type), ", ", header.body_bytes, " bytes");
   }
   if (end_ - begin_ < sizeof(header) + header.body_bytes) return {};
   const Message message{header.type, std::span(buffer_).subspan(begin_ + sizeof(header), header.body_bytes)};

@@ -198,9 +198,8 @@ Credentials::~Credentials() = default;
 
 std::shared_ptr<const Credentials> Credentials::of_key(std::span<const std::byte> key) {
   if (key.size() < kMinKeyBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a key of " + std::to_string(key.size()) +
-                                                 " bytes is too short; at least " + std::to_string(kMinKeyBytes) +
-                                                 " are needed");
+    throw Error(ErrorKind::kInvalidArgument, "a key of ", key.size(), " bytes is too short; at least ", kMinKeyBytes,
+                " are needed");
   }
   auto state = std::make_unique<State>(CredentialsKind::kKey);
   // HKDF-Extract (RFC 5869): the key is the message, because as the key of an HMAC it would equal itself followed by

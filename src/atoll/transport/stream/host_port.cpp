@@ -27,9 +27,8 @@ using std::chrono::milliseconds;
 constexpr std::size_t kMaxHostName = 255;
 
 [[noreturn]] void reject(const std::string& text, const std::string& why) {
-  throw Error(ErrorKind::kInvalidArgument,
-              "\"" + text.substr(0, kMaxHostName) + "\" " + why +
-                  "; expected HOST:PORT, such as 10.0.0.2:4711, server:4711 or [::1]:4711");
+  throw Error(ErrorKind::kInvalidArgument, "\"", text.substr(0, kMaxHostName), "\" ", why,
+              "; expected HOST:PORT, such as 10.0.0.2:4711, server:4711 or [::1]:4711");
 }
 
 bool is_host_character(char character) {
@@ -133,10 +132,7 @@ Fd connect_tcp(const std::string& host, std::uint16_t port, milliseconds timeout
     reasons += (reasons.empty() ? "" : "; ") + with_errno(to_string(addresses[i]), error);
   }
   const std::string who = to_string(HostPort{host, port});
-  if (timed_out) {
-    throw Error(ErrorKind::kTimeout,
-                "connecting to " + who + " within " + std::to_string(timeout.count()) + " ms: " + reasons);
-  }
+  if (timed_out) throw Error(ErrorKind::kTimeout, "connecting to ", who, " within ", timeout.count(), " ms: ", reasons);
   throw Error(ErrorKind::kPeerLost, "cannot connect to " + who + ": " + reasons);
 }
 

@@ -79,8 +79,7 @@ void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
   if (!dropping_) {
     const auto header = read_as<FrameHeader>({ring_.at(received), sizeof(FrameHeader)});
     if (header.payload_bytes != payload_bytes) {
-      tcp::bad_message("a frame of " + std::to_string(payload_bytes) + " bytes has a header that states " +
-                       std::to_string(header.payload_bytes));
+      tcp::bad_message("a frame of ", payload_bytes, " bytes has a header that states ", header.payload_bytes);
     }
   }
   received_.store(received + footprint(payload_bytes), std::memory_order_release);

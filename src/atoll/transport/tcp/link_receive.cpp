@@ -161,9 +161,7 @@ void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
     const std::lock_guard lock(channels_mutex_);
     if (number != 0 && number <= outgoing_.size()) channel = outgoing_[number - 1];
   }
-  if (channel == nullptr) {
-    tcp::bad_message("it gives credit for channel number " + std::to_string(number) + ", which was never opened");
-  }
+  if (channel == nullptr) tcp::bad_message("it gives credit for channel number ", number, ", which was never opened");
   channel->note_released_on_loop(released_bytes, control_ == nullptr);
   note_bell_on_loop(channel->id().bell);
 }
@@ -177,9 +175,7 @@ void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
   TcpChannel& channel = find_or_make({body.group, body.index, static_cast<Bell>(body.bell)}, false);
   channel.open_on_loop(number, body.window_bytes, again);
   const auto [found, is_new] = incoming_.emplace(number, &channel);
-  if (!is_new && !(again && found->second == &channel)) {
-    tcp::bad_message("it opens channel number " + std::to_string(number) + " twice");
-  }
+  if (!is_new && !(again && found->second == &channel)) tcp::bad_message("it opens channel number ", number, " twice");
 }
 
 void TcpLink::on_close(std::uint32_t number) {

@@ -140,8 +140,7 @@ void Rail::write_rest() {
 
 void Rail::acknowledge(std::uint64_t total) {
   if (total < acknowledged_ || total > bytes_out_) {
-    bad_message("it acknowledges " + std::to_string(total) + " bytes of " + std::to_string(bytes_out_) + ", after " +
-                std::to_string(acknowledged_));
+    bad_message("it acknowledges ", total, " bytes of ", bytes_out_, ", after ", acknowledged_);
   }
   acknowledged_ = total;
 }

@@ -47,8 +47,7 @@ bool SegmentMap::has(std::uint64_t position, std::uint64_t bytes) const {
   }
   const bool straddles = position < end_ && stop > end_;
   if (!is_within || straddles || (some != 0 && !all)) {
-    bad_message("a segment of " + std::to_string(bytes) + " bytes at " + std::to_string(position) +
-                " does not fit what has arrived up to " + std::to_string(end_));
+    bad_message("a segment of ", bytes, " bytes at ", position, " does not fit what has arrived up to ", end_);
   }
   return all;
 }
@@ -71,9 +70,7 @@ ControlReader::ControlReader(Take take) : take_(std::move(take)), ring_(MappedRi
 
 std::byte* ControlReader::begin(std::uint64_t position, std::uint32_t bytes) {
   if (map_.has(position, bytes)) return nullptr;
-  if (position + whole_units(bytes) - released_ > kControlWindow) {
-    bad_message("control messages exceed their credit");
-  }
+  if (position + whole_units(bytes) - released_ > kControlWindow) bad_message("control messages exceed their credit");
   return ring_.at(position);
 }
 
@@ -92,8 +89,7 @@ bool ControlReader::take_front() {
   const bool is_empty = prefix.type == Type::kClose || prefix.type == Type::kBye;
   const bool fits = prefix.type == Type::kControl ? prefix.length <= kMaxControlBytes : is_empty && prefix.length == 0;
   if (prefix.magic != Prefix::kMagic || prefix.zero != 0 || !fits) {
-    bad_message("a control message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " +
-                std::to_string(prefix.length) + " bytes");
+    bad_message("a control message of type ", static_cast<int>(prefix.type), " with ", prefix.length, " bytes");
   }
   const std::uint64_t bytes = whole_units(sizeof(Prefix) + prefix.length);
   if (bytes > available) return false;

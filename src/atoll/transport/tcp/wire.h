@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 #include "atoll/core/error.h"
@@ -14,8 +13,11 @@
 // (little-endian on every supported machine).
 namespace atl::transport::tcp {
 
-/// Throws Error(kProtocol): the peer has broken the protocol.
-[[noreturn]] inline void bad_message(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
+/// Throws Error(kProtocol), whose message is joined from the parts: the peer has broken the protocol.
+template <class... Parts>
+[[noreturn]] void bad_message(const Parts&... parts) {
+  throw Error(ErrorKind::kProtocol, joined(parts...));
+}
 
 enum class Type : std::uint8_t {
   kData = 1,   ///< body: FrameHeader and payload; Prefix::length counts the payload alone

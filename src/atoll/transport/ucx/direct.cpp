@@ -15,9 +15,8 @@ bool UcxDirect::reaches(MemoryKind kind) const noexcept {
 
 void UcxDirect::check(const DirectBuffer& buffer) const {
   if (reaches(buffer.kind)) return;
-  throw Error(ErrorKind::kInvalidArgument, std::string(to_string(buffer.kind)) + " memory given to " +
-                                               (context_ != nullptr ? context_->version() : "UCX") +
-                                               ", which does not support it here");
+  throw Error(ErrorKind::kInvalidArgument, to_string(buffer.kind), " memory given to ",
+              context_ != nullptr ? context_->version() : "UCX", ", which does not support it here");
 }
 
 void UcxDirect::send(std::uint64_t number, const DirectBuffer& from, Done done) {

@@ -46,23 +46,15 @@ void SendRing::done(std::uint64_t position) noexcept {
 }
 
 void SendRing::release(std::uint64_t total) {
-  if (total > taken_) {
-    tcp::bad_message("credit for " + std::to_string(total) + " bytes, of which only " + std::to_string(taken_) +
-                     " were sent");
-  }
+  if (total > taken_) tcp::bad_message("credit for ", total, " bytes, of which only ", taken_, " were sent");
   released_.store(std::max(total, released_.load(std::memory_order_relaxed)), std::memory_order_release);
 }
 
 void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
   const std::uint64_t known = this->window_bytes();
   if (known == window_bytes) return;
-  if (known != 0) {
-    tcp::bad_message("a channel's window changed from " + std::to_string(known) + " to " +
-                     std::to_string(window_bytes) + " bytes");
-  }
-  if (!is_valid_window(window_bytes)) {
-    tcp::bad_message("invalid window of " + std::to_string(window_bytes) + " bytes for a channel");
-  }
+  if (known != 0) tcp::bad_message("a channel's window changed from ", known, " to ", window_bytes, " bytes");
+  if (!is_valid_window(window_bytes)) tcp::bad_message("invalid window of ", window_bytes, " bytes for a channel");
   if (!is_closed_) ring_ = MappedRing::create_private(window_bytes);
   started_ = SlotBits(window_bytes);
   finished_ = SlotBits(window_bytes);
