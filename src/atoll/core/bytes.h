@@ -116,7 +116,7 @@ class ByteReader {
 
  private:
   [[noreturn]] void fail(const std::string& why) const {
-    throw Error(ErrorKind::kProtocol, std::string(what_) + " " + why + " at byte " + std::to_string(position_));
+    throw Error(ErrorKind::kProtocol, what_, " ", why, " at byte ", position_);
   }
 
   std::span<const std::byte> data_;

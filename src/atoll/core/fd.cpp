@@ -57,8 +57,8 @@ Fd::Fd(int fd) : fd_(fd), process_(fork_depth()) {
   if (fd < 0) return;
   if (static_cast<std::size_t>(fd) >= kMaxDescriptors) {
     ::close(fd);
-    throw Error(ErrorKind::kUnavailable, "descriptor " + std::to_string(fd) + " is above the supported number of " +
-                                             std::to_string(kMaxDescriptors) + " open descriptors");
+    throw Error(ErrorKind::kUnavailable, "descriptor ", fd, " is above the supported number of ", kMaxDescriptors,
+                " open descriptors");
   }
   enroll(fd);
 }

@@ -14,7 +14,6 @@
 #include <string_view>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"

@@ -122,9 +122,9 @@ bool is_job_character(char character) {
 
 void check_job_name(const std::string& job) {
   if (!job.empty() && job.size() <= kMaxJob && std::all_of(job.begin(), job.end(), is_job_character)) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              "the job's name \"" + job.substr(0, kMaxShown) + "\" cannot be part of a Redis key: write 1 to " +
-                  std::to_string(kMaxJob) + " printable characters without spaces and {}*?[]\\");
+  throw Error(ErrorKind::kInvalidArgument, "the job's name \"", job.substr(0, kMaxShown),
+              "\" cannot be part of a Redis key: write 1 to ", kMaxJob,
+              " printable characters without spaces and {}*?[]\\");
 }
 
 Url parse_url(const std::string& text) {

@@ -261,11 +261,11 @@ std::size_t Arena::allocated_bytes() const {
 void PeerArena::add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes) {
   check_sealed_memfd(memory, bytes);
   if (bytes < sizeof(ArenaSlabHeader) || bytes > kMaxSlabBytes)
-    throw Error(ErrorKind::kProtocol, "a slab of " + std::to_string(bytes) + " bytes in the peer's arena");
+    throw Error(ErrorKind::kProtocol, "a slab of ", bytes, " bytes in the peer's arena");
   const std::lock_guard lock(mutex_);
   if (slabs_.size() >= kMaxSlabs || slabs_.contains(slab)) {
-    throw Error(ErrorKind::kProtocol, "slab " + std::to_string(slab) + " of the peer's arena came twice, or is " +
-                                          "one of more than " + std::to_string(kMaxSlabs));
+    throw Error(ErrorKind::kProtocol, "slab ", slab, " of the peer's arena came twice, or is one of more than ",
+                kMaxSlabs);
   }
   void* const mapped = map_shared(memory, bytes, std::to_string(bytes) + " bytes of a peer's arena");
   ::madvise(mapped, bytes, MADV_DONTFORK);

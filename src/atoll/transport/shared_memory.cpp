@@ -25,7 +25,7 @@ void map_part(std::byte* where, std::size_t bytes, int protection, const Fd& mem
     const int error = errno;
     const char* advice = error == ENOMEM ? " (out of memory or of mappings; raise vm.max_map_count)" : "";
     throw Error(ErrorKind::kUnavailable,
-                with_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory", error) + advice);
+                with_errno("cannot map " + std::to_string(bytes) + " bytes of shared memory", error), advice);
   }
   ::madvise(where, bytes, MADV_DONTFORK);
 }

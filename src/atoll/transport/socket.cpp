@@ -9,7 +9,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "atoll/core/error.h"
 

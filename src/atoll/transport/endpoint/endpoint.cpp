@@ -26,8 +26,7 @@ constexpr milliseconds kYieldPatience{500};
 
 void check_window(const char* name, std::size_t bytes) {
   if (is_valid_window(bytes)) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              std::string(name) + " is " + std::to_string(bytes) + "; it must be a power of two from 64 KiB to 1 GiB");
+  throw Error(ErrorKind::kInvalidArgument, name, " is ", bytes, "; it must be a power of two from 64 KiB to 1 GiB");
 }
 
 void check(const EndpointOptions& options) {

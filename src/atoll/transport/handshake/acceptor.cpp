@@ -53,8 +53,8 @@ UnixListener listen_unix() {
 
 TcpListener listen_tcp(std::uint16_t first, std::uint16_t last) {
   if (last < first || (first == 0 && last != 0)) {
-    throw Error(ErrorKind::kInvalidArgument, "port range " + std::to_string(first) + "-" + std::to_string(last) +
-                                                 " (ATOLL_PORTS) must be FIRST-LAST with 1 <= FIRST <= LAST");
+    throw Error(ErrorKind::kInvalidArgument, "port range ", first, "-", last,
+                " (ATOLL_PORTS) must be FIRST-LAST with 1 <= FIRST <= LAST");
   }
   int error = 0;
   int family = AF_INET6;

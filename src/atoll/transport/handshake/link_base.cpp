@@ -41,8 +41,8 @@ std::string one_decimal(double value) {
 
 void check_control(std::span<const std::byte> message, std::size_t limit) {
   if (message.size() <= limit) return;
-  throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
-                                               " bytes is too long: at most " + std::to_string(limit) + " are allowed");
+  throw Error(ErrorKind::kInvalidArgument, "a control message of ", message.size(), " bytes is too long: at most ",
+              limit, " are allowed");
 }
 
 LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}

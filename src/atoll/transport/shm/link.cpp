@@ -155,8 +155,8 @@ void ShmLink::receive_on_loop() {
 void ShmLink::handle_on_loop(const shm::Message& message) {
   const bool is_hello = message.type == shm::MessageType::kHello;
   if (is_hello != (state() == LinkState::kConnecting)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type " +
-                                          std::to_string(static_cast<int>(message.type)) + " out of order");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type ", static_cast<int>(message.type),
+                " out of order");
   }
   switch (message.type) {
     case shm::MessageType::kHello: handle_hello_on_loop(message); break;
@@ -184,8 +184,8 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
   const shm::Open open = shm::decode_open(message);
   const Fd memory = stream_.take_memory();
   if (open.bell >= kBellCount || !is_valid_window(open.window_bytes)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell " + std::to_string(open.bell) +
-                                          " and a window of " + std::to_string(open.window_bytes) + " bytes");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell ", open.bell, " and a window of ",
+                open.window_bytes, " bytes");
   }
   auto ring = std::make_unique<RingReader>(memory, open.window_bytes, &peer_arena_);
   const ChannelId id{open.group, open.index, static_cast<Bell>(open.bell)};
@@ -201,7 +201,7 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
 void ShmLink::handle_slab_on_loop(const shm::Message& message) {
   const shm::Slab slab = shm::decode_slab(message);
   if (slab.id > std::numeric_limits<std::uint32_t>::max())
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number " + std::to_string(slab.id));
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number ", slab.id);
   peer_arena_.add(static_cast<std::uint32_t>(slab.id), stream_.take_memory(), slab.bytes);
   doorbell().ring_all();
 }

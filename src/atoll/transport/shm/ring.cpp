@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <new>
-#include <string>
 
 #include "atoll/core/copy.h"
 #include "atoll/core/error.h"
@@ -33,8 +32,8 @@ std::size_t checked_window(std::size_t bytes) {
 }
 
 [[noreturn]] void inconsistent(const char* what, std::uint64_t seen, std::uint64_t own) {
-  throw Error(ErrorKind::kProtocol, std::string("shared-memory ring: the peer's ") + what + " is " +
-                                        std::to_string(seen) + " while this end is at " + std::to_string(own));
+  throw Error(ErrorKind::kProtocol, "shared-memory ring: the peer's ", what, " is ", seen, " while this end is at ",
+              own);
 }
 
 }  // namespace

@@ -3,7 +3,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <string>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/socket.h"

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <string>
-
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/tcp/wire.h"
 
@@ -45,7 +43,7 @@ void TcpChannel::return_credit(std::uint64_t released) {
 void TcpChannel::note_released_on_loop(std::uint64_t total, bool in_order) {
   const bool is_older = total < released_.load(std::memory_order_relaxed);
   if ((is_older && in_order) || total > sent_.load(std::memory_order_acquire)) {
-    tcp::bad_message("credit for " + std::to_string(total) + " bytes, which were never sent");
+    tcp::bad_message("credit for ", total, " bytes, which were never sent");
   }
   if (!is_older) released_.store(total, std::memory_order_release);
 }
@@ -61,7 +59,7 @@ std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const std::uint64_t ahead = received - popped_.load(std::memory_order_acquire);
   if (payload_bytes > max_payload_of(receive_window_) || ahead + footprint(payload_bytes) > receive_window_) {
-    tcp::bad_message("a frame of " + std::to_string(payload_bytes) + " bytes exceeds the channel's credit");
+    tcp::bad_message("a frame of ", payload_bytes, " bytes exceeds the channel's credit");
   }
   receiving_ = true;
   dropping_ = is_closed();
@@ -90,7 +88,7 @@ std::byte* TcpChannel::begin_segment_on_loop(std::uint64_t position, std::uint32
   if (map_ == nullptr) map_ = std::make_unique<tcp::SegmentMap>(receive_window_);
   if (map_->has(position, bytes)) return nullptr;
   if (position + tcp::whole_units(bytes) - popped_.load(std::memory_order_acquire) > receive_window_) {
-    tcp::bad_message("a segment of " + std::to_string(bytes) + " bytes exceeds the channel's credit");
+    tcp::bad_message("a segment of ", bytes, " bytes exceeds the channel's credit");
   }
   return is_closed() ? nullptr : ring_at(position);
 }
@@ -115,7 +113,7 @@ bool TcpChannel::publish_frames() {
   while (map_->end() - received >= sizeof(FrameHeader)) {
     const auto header = read_as<FrameHeader>({ring_at(received), sizeof(FrameHeader)});
     if (header.payload_bytes > max_payload_of(receive_window_)) {
-      tcp::bad_message("a frame of " + std::to_string(header.payload_bytes) + " bytes is too large");
+      tcp::bad_message("a frame of ", header.payload_bytes, " bytes is too large");
     }
     if (map_->end() - received < footprint(header.payload_bytes)) break;
     received += footprint(header.payload_bytes);

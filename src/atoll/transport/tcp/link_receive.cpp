@@ -67,7 +67,7 @@ void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
 TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   const auto found = incoming_.find(number);
   if (found == incoming_.end())
-    tcp::bad_message("it names channel number " + std::to_string(number) + ", which is not open");
+    tcp::bad_message("it names channel number ", number, ", which is not open");
   return *found->second;
 }
 
@@ -168,8 +168,8 @@ void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
 
 void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
   if (number == 0 || body.bell >= kBellCount || !is_valid_window(body.window_bytes)) {
-    tcp::bad_message("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
-                     " and a window of " + std::to_string(body.window_bytes) + " bytes");
+    tcp::bad_message("it opens channel number ", number, " with bell ", body.bell, " and a window of ",
+                     body.window_bytes, " bytes");
   }
   const bool again = control_ != nullptr;  // each rail repeats it
   TcpChannel& channel = find_or_make({body.group, body.index, static_cast<Bell>(body.bell)}, false);

@@ -77,8 +77,8 @@ Registration::Registration(std::shared_ptr<Context> context, void* data, std::si
   if (const auto status = library().mem_map(context->impl().handle, &wanted, &impl_->handle); status != UCS_OK) {
     throw Error(
         ErrorKind::kUnavailable,
-        with_status(std::to_string(bytes) + " bytes of memory cannot be made known to the network devices", status) +
-            "; raise the limit of locked memory (ulimit -l)");
+        with_status(std::to_string(bytes) + " bytes of memory cannot be made known to the network devices", status),
+        "; raise the limit of locked memory (ulimit -l)");
   }
   impl_->context = std::move(context);
 }

@@ -219,8 +219,8 @@ void UcxLink::on_message(ucx::MessageKind kind, std::span<const std::byte> note_
     return;
   }
   if (note.bell >= kBellCount || note.zero != 0 || note.window_log2 >= 64) {
-    throw Error(ErrorKind::kProtocol, "it names a channel with bell " + std::to_string(note.bell) +
-                                          " and a window of 2^" + std::to_string(note.window_log2) + " bytes");
+    throw Error(ErrorKind::kProtocol, "it names a channel with bell ", note.bell, " and a window of 2^",
+                note.window_log2, " bytes");
   }
   kind == ucx::MessageKind::kFrame ? on_frame(note, message) : on_credit(note);
 }

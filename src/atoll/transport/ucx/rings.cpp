@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "atoll/core/copy.h"
 #include "atoll/transport/tcp/wire.h"
@@ -66,7 +65,7 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= max_payload_of(window);
   if (!fits || position % sizeof(FrameHeader) != 0) {
-    tcp::bad_message("invalid frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
+    tcp::bad_message("invalid frame of ", bytes, " bytes at position ", position);
   }
   const std::uint64_t end = position + footprint(bytes - sizeof(FrameHeader));
   if (is_closed_) {
@@ -74,7 +73,7 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
     return nullptr;
   }
   if (position < received || position - popped() > window || end - popped() > window || started_.test(position)) {
-    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position) +
+    tcp::bad_message("a frame of ", bytes, " bytes at position ", position,
                      ", which is outside the channel's credit or taken");
   }
   started_.set(position);
@@ -90,7 +89,7 @@ bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
     return true;
   }
   if (read_as<FrameHeader>({ring_.at(position), sizeof(FrameHeader)}).payload_bytes + sizeof(FrameHeader) != bytes) {
-    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes states another size");
+    tcp::bad_message("a frame of ", bytes, " bytes states another size");
   }
   finished_.set(position);
   finished_to_ = std::max(finished_to_, position + footprint(bytes - sizeof(FrameHeader)));
