@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <system_error>
+#include <thread>
 
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
@@ -254,19 +255,15 @@ void Endpoint::Impl::tick_on_loop() {
   }
 }
 
-void Endpoint::Impl::stop_connecting_on_loop() {
+void Endpoint::Impl::close_all_on_loop(const std::string& why) {
+  if (!ended_) ended_ = Error(ErrorKind::kAborted, why);
   loop->cancel_timer_on_loop(ticker_);
   acceptor_->stop();
   for (Entry* entry : entries()) {
     entry->connector.reset();
     entry->rails.clear();
+    entry->link->close_on_loop(*ended_);
   }
-}
-
-void Endpoint::Impl::close_all_on_loop(const std::string& why) {
-  if (!ended_) ended_ = Error(ErrorKind::kAborted, why);
-  stop_connecting_on_loop();
-  for (Entry* entry : entries()) entry->link->close_on_loop(*ended_);
 }
 
 bool Endpoint::Impl::drained_on_loop() const {
@@ -277,15 +274,9 @@ bool Endpoint::Impl::drained_on_loop() const {
 }
 
 void Endpoint::Impl::shutdown(Deadline linger) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool drained = false;
-  Loop::TimerId timer = 0;
+  bool drained = true;
   loop->run_and_wait([&] {
-    if (ended_) {
-      drained = true;
-      return;
-    }
+    if (ended_) return;
     ended_ = Error(ErrorKind::kAborted, "this rank has shut its links down");
     acceptor_->stop();
     for (Entry* entry : entries()) {
@@ -299,22 +290,13 @@ void Endpoint::Impl::shutdown(Deadline linger) {
         entry->link->close_on_loop(*ended_);
       }
     }
-    const auto look = [&] {
-      const std::lock_guard lock(mutex);
-      drained = drained_on_loop();
-      if (drained) changed.notify_one();
-    };
-    look();
-    timer = loop->add_timer_on_loop(kDrainCheck, true, look);
+    drained = drained_on_loop();
   });
-  {
-    std::unique_lock lock(mutex);
-    while (!drained && !linger.expired()) changed.wait_for(lock, linger.remaining(std::chrono::milliseconds(100)));
+  while (!drained && !linger.expired()) {
+    std::this_thread::sleep_for(linger.remaining(kDrainCheck));
+    loop->run_and_wait([&] { drained = drained_on_loop(); });
   }
-  loop->run_and_wait([&] {
-    loop->cancel_timer_on_loop(timer);
-    close_all_on_loop("this rank has shut its links down");
-  });
+  loop->run_and_wait([this] { close_all_on_loop("this rank has shut its links down"); });
 }
 
 void Endpoint::Impl::abort() noexcept {

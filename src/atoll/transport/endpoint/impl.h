@@ -69,10 +69,8 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   void connect_rails_on_loop(Entry& entry);
   void attach_on_loop(Entry& entry, ByteStream stream, bool initiator, const PeerAddress& authenticated);
   void tick_on_loop();
-  void stop_connecting_on_loop();
   void close_all_on_loop(const std::string& why);
   bool drained_on_loop() const;
-  void finish(const std::string& why) noexcept;
   void open_ucx();
 
   LinkOwner owner_;

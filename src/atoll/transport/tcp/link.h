@@ -203,6 +203,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   tcp::OpenBody open_body(const TcpChannel& channel) const noexcept;
   void number_channel(TcpChannel& channel);
   void send_small(Rail& rail, Lane lane, tcp::Type type, std::uint32_t number, std::span<const std::byte> body);
+  void give_credit(std::uint32_t number, std::uint64_t released);
   bool after_sending();
 
   // Rails (link_rails.cpp).

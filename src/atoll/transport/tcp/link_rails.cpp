@@ -144,10 +144,7 @@ void TcpLink::repeat_credit_on_loop() {
     if (channel->wants_credit_on_loop()) send_credit(*channel, channel->popped());
   }
   const std::lock_guard lock(mutex_);
-  Rail* const rail = spread_->nearest();
-  if (rail == nullptr || control_->released() == 0) return;
-  send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, bytes_of(control_->released()));
-  spread_->request_ack(*rail, Clock::now());
+  if (control_->released() != 0) give_credit(0, control_->released());
 }
 
 /// A process that was stopped must not lose its rails: a rail is only in doubt if the peer was heard on another one.

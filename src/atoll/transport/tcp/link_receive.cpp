@@ -66,8 +66,7 @@ void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
 
 TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   const auto found = incoming_.find(number);
-  if (found == incoming_.end())
-    tcp::bad_message("it names channel number ", number, ", which is not open");
+  if (found == incoming_.end()) tcp::bad_message("it names channel number ", number, ", which is not open");
   return *found->second;
 }
 
@@ -123,10 +122,7 @@ void TcpLink::on_segment_complete() {
   control_->finish(done.position, done.bytes);
   if (!control_->owes_credit()) return;
   const std::lock_guard lock(mutex_);
-  Rail* const way = spread_->nearest();
-  if (way == nullptr) return;
-  send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, bytes_of(control_->released()));
-  spread_->request_ack(*way, Clock::now());
+  give_credit(0, control_->released());
 }
 
 void TcpLink::drop_segments_on_loop(const TcpChannel& channel) {

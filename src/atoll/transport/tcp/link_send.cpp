@@ -118,8 +118,11 @@ void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   const std::lock_guard lock(mutex_);
   // The number is the peer's. Once it is closed the peer needs no credit.
   const std::uint32_t number = channel.peer_number();
-  if (!can_send() || number == 0) return;
-  // Credit on a rail that fails is lost; it is sent again then.
+  if (can_send() && number != 0) give_credit(number, released);
+}
+
+/// Credit on a rail that fails is lost; it is sent again then.
+void TcpLink::give_credit(std::uint32_t number, std::uint64_t released) {
   Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
   if (rail == nullptr) return;
   send_small(*rail, Lane::kUrgent, Type::kCredit, number, bytes_of(released));
