@@ -10,7 +10,6 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/rails/interfaces.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 namespace {

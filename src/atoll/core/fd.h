@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace atl {
 
@@ -46,6 +50,27 @@ class Fd {
   int fd_ = -1;
   std::uint32_t process_ = 0;  // fork_depth() of the process that owns it
 };
+
+/// Makes a system call again as long as signals interrupt it; returns its result.
+template <class Call>
+auto retried(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+/// The maximum number of descriptors in one message.
+inline constexpr std::size_t kMaxSentDescriptors = 4;
+
+/// Sends bytes with at most kMaxSentDescriptors descriptors over a connected Unix socket, without waiting. Returns as
+/// sendmsg does; the first bytes take all descriptors with them.
+ssize_t send_with(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors);
+
+/// Receives what is there, and appends the descriptors that came with it. Returns as recvmsg does. Throws
+/// Error(kUnavailable) if this process had no free descriptor for one of them; those that came are appended all the
+/// same.
+ssize_t receive_with(int socket, std::span<std::byte> into, std::vector<Fd>& descriptors);
 
 /// Writes all of `bytes`. Returns 0, or the error number.
 int write_all(const Fd& file, std::span<const std::byte> bytes) noexcept;

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 
 #include "atoll/core/bytes.h"
@@ -176,6 +177,64 @@ bool has_one_host(int fd) noexcept {
   return local.family() == AF_INET
              ? as_v4(remote).sin_addr.s_addr == as_v4(local).sin_addr.s_addr
              : std::memcmp(&as_v6(remote).sin6_addr, &as_v6(local).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
+
+int take_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+pid_t peer_process(int fd) noexcept {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 ? credentials.pid : 0;
+}
+
+Fd open_socket(int family) { return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+Fd try_listen(const SocketAddress& address) {
+  Fd fd = open_socket(address.family());
+  if (!fd) return fd;
+  if (address.family() != AF_UNIX) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int error = errno;
+    fd.reset();
+    errno = error;
+  }
+  return fd;
+}
+
+Fd accept_from(int listener) { return Fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)); }
+
+bool lacks_resources(int error_number) noexcept {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS || error_number == ENOMEM;
+}
+
+int start_connecting(int fd, const SocketAddress& to) {
+  const int result = retried([&] { return ::connect(fd, to.get(), to.length); });
+  if (result == 0 || errno == EISCONN) return 0;
+  return errno == EALREADY ? EINPROGRESS : errno;
+}
+
+bool send_descriptors(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  const ssize_t sent = retried([&] { return send_with(socket, bytes, descriptors); });
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+std::optional<ReceivedDescriptors> receive_descriptors(int socket, std::size_t bytes) {
+  ReceivedDescriptors received;
+  received.bytes.resize(bytes);
+  const ssize_t count = receive_with(socket, received.bytes, received.descriptors);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  if (count <= 0) throw Error(ErrorKind::kPeerLost, "the other end of a Unix socket is closed");
+  if (static_cast<std::size_t>(count) != bytes) {
+    throw Error(ErrorKind::kProtocol, "a Unix socket brought ", count, " bytes instead of ", bytes);
+  }
+  return received;
 }
 
 std::vector<std::byte> PeerAddress::encode() const {

@@ -12,7 +12,6 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/shared_memory.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::infer {
 namespace {

@@ -13,7 +13,6 @@
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
 #include "atoll/transport/shared_memory.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::infer {
 namespace {

@@ -13,7 +13,6 @@
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 

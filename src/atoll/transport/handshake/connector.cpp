@@ -5,8 +5,6 @@
 #include <cerrno>
 #include <utility>
 
-#include "atoll/transport/socket.h"
-
 namespace atl::transport {
 
 namespace {

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "atoll/transport/socket.h"
+#include "atoll/transport/address.h"
 
 namespace atl::transport {
 

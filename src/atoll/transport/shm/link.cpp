@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "atoll/core/log.h"
+#include "atoll/transport/address.h"
 #include "atoll/transport/shared_memory.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 namespace {

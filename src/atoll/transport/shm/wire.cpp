@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::transport::shm {
 namespace {

@@ -148,8 +148,7 @@ std::vector<std::byte> read_all(const Fd& file, const std::string& path, std::si
   std::vector<std::byte> bytes(limit);
   std::size_t count = 0;
   while (count < limit) {
-    const auto got = ::read(file.get(), bytes.data() + count, limit - count);
-    if (got < 0 && errno == EINTR) continue;
+    const auto got = retried([&] { return ::read(file.get(), bytes.data() + count, limit - count); });
     if (got < 0) fail_with_errno(path, "cannot be read", errno);
     if (got == 0) break;
     count += static_cast<std::size_t>(got);

@@ -16,7 +16,6 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/socket.h"
 
 namespace atl::transport {
 

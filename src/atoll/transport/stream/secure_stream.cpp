@@ -13,7 +13,7 @@
 #include <deque>
 #include <utility>
 
-#include "atoll/transport/socket.h"
+#include "atoll/transport/address.h"
 #include "atoll/transport/stream/byte_stream.h"
 
 namespace atl::transport {

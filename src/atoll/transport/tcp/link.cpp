@@ -9,7 +9,7 @@
 #include <string_view>
 #include <utility>
 
-#include "atoll/transport/socket.h"
+#include "atoll/transport/address.h"
 
 namespace atl::transport {
 
