@@ -9,8 +9,7 @@
 #include <new>
 #include <utility>
 
-#include "atoll/core/fence.h"
-#include "atoll/core/futex.h"
+#include "atoll/core/atomics.h"
 
 namespace atl::transport {
 namespace {

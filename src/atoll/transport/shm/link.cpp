@@ -168,7 +168,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_hello_on_loop(const shm::Message& message) {
-  patience_ = patience_for(shm::decode_hello(message).heartbeat_ms);
+  patience_ = patience_for(shm::decode<shm::Hello>(message).heartbeat_ms);
   {
     const std::lock_guard lock(mutex_);
     peer_doorbell_ = RemoteDoorbell(stream_.take_memory());
@@ -181,7 +181,7 @@ void ShmLink::handle_hello_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_open_on_loop(const shm::Message& message) {
-  const shm::Open open = shm::decode_open(message);
+  const shm::Open open = shm::decode<shm::Open>(message);
   const Fd memory = stream_.take_memory();
   if (open.bell >= kBellCount || !is_valid_window(open.window_bytes)) {
     throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell ", open.bell, " and a window of ",
@@ -199,7 +199,7 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_slab_on_loop(const shm::Message& message) {
-  const shm::Slab slab = shm::decode_slab(message);
+  const shm::Slab slab = shm::decode<shm::Slab>(message);
   if (slab.id > std::numeric_limits<std::uint32_t>::max())
     throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number ", slab.id);
   peer_arena_.add(static_cast<std::uint32_t>(slab.id), stream_.take_memory(), slab.bytes);

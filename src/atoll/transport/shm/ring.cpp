@@ -6,9 +6,9 @@
 #include <cstring>
 #include <new>
 
+#include "atoll/core/atomics.h"
 #include "atoll/core/copy.h"
 #include "atoll/core/error.h"
-#include "atoll/core/fence.h"
 
 namespace atl::transport {
 namespace {

@@ -4,8 +4,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "atoll/core/error.h"
-
 namespace atl::transport::shm {
 namespace {
 
@@ -14,31 +12,15 @@ constexpr std::size_t kBufferBytes = 4 * (sizeof(MessageHeader) + kMaxControlByt
 
 bool is_known(MessageType type) { return type >= MessageType::kHello && type <= MessageType::kSlab; }
 
-template <typename Body>
-Body decode(const Message& message) {
-  if (message.body.size() != sizeof(Body)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: message of type ", static_cast<int>(message.type), " has ",
-                message.body.size(), " bytes");
-  }
-  return read_as<Body>(message.body);
-}
-
 }  // namespace
 
 std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body) {
-  MessageHeader header;
-  header.type = type;
-  header.body_bytes = static_cast<std::uint32_t>(body.size());
+  const MessageHeader header{.type = type, .body_bytes = static_cast<std::uint32_t>(body.size())};
   std::vector<std::byte> bytes(sizeof(header) + body.size());
   std::memcpy(bytes.data(), &header, sizeof(header));
   if (!body.empty()) std::memcpy(bytes.data() + sizeof(header), body.data(), body.size());
   return bytes;
 }
-
-Hello decode_hello(const Message& message) { return decode<Hello>(message); }
-
-Open decode_open(const Message& message) { return decode<Open>(message); }
-Slab decode_slab(const Message& message) { return decode<Slab>(message); }
 
 MessageParser::MessageParser() : buffer_(kBufferBytes) {}
 

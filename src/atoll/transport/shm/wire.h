@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/transport/link.h"
 
@@ -58,9 +59,14 @@ struct Message {
 std::vector<std::byte> encode(MessageType type, std::span<const std::byte> body);
 
 /// Reads the body of a message, without checking its values. Throws Error(kProtocol) when its size is wrong.
-Hello decode_hello(const Message& message);
-Open decode_open(const Message& message);
-Slab decode_slab(const Message& message);
+template <class Body>
+Body decode(const Message& message) {
+  if (message.body.size() != sizeof(Body)) {
+    throw Error(ErrorKind::kProtocol, "shared-memory link: message of type ", static_cast<int>(message.type), " has ",
+                message.body.size(), " bytes");
+  }
+  return read_as<Body>(message.body);
+}
 
 /// Cuts received bytes into messages; holds at most one incomplete message. Throws Error(kProtocol) on anything else.
 class MessageParser {

@@ -2,6 +2,7 @@
 #include "atoll/transport/ucx/worker.h"
 
 #include <array>
+#include <deque>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -63,13 +64,7 @@ struct Worker::Impl {
 
   /// Takes one from a list, so that requests allocate only when more are under way than ever before.
   Pending* pend(Operation& operation) {
-    if (free == nullptr) {
-      blocks.push_back(std::make_unique<std::array<Pending, kMaxTransfers>>());
-      for (Pending& each : *blocks.back()) {
-        each.next_free = free;
-        free = &each;
-      }
-    }
+    if (free == nullptr) free = &pendings.emplace_back();
     Pending* const pending = free;
     free = pending->next_free;
     *pending = {this, &operation, nullptr};
@@ -172,7 +167,7 @@ struct Worker::Impl {
   std::uint32_t process = fork_depth();
   std::optional<Error> trouble;
   std::array<Handler, kMessageKinds> handlers;
-  std::vector<std::unique_ptr<std::array<Pending, kMaxTransfers>>> blocks;
+  std::deque<Pending> pendings;
   Pending* free = nullptr;
 };
 
