@@ -13,6 +13,7 @@
 #include <set>
 #include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "atoll/core/bytes.h"
@@ -35,13 +36,11 @@ constexpr milliseconds kPatience{2000};  // for a sign of life
 std::string text_of(std::optional<int> number) { return number ? std::to_string(*number) : ""; }
 
 Error rank_is_taken(const Url& url, bool is_alive) {
-  const std::string who = "rank " + text_of(url.rank) + " of job \"" + url.job + "\" at " + to_string(url);
-  if (is_alive) {
-    return {ErrorKind::kInvalidArgument,
-            who + " is already alive: another job of this name is running; give this one a name of its own"};
-  }
-  return {ErrorKind::kInvalidArgument,
-          who + " has died, while others of that job are alive: end them, or give this job another name"};
+  const char* const why =
+      is_alive ? " is already alive: another job of this name is running; give this one a name of its own"
+               : " has died, while others of that job are alive: end them, or give this job another name";
+  return {ErrorKind::kInvalidArgument, "rank ", text_of(url.rank), " of job \"", url.job, "\" at ", to_string(url),
+          why};
 }
 
 /// The memberships of this process.
@@ -359,9 +358,7 @@ std::vector<JobView> list_jobs(const Url& url, Deadline deadline) {
     for (auto& [rank, json] : hash(server, prefix + "members", deadline)) view.members[number<int>(rank)] = json;
     views.push_back(std::move(view));
   }
-  std::sort(views.begin(), views.end(), [](const JobView& a, const JobView& b) {
-    return a.created != b.created ? a.created < b.created : a.name < b.name;
-  });
+  std::ranges::sort(views, {}, [](const JobView& each) { return std::tie(each.created, each.name); });
   return views;
 }
 

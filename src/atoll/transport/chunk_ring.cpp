@@ -41,10 +41,7 @@ void ChunkRing::forget() noexcept {
 }
 
 void ChunkRing::pass(std::uint64_t number, const DirectBuffer& buffer, DirectPort::Done done) {
-  auto message = std::make_shared<Message>();
-  message->number = number;
-  message->buffer = buffer;
-  message->done = std::move(done);
+  auto message = std::make_shared<Message>(Message{.number = number, .buffer = buffer, .done = std::move(done)});
   {
     const std::lock_guard lock(mutex_);
     if (abandoned_) {

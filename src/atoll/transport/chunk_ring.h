@@ -74,7 +74,7 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
     std::size_t under_way = 0;  // chunks
     std::size_t copies = 0;     // of these, between the message's memory and the ring
     bool is_reported = false;   // `done` was called, or will be from finished_
-    std::optional<Error> problem;
+    std::optional<Error> problem{};
   };
   enum class State { kFree, kFirst, kBetween, kSecond };
 

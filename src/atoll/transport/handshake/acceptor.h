@@ -64,8 +64,6 @@ class Acceptor : private HandshakeStream::Owner {
   void stop();
 
  private:
-  using Streams = std::list<std::unique_ptr<HandshakeStream>>;
-
   void on_proven(HandshakeStream& stream) override { owner_.on_incoming_proven(stream); }
   void on_done(HandshakeStream& stream) override;
   void on_ended(HandshakeStream& stream, const HandshakeStream::End& end) override;
@@ -82,7 +80,7 @@ class Acceptor : private HandshakeStream::Owner {
   TcpListener tcp_;
   const std::chrono::milliseconds patience_;
   const MakeHandshake make_handshake_;
-  Streams streams_;
+  std::list<std::unique_ptr<HandshakeStream>> streams_;
   bool listening_ = false;
   bool allowed_ = false;
   bool exhausted_ = false;  // descriptors: logged once per time it happens

@@ -26,7 +26,7 @@
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/stream/credentials_state.h"
+#include "atoll/transport/stream/tls_session.h"
 
 namespace atl::transport {
 

@@ -3,7 +3,6 @@
 
 #include <openssl/bio.h>
 #include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <openssl/sslerr.h>
 #include <openssl/x509_vfy.h>
 #include <openssl/x509v3.h>
@@ -14,7 +13,6 @@
 #include <utility>
 
 #include "atoll/transport/address.h"
-#include "atoll/transport/stream/credentials_state.h"
 
 namespace atl::transport {
 
@@ -167,8 +165,6 @@ Error explain_failure(const TlsSide& side, unsigned long code, long verify_resul
 }
 
 }  // namespace
-
-void TlsSession::Free::operator()(ssl_st* ssl) const noexcept { SSL_free(ssl); }
 
 TlsSession::TlsSession(std::shared_ptr<const Credentials> credentials, TlsRole role, std::string name, std::string host)
     : credentials_(std::move(credentials)),
