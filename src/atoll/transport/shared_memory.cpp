@@ -37,8 +37,7 @@ Fd make_sealed_memfd(const char* name, std::size_t bytes) {
   if (raw < 0) throw unavailable("cannot make shared memory", errno);
   Fd memory(raw);
   if (::ftruncate(raw, static_cast<off_t>(bytes)) != 0 || ::fcntl(raw, F_ADD_SEALS, kSizeSeals) != 0) {
-    throw Error(ErrorKind::kUnavailable,
-                with_errno("cannot size shared memory to " + std::to_string(bytes) + " bytes", errno));
+    throw unavailable("cannot size shared memory to " + std::to_string(bytes) + " bytes", errno);
   }
   return memory;
 }
@@ -104,8 +103,7 @@ MappedRing MappedRing::map(const Fd& memory, std::size_t control_bytes, std::siz
   const std::size_t bytes = ring.control_bytes_ + 2 * data_bytes;
   void* const reserved = ::mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) {
-    throw Error(ErrorKind::kUnavailable,
-                with_errno("no address space for a window of " + std::to_string(data_bytes) + " bytes", errno));
+    throw unavailable("no address space for a window of " + std::to_string(data_bytes) + " bytes", errno);
   }
   ring.base_ = Mapped<std::byte>(static_cast<std::byte*>(reserved), Unmap{bytes});
   const int protection = access == Access::kReadWrite ? PROT_READ | PROT_WRITE : PROT_READ;

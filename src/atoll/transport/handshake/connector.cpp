@@ -227,15 +227,11 @@ void RailConnector::begin(const std::function<Handshake()>& make_handshake) {
     stream_->begin(make_handshake(), connecting);
   } catch (const Error& error) {
     stream_.reset();
-    fail_later(error);
+    failure_ = loop_.add_timer_on_loop(milliseconds(0), false, [this, error] {
+      failure_.reset();
+      owner_.on_rail_failed(*this, error);
+    });
   }
-}
-
-void RailConnector::fail_later(const Error& error) {
-  failure_ = loop_.add_timer_on_loop(std::chrono::milliseconds(0), false, [this, error] {
-    failure_.reset();
-    owner_.on_rail_failed(*this, error);
-  });
 }
 
 void RailConnector::tick(Clock::time_point now) {

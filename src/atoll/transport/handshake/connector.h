@@ -118,7 +118,6 @@ class RailConnector : private HandshakeStream::Owner {
   void on_ended(HandshakeStream& stream, const HandshakeStream::End& end) override;
 
   Fd connect(bool* connecting) const;
-  void fail_later(const Error& error);
 
   Loop& loop_;
   Owner& owner_;

@@ -250,8 +250,7 @@ std::vector<std::string> all_hosts(const EndpointOptions& options) {
 
 std::string host_identity(const std::string& label) {
   if (!label.empty()) return label;
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::string boot = first_line("/proc/sys/kernel/random/boot_id");
   if (boot.empty()) {
     std::array<char, 256> name{};
     if (::gethostname(name.data(), name.size() - 1) == 0) boot = name.data();

@@ -157,14 +157,6 @@ std::vector<std::byte> read_all(const Fd& file, const std::string& path, std::si
   return bytes;
 }
 
-std::string random_digits() {
-  std::array<std::byte, 32> random;
-  fill_random(random);
-  std::string text = hex(random);
-  OPENSSL_cleanse(random.data(), random.size());
-  return text;
-}
-
 }  // namespace
 
 Credentials::State::State(CredentialsKind kind_of_proof) : kind(kind_of_proof), context(SSL_CTX_new(TLS_method())) {
@@ -266,7 +258,10 @@ void make_key_file(const std::string& path) {
     if (error == EEXIST) fail(ErrorKind::kInvalidArgument, path, "already exists; choose another name");
     fail_with_errno(path, "cannot be made", error);
   }
-  const std::string line = random_digits() + "\n";
+  std::array<std::byte, 32> random;
+  fill_random(random);
+  const std::string line = hex(random) + "\n";
+  OPENSSL_cleanse(random.data(), random.size());
   int error = write_all(file, as_byte_span(line));
   if (error == 0 && ::fsync(file.get()) != 0) error = errno;
   if (error != 0) {
