@@ -259,10 +259,9 @@ Error Membership::explain(const std::string& action, const Reply& reply) const {
                                    "(with \"appendonly yes\" the server keeps them over a restart)"};
   }
   if (reply.text.starts_with("ATOLLANEW")) {
-    return {ErrorKind::kStore,
-            action + ": " + job + " at " + server +
-                " was started again by other processes, after its keys were lost or this process had long "
-                "given no sign of life; start this process again"};
+    return {ErrorKind::kStore, action, ": ", job, " at ", server,
+            " was started again by other processes, after its keys were lost or this process had long given no sign of "
+            "life; start this process again"};
   }
   if (reply.text.starts_with("ATOLLSTALE")) {
     return {ErrorKind::kStore, action + ": " + server + " has come back with older keys of " + job +

@@ -150,10 +150,9 @@ Reply Server::attempt_until(Deadline deadline, const Exchange& exchange) {
       if (!is_transient(error)) throw;
       const std::string what = "the job's store, the Redis server at " + to_string(url_) + ", cannot be used: ";
       if (deadline.remaining(2 * kMaxRetryPause) <= pause) {
-        throw Error(ErrorKind::kStore,
-                    what + error.what() +
-                        "; the call's deadline has passed. Is the server running there, and does a firewall let "
-                        "its port through?");
+        throw Error(ErrorKind::kStore, what, error.what(),
+                    "; the call's deadline has passed. Is the server running there, and does a firewall let its port "
+                    "through?");
       }
       if (!std::exchange(has_warned, true)) log(LogLevel::kWarning, what + error.what() + "; trying again");
     } catch (...) {

@@ -71,10 +71,9 @@ TcpListener listen_tcp(std::uint16_t first, std::uint16_t last) {
     error = errno;
     if (error == EMFILE || error == ENFILE) throw unavailable("cannot open a TCP listener", error);
   }
-  const std::string range = first == 0 ? "on any port"
-                                       : "on a port of " + std::to_string(first) + "-" + std::to_string(last) +
-                                             " (ATOLL_PORTS); widen the range or free a port";
-  throw unavailable("cannot listen " + range, error);
+  if (first == 0) throw unavailable("cannot listen on any port", error);
+  throw unavailable(
+      joined("cannot listen on a port of ", first, "-", last, " (ATOLL_PORTS); widen the range or free a port"), error);
 }
 
 Acceptor::Acceptor(Loop& loop, Owner& owner, UnixListener unix_listener, TcpListener tcp_listener,

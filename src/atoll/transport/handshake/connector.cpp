@@ -175,9 +175,8 @@ void Connector::note_silence(Clock::time_point now) {
 }
 
 void Connector::give_up_attempt(bool last) {
-  const Error error(ErrorKind::kPeerLost,
-                    stream_->remote() + " does not answer" +
-                        (last ? ": its process is stopped, or the network in between is cut" : ""));
+  const Error error(ErrorKind::kPeerLost, stream_->remote(), " does not answer",
+                    last ? ": its process is stopped, or the network in between is cut" : "");
   stream_.reset();
   note(Outcome::kNoAnswer, error);
   if (!owner_.on_attempt_failed(peer_.id)) return;
