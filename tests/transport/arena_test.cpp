@@ -142,7 +142,10 @@ TEST(Arena, WhatIsDetachedIsNoLongerThePeers) {
   std::memset(data, 7, bytes);
   const ArenaPlace place = arena.find(data, bytes).value();
   const PeerView view(arena, place.slab);
-  arena.detach(data + page, 2 * page, /*keep_content=*/true);
+  arena.detach({{place.slab, 1 << 30}, page}, /*keep_content=*/true);  // nothing of this arena
+  EXPECT_TRUE(arena.find(data, 8));
+  // Parts of two pages.
+  arena.detach({{place.slab, place.offset + 2 * page - 8}, page}, /*keep_content=*/true);
   for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(data[i], std::byte{7}) << i;
   std::memset(view.at(place.offset), 9, bytes);
   for (std::size_t i = 0; i < bytes; ++i)

@@ -99,21 +99,23 @@ class Arena::Slab {
   }
 
   void detach(std::size_t offset, std::size_t bytes, bool keep_content) {
+    if (!is_used(offset, bytes)) return;
     is_detached_ = true;
-    if (keep_content) replace_pages(round_up(offset, page_bytes()), (offset + bytes) / page_bytes() * page_bytes());
+    if (keep_content) replace_pages(offset / page_bytes() * page_bytes(), round_up(offset + bytes, page_bytes()));
   }
 
   /// Returns whether the bytes lie within one allocation that peers may use.
-  bool holds(std::size_t offset, std::size_t bytes) const {
-    if (is_detached_) return false;
+  bool holds(std::size_t offset, std::size_t bytes) const { return !is_detached_ && is_used(offset, bytes); }
+
+ private:
+  using Ranges = std::map<std::size_t, std::size_t>;  // bytes by offset
+
+  bool is_used(std::size_t offset, std::size_t bytes) const {
     auto after = used_.upper_bound(offset);
     if (after == used_.begin()) return false;
     const auto& [begin, length] = *--after;
     return offset - begin <= length && bytes <= length - (offset - begin);
   }
-
- private:
-  using Ranges = std::map<std::size_t, std::size_t>;  // bytes by offset
 
   static bool fits(const Ranges::value_type& range, std::size_t bytes) {
     const std::size_t skipped = aligned(range.first, bytes) - range.first;
@@ -189,11 +191,10 @@ void Arena::free(void* data) noexcept {
   if (found->second->is_unused()) unused = take_unused(kKeptBytes);
 }
 
-void Arena::detach(void* data, std::size_t bytes, bool keep_content) {
+void Arena::detach(const ArenaRange& range, bool keep_content) {
   const std::lock_guard lock(mutex_);
-  const auto found = slab_with(data);
-  if (found == slabs_.end()) return;
-  found->second->detach(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first), bytes, keep_content);
+  const auto found = by_id_.find(range.place.slab);
+  if (found != by_id_.end()) found->second->detach(range.place.offset, range.bytes, keep_content);
 }
 
 void Arena::trim() noexcept {
@@ -295,10 +296,9 @@ void PeerArena::drop_retired() noexcept {
   }
 }
 
-void PeerArena::clear() noexcept {
-  std::map<std::uint32_t, Slab> dropped;
+std::shared_ptr<void> PeerArena::take_all() {
   const std::lock_guard lock(mutex_);
-  dropped.swap(slabs_);
+  return std::make_shared<std::map<std::uint32_t, Slab>>(std::exchange(slabs_, {}));
 }
 
 }  // namespace atl::transport

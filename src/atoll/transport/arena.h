@@ -20,6 +20,11 @@ struct ArenaPlace {
   std::uint64_t offset = 0;  ///< bytes from the slab's start
 };
 
+struct ArenaRange {
+  ArenaPlace place;
+  std::uint64_t bytes = 0;
+};
+
 /// Memory of this process that peers on the same host use where it lies, so that their copies are the only ones. It
 /// consists of slabs, each a memfd that links pass to their peers; it ends with the last process that maps it. All
 /// functions are thread-safe. In a forked child the memory stays shared with the parent, allocate() fails, and free()
@@ -42,10 +47,10 @@ class Arena {
   void free(void* data) noexcept;
 
   /// Parts a range within one allocation from the peers: what they write there from now on is not seen, and neither the
-  /// range nor the rest of its slab is found again. `keep_content`: the range's whole pages are replaced by copies,
-  /// at the same address, so peers may be given only whole pages to write; otherwise its content is not used again, and
-  /// remains the peers' too. For a range that a stopped peer may still write.
-  void detach(void* data, std::size_t bytes, bool keep_content);
+  /// range nor the rest of its slab is found again. `keep_content`: the pages that hold the range are replaced by
+  /// copies, at the same address, so all of these pages must be the caller's; otherwise its content is not used again,
+  /// and remains the peers' too. For a range that a stopped peer may still write; any other is ignored.
+  void detach(const ArenaRange& range, bool keep_content);
 
   /// Returns all slabs without an allocation to the system.
   void trim() noexcept;
@@ -75,7 +80,7 @@ class Arena {
   const std::uint32_t process_ = fork_depth();
   mutable std::shared_mutex mutex_;  // guards what follows
   Slabs slabs_;
-  std::map<std::uint32_t, const Slab*> by_id_;
+  std::map<std::uint32_t, Slab*> by_id_;
   std::uint32_t next_id_ = 1;
   std::size_t mapped_bytes_ = 0;
 };
@@ -99,9 +104,11 @@ class PeerArena {
   /// Error(kProtocol) for a range outside the slab.
   Mapping find(const ArenaPlace& place, std::uint64_t bytes) const;
 
-  /// Unmap the slabs that the peer does not use any more, or all of them, once no frame uses them.
+  /// Unmaps the slabs that the peer does not use any more, once no frame uses them.
   void drop_retired() noexcept;
-  void clear() noexcept;
+
+  /// Forgets all slabs. They are unmapped with what this returns, once no frame uses them, which takes long.
+  std::shared_ptr<void> take_all();
 
  private:
   struct Slab {

@@ -8,8 +8,10 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <fstream>
 
 #include "atoll/core/error.h"
 
@@ -17,6 +19,15 @@ namespace atl::transport {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+bool may_refuse_pages() {
+  static const bool is_strict = [] {
+    std::ifstream setting("/proc/sys/vm/overcommit_memory");
+    int mode = 0;
+    return setting >> mode && mode == 2;
+  }();
+  return is_strict;
+}
 
 void map_part(std::byte* where, std::size_t bytes, int protection, const Fd& memory, std::size_t offset) {
   if (bytes == 0) return;
@@ -39,7 +50,23 @@ Fd make_sealed_memfd(const char* name, std::size_t bytes) {
   if (::ftruncate(raw, static_cast<off_t>(bytes)) != 0 || ::fcntl(raw, F_ADD_SEALS, kSizeSeals) != 0) {
     throw unavailable("cannot size shared memory to " + std::to_string(bytes) + " bytes", errno);
   }
+  if (may_refuse_pages()) allocate_pages(memory, bytes);
   return memory;
+}
+
+void allocate_pages(const Fd& memory, std::size_t bytes) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;  // what is lost if a signal comes
+  for (std::size_t done = 0; done < bytes;) {
+    const std::size_t piece = std::min(kPiece, bytes - done);
+    if (::fallocate(memory.get(), 0, static_cast<off_t>(done), static_cast<off_t>(piece)) == 0) {
+      done += piece;
+      continue;
+    }
+    const int error = errno;
+    if (error == EINTR) continue;
+    const std::string what = "cannot allocate " + std::to_string(bytes) + " bytes of shared memory";
+    throw unavailable(what + " (see CommitLimit in /proc/meminfo)", error);
+  }
 }
 
 void check_sealed_memfd(const Fd& memory, std::size_t bytes) {

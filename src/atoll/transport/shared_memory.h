@@ -13,8 +13,13 @@
 namespace atl::transport {
 
 /// Creates anonymous memory of `bytes` zeros that can be passed to another process and can neither shrink nor grow. It
-/// ends with the last process that holds or maps it. Throws Error(kUnavailable).
+/// ends with the last process that holds or maps it. Its pages are allocated when they are first touched, but at once
+/// where the system may still refuse them then (vm.overcommit_memory=2), which would end the process with SIGBUS.
+/// Throws Error(kUnavailable).
 Fd make_sealed_memfd(const char* name, std::size_t bytes);
+
+/// Allocates the pages of the first `bytes` bytes. Throws Error(kUnavailable).
+void allocate_pages(const Fd& memory, std::size_t bytes);
 
 /// Throws Error(kProtocol) unless `memory` is a memfd of exactly `bytes` whose size is sealed: only then can no peer
 /// make an access to its mapping fault.
@@ -49,10 +54,9 @@ class MappedRing {
 
   MappedRing() = default;
 
-  /// Creates zeroed memory, sealed against a change of its size, and maps it for reading and writing; pages are
-  /// allocated when they are first touched. `data_bytes` is a power of two and a multiple of the page size;
-  /// `control_bytes` is rounded up to whole pages (0: none). Throws Error(kUnavailable) when the system has no memory
-  /// or descriptor left.
+  /// Creates zeroed memory, sealed against a change of its size (make_sealed_memfd), and maps it for reading and
+  /// writing. `data_bytes` is a power of two and a multiple of the page size; `control_bytes` is rounded up to whole
+  /// pages (0: none). Throws Error(kUnavailable) when the system has no memory or descriptor left.
   static MappedRing create(std::size_t control_bytes, std::size_t data_bytes);
 
   /// Does the same without a control area, for memory that no other process maps.

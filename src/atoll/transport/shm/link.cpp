@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/link.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <limits>
 #include <utility>
 
@@ -16,6 +20,7 @@ namespace {
 constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
+constexpr std::chrono::seconds kPassAgainAfter{1};  // when the system had no descriptor for a slab
 
 }  // namespace
 
@@ -24,7 +29,11 @@ ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
   if (channel == nullptr) {
     channel = std::make_unique<ShmChannel>(*this, id, options().shm_window_bytes);
     if (peer_doorbell_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      channel->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   return *channel;
 }
@@ -50,7 +59,8 @@ Channel& ShmLink::channel(const ChannelId& id) {
 void ShmLink::close_channel(const ChannelId& id) {
   const std::lock_guard lock(mutex_);
   const auto found = channels_.find(id);
-  if (found == channels_.end() || found->second->is_closed()) return;
+  if (found == channels_.end()) return closed_early_.add(id);
+  if (found->second->is_closed()) return;
   if (!found->second->is_claimed()) --unclaimed_;
   found->second->close();
 }
@@ -76,18 +86,24 @@ void ShmLink::open(const ChannelId& id) {
 }
 
 bool ShmLink::pass_slab(std::uint32_t slab) {
-  const std::lock_guard lock(mutex_);
-  if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
-  try {
-    Arena::SlabMemory passed = options().arena->memory_of(slab);
-    stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
-  } catch (const Error& error) {
-    log(LogLevel::kWarning, std::string(error.what()) + ": tensors for " + peer_name() + " are copied");
-    return false;
+  std::string obstacle;
+  {
+    const std::lock_guard lock(mutex_);
+    if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
+    if (Clock::now() < passes_again_at_) return false;
+    try {
+      Arena::SlabMemory passed = options().arena->memory_of(slab);
+      stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
+      passed_slabs_.insert(slab);
+      flush();
+      return true;
+    } catch (const Error& error) {
+      passes_again_at_ = Clock::now() + kPassAgainAfter;
+      if (!std::exchange(has_warned_, true)) obstacle = error.what();
+    }
   }
-  passed_slabs_.insert(slab);
-  flush();
-  return true;
+  if (!obstacle.empty()) log(LogLevel::kWarning, obstacle + ": tensors for " + peer_name() + " are copied");
+  return false;
 }
 
 void ShmLink::flush() {
@@ -236,6 +252,18 @@ std::string ShmLink::label() const {
   return peer_name() + (peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "");
 }
 
+// The end of the stream does not prove it: a living peer may have closed its links while a thread of it still writes.
+// If the number belongs to another process by now, or the system does not answer, the peer counts as alive.
+bool ShmLink::has_peer_ended() const noexcept {
+  if (peer_process_ <= 0) return false;
+  const auto process = static_cast<int>(::syscall(SYS_pidfd_open, peer_process_, 0));
+  if (process < 0) return errno == ESRCH || errno == EINVAL || errno == ENOENT;  // the last two: a process group's
+  pollfd ended{process, POLLIN, 0};
+  const bool has_ended = ::poll(&ended, 1, 0) == 1;
+  ::close(process);
+  return has_ended;
+}
+
 void ShmLink::begin_shutdown_on_loop() {
   const std::lock_guard lock(mutex_);
   if (!attached_ || said_bye_ || stream_.descriptor() < 0) return;
@@ -251,11 +279,12 @@ bool ShmLink::drained_on_loop() const {
 }
 
 void ShmLink::teardown_on_loop() noexcept {
+  // Before the memory is unmapped, this process's waiters and the observer learn of the end.
+  loop().post([slabs = peer_arena_.take_all()] {});
   const std::lock_guard lock(mutex_);
   if (stream_.descriptor() >= 0) loop().remove_fd_on_loop(stream_.descriptor());
   stream_.close();
   waiting_.clear();
-  peer_arena_.clear();
 }
 
 ShmChannel::ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes)
@@ -270,19 +299,20 @@ bool ShmChannel::try_send(const FrameHeader& header, std::span<const std::byte> 
 
 bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
 
-bool ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) {
-  if (!may_send(header, payload)) return false;
+std::optional<Payload> ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                            const ArenaPlace& place) {
+  if (!may_send(header, payload)) return std::nullopt;
   if (header.where != Payload::kThere && passed_slab_ != place.slab) {
     if (!link_.pass_slab(place.slab)) {
       FrameHeader copied = header;
       copied.where = Payload::kHere;
-      return try_send(copied, payload);
+      return try_send(copied, payload) ? std::optional(copied.where) : std::nullopt;
     }
     passed_slab_ = place.slab;
   }
-  if (!guarded([&] { return writer_->try_lend(header, place); })) return false;
+  if (!guarded([&] { return writer_->try_lend(header, place); })) return std::nullopt;
   ring_peer();
-  return true;
+  return header.where;
 }
 
 // While the link connects, its loop may be making the writer; nothing has been lent by then.
@@ -296,7 +326,12 @@ void ShmChannel::revoke() noexcept {
   if (has_writer()) writer_->revoke();
 }
 
-bool ShmChannel::is_written() const noexcept { return has_writer() && writer_->is_written(); }
+std::optional<ArenaRange> ShmChannel::written_range() const noexcept {
+  if (!has_writer()) return std::nullopt;
+  auto range = writer_->written_range();
+  if (range && link_.has_peer_ended()) range.reset();
+  return range;
+}
 
 const Frame* ShmChannel::front() {
   return front_of([this]() -> const Frame* {

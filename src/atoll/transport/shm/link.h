@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shm/ring.h"
 #include "atoll/transport/shm/wire.h"
@@ -28,10 +30,11 @@ class ShmChannel final : public ChannelBase {
 
   bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
   bool can_lend() const noexcept override;
-  bool try_lend(const FrameHeader& header, std::span<const std::byte> payload, const ArenaPlace& place) override;
+  std::optional<Payload> try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                  const ArenaPlace& place) override;
   bool has_returned() override;
   void revoke() noexcept override;
-  bool is_written() const noexcept override;
+  std::optional<ArenaRange> written_range() const noexcept override;
   const Frame* front() override;
   bool is_intact() const noexcept override;
   std::byte* begin_write() noexcept override;
@@ -81,8 +84,12 @@ class ShmLink final : public LinkBase {
   bool has_arena() const noexcept { return options().arena != nullptr; }
 
   /// Passes a slab of this process's arena to the peer, once. Any thread. Returns false if the system has no descriptor
-  /// left for that.
+  /// left for that, which it is asked for once a second; the first time there is a warning.
   bool pass_slab(std::uint32_t slab);
+
+  /// Returns whether the peer's process has certainly ended: nothing writes into this process's memory for it any more.
+  /// Any thread, once the stream is attached.
+  bool has_peer_ended() const noexcept;
 
   void begin_shutdown_on_loop() override;
   bool drained_on_loop() const override;
@@ -105,8 +112,9 @@ class ShmLink final : public LinkBase {
   void open(const ChannelId& id);
   void flush();
 
+  pid_t peer_process_ = 0;  // constant once the stream is attached; 0: not known here
+
   // The loop thread's own.
-  pid_t peer_process_ = 0;
   bool watches_output_ = false;
   std::uint64_t seen_beats_ = 0;
   std::chrono::milliseconds patience_{0};  // a peer that is silent for longer is lost
@@ -121,7 +129,10 @@ class ShmLink final : public LinkBase {
   bool said_bye_ = false;
   RemoteDoorbell peer_doorbell_;
   std::set<std::uint32_t> passed_slabs_;
+  Clock::time_point passes_again_at_{};
+  bool has_warned_ = false;  // that slabs cannot be passed
   std::map<ChannelId, std::unique_ptr<ShmChannel>> channels_;
+  ClosedChannels closed_early_;
   std::vector<ChannelId> waiting_;  // channels to open once the stream is attached
   std::size_t unclaimed_ = 0;       // channels that only the peer has opened
 };

@@ -116,7 +116,17 @@ void RingWriter::revoke() noexcept {
   full_fence();
 }
 
-bool RingWriter::is_written() const noexcept { return control().is_writing.load(std::memory_order_seq_cst) != 0; }
+// Whatever the peer has stored in `tail`, the place is inside the ring.
+std::optional<ArenaRange> RingWriter::written_range() const noexcept {
+  if (control().is_writing.load(std::memory_order_seq_cst) == 0) return std::nullopt;
+  Frame frame;
+  read_frame(ring_.at(control().tail.load(std::memory_order_acquire)), frame);
+  if (frame.header.where != Payload::kForResult) return std::nullopt;
+  ArenaRange range;
+  std::memcpy(&range.place, frame.payload.data(), sizeof range.place);
+  range.bytes = frame.header.payload_bytes;
+  return range;
+}
 
 RingReader::RingReader(const Fd& memory, std::size_t window_bytes, const PeerArena* lender)
     : ring_(MappedRing::map(memory, sizeof(RingControl), window_bytes, MappedRing::Access::kReadOnlyData)),

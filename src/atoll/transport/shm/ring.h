@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "atoll/core/fd.h"
@@ -65,11 +66,11 @@ class RingWriter {
   /// Returns whether the reader has released every lent frame.
   bool has_returned();
 
-  /// Marks all lent frames as no longer intact: their payloads may change once is_written() is false.
+  /// Marks all lent frames as no longer intact: their payloads may change once written_range() is empty.
   void revoke() noexcept;
 
-  /// Returns whether the reader is writing a payload that was lent before revoke().
-  bool is_written() const noexcept;
+  /// Returns where the reader is writing a payload that was lent before revoke(), or nothing.
+  std::optional<ArenaRange> written_range() const noexcept;
 
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }

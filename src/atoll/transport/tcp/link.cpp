@@ -70,7 +70,11 @@ TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
   auto found = channels_.find(id);
   if (found == channels_.end()) {
     found = channels_.emplace(id, std::make_unique<TcpChannel>(*this, id, options().tcp_window_bytes)).first;
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      found->second->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   TcpChannel& channel = *found->second;
   if (claim && !channel.is_claimed() && !channel.is_closed()) {
@@ -92,7 +96,8 @@ void TcpLink::close_channel(const ChannelId& id) {
   {
     const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(id);
-    if (found == channels_.end() || found->second->is_closed()) return;
+    if (found == channels_.end()) return closed_early_.add(id);
+    if (found->second->is_closed()) return;
     channel = found->second.get();
     channel->mark_closed();
     if (!channel->is_claimed()) --unclaimed_;

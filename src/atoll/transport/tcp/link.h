@@ -15,6 +15,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/shared_memory.h"
 #include "atoll/transport/tcp/rail.h"
@@ -238,6 +239,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
 
   mutable std::mutex channels_mutex_;  // guards what follows up to mutex_, which is taken before it
   std::map<ChannelId, std::unique_ptr<TcpChannel>> channels_;
+  ClosedChannels closed_early_;
   std::size_t unclaimed_ = 0;          // channels that only the peer has opened
   std::vector<TcpChannel*> outgoing_;  // by our number, from 1
 

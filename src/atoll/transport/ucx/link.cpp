@@ -55,7 +55,11 @@ UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
       woken_.reserve(channels_.size() + 1);  // so that wake() allocates nothing
     }
     found = channels_.emplace(id, std::move(made)).first;
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      found->second->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   UcxChannel& channel = *found->second;
   if (claim && !channel.is_claimed() && !channel.is_closed()) {
@@ -82,18 +86,18 @@ Channel& UcxLink::channel(const ChannelId& id) {
 
 void UcxLink::close_channel(const ChannelId& id) {
   UcxChannel* channel = nullptr;
-  bool over_stream = false;
   {
-    const std::lock_guard lock(channels_mutex_);  // either this or go_over_stream_on_loop sees the other's change
-    over_stream = over_stream_;
+    const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(id);
-    if (found != channels_.end() && !found->second->is_closed()) {
+    if (found == channels_.end()) {
+      closed_early_.add(id);
+    } else if (!found->second->is_closed()) {
       channel = found->second.get();
       channel->mark_closed();
       if (!channel->is_claimed()) --unclaimed_;
     }
   }
-  if (over_stream) inner_.close_channel(id);  // the peer alone may have opened it there
+  inner_.close_channel(id);  // the peer alone may have opened it there, or may do so yet
   if (channel == nullptr) return;
   loop().post([this, channel] {
     channel->receiving().close_on_loop();
@@ -250,9 +254,7 @@ void UcxLink::go_over_stream_on_loop(const std::string& why) {
     over_stream_ = true;
     path_ = why;
     for (const auto& [id, channel] : channels_) {
-      if (!channel->is_claimed()) continue;
-      channel->go_over_stream(inner_.channel(id));
-      if (channel->is_closed()) inner_.close_channel(id);
+      if (channel->is_claimed() && !channel->is_closed()) channel->go_over_stream(inner_.channel(id));
     }
   }
   log(LogLevel::kWarning, "UCX cannot serve the link to " + peer_name() + ", which uses TCP instead; " + why);

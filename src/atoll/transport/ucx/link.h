@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "atoll/core/fd.h"
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/agreement.h"
@@ -235,6 +236,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   mutable std::mutex channels_mutex_;  // guards what follows up to wake_mutex_
   std::map<ChannelId, std::unique_ptr<UcxChannel>> channels_;
+  ClosedChannels closed_early_;
   std::size_t unclaimed_ = 0;  // channels that only the peer has opened
   std::string path_;           // "posix cma", or why UCX does not serve
   std::string unregistered_;   // why not all rings are registered; empty: they are

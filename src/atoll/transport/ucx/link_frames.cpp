@@ -237,6 +237,7 @@ void UcxLink::on_credit(const ucx::Note& note) {
 void UcxLink::on_frame(const ucx::Note& note, ucx::Incoming& message) {
   UcxChannel& channel = find_or_make(ucx::channel_of(note), false);
   ucx::ReceiveRing& ring = channel.receiving();
+  if (channel.is_closed()) ring.close_on_loop();  // perhaps before the peer opened it
   ring.open_on_loop(std::uint64_t{1} << note.window_log2);
   std::byte* const to = ring.begin_on_loop(note.position, message.bytes());
   if (to == nullptr) return activate_on_loop(channel);  // dropped; the credit is returned
