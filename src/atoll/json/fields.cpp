@@ -95,10 +95,7 @@ std::string Fields::text(const std::string& key, const std::string& fallback) {
 const Json& Fields::list(const std::string& key, std::size_t most) {
   const Json& value = at(key);
   if (!value.is_array()) wrong(key, "a list");
-  if (value.size() > most) {
-    throw Error(kind_,
-                name_of(key) + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(most));
-  }
+  if (value.size() > most) throw Error(kind_, name_of(key), " has ", value.size(), " entries: at most ", most);
   return value;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "atoll/collectives/peer_ports.h"
+#include "atoll/transport/shared_memory.h"
 #include "tests/collectives/group/calls.h"
 #include "tests/support/error_of.h"
 #include "tests/support/log_recorder.h"
@@ -148,7 +149,7 @@ TEST(LendingGroup, APeerThatIsStoppedWhileItWritesChangesNothing) {
     ASSERT_NE(memory, nullptr);
     used_again.wait();
     // The rest of the tensor has not been copied: it is still shared.
-    const std::size_t far_enough = 2 * transport::Arena::page_bytes();
+    const std::size_t far_enough = 2 * transport::page_bytes();
     EXPECT_GE(header.offset, far_enough);
     float before = 0;
     std::memcpy(&before, memory - far_enough, sizeof before);

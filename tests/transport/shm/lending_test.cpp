@@ -5,7 +5,7 @@
 #include <cstring>
 #include <vector>
 
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/shm/ring.h"
 #include "tests/support/error_of.h"
 

@@ -17,7 +17,7 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 #include "tests/support/no_descriptors.h"
 #include "tests/transport/endpoint/support.h"
 

@@ -8,6 +8,7 @@
 #include "atoll/collectives/schedule/executor_run.h"
 #include "atoll/core/copy.h"
 #include "atoll/core/log.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::collectives {
 namespace {
@@ -37,7 +38,7 @@ bool Executor::is_for_result(const Run& run, const Step& step) const {
   if (!step.for_result || run.call.output.size() <= step.range.segment) return false;
   const Segment& input = run.call.input[step.range.segment];
   if (run.call.output[step.range.segment].data != input.data) return false;
-  const auto page = transport::Arena::page_bytes();
+  const auto page = transport::page_bytes();
   const auto begin = reinterpret_cast<std::uintptr_t>(input.data);
   const auto first = (begin + page - 1) / page * page;
   const auto last = (begin + input.bytes) / page * page;

@@ -18,7 +18,7 @@
 #include "atoll/infer/client/outbox.h"
 #include "atoll/infer/client/server_link.h"
 #include "atoll/infer/link/frame_sender.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::infer {
 

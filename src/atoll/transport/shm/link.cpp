@@ -3,18 +3,16 @@
 
 #include <poll.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/memfd.h"
-#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/address.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {
@@ -24,17 +22,7 @@ constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
 constexpr std::chrono::seconds kPassAgainAfter{1};  // when the system had no descriptor for a slab
 
-pid_t process_behind(int socket) {
-  ucred credentials{};
-  socklen_t size = sizeof(credentials);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
-}
-
 }  // namespace
-
-ShmLink::ShmLink(const LinkOwner& owner, PeerAddress peer) : LinkBase(owner, std::move(peer)) {}
-
-ShmLink::~ShmLink() = default;
 
 ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
   std::unique_ptr<ShmChannel>& channel = channels_[id];
@@ -125,7 +113,7 @@ void ShmLink::flush() {
 
 void ShmLink::attach_on_loop(ByteStream stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
   try {
-    peer_process_ = process_behind(stream.fd());
+    peer_process_ = peer_process(stream.fd());
     patience_ = answer_patience(options());
     last_tick_ = Clock::now();
     loop().add_fd_on_loop(stream.fd(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
@@ -162,13 +150,7 @@ void ShmLink::flush_later_on_loop() {
 void ShmLink::on_stream_event_on_loop(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) flush_later_on_loop();
   if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
-  try {
-    receive_on_loop();
-  } catch (const Error& error) {
-    fail_on_loop(Error(error.kind(), peer_name() + ": " + error.what()));
-  } catch (const std::exception& error) {
-    fail_on_loop(Error(ErrorKind::kInternal, peer_name() + ": " + error.what()));
-  }
+  guarded_on_loop([this] { receive_on_loop(); });
 }
 
 void ShmLink::receive_on_loop() {
@@ -189,8 +171,8 @@ void ShmLink::receive_on_loop() {
 void ShmLink::handle_on_loop(const shm::Message& message) {
   const bool is_hello = message.type == shm::MessageType::kHello;
   if (is_hello != (state() == LinkState::kConnecting)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type " +
-                                          std::to_string(static_cast<int>(message.type)) + " out of order");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type ", static_cast<int>(message.type),
+                " out of order");
   }
   switch (message.type) {
     case shm::MessageType::kHello: handle_hello_on_loop(message); break;
@@ -202,7 +184,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_hello_on_loop(const shm::Message& message) {
-  patience_ = patience_for(shm::decode_hello(message).heartbeat_ms);
+  patience_ = patience_for(shm::decode<shm::Hello>(message).heartbeat_ms);
   {
     const std::lock_guard lock(mutex_);
     peer_doorbell_ = RemoteDoorbell(stream_.take_memory());
@@ -215,11 +197,11 @@ void ShmLink::handle_hello_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_open_on_loop(const shm::Message& message) {
-  const shm::Open open = shm::decode_open(message);
+  const shm::Open open = shm::decode<shm::Open>(message);
   const Fd memory = stream_.take_memory();
   if (open.bell >= kBellCount || !is_valid_window(open.window_bytes)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell " + std::to_string(open.bell) +
-                                          " and a window of " + std::to_string(open.window_bytes) + " bytes");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell ", open.bell, " and a window of ",
+                open.window_bytes, " bytes");
   }
   auto ring = std::make_unique<RingReader>(memory, open.window_bytes, &peer_arena_);
   const ChannelId id{open.group, open.index, static_cast<Bell>(open.bell)};
@@ -233,9 +215,9 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_slab_on_loop(const shm::Message& message) {
-  const shm::Slab slab = shm::decode_slab(message);
+  const shm::Slab slab = shm::decode<shm::Slab>(message);
   if (slab.id > std::numeric_limits<std::uint32_t>::max())
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number " + std::to_string(slab.id));
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number ", slab.id);
   peer_arena_.add(static_cast<std::uint32_t>(slab.id), stream_.take_memory(), slab.bytes);
   doorbell().ring_all();
 }
@@ -266,9 +248,8 @@ void ShmLink::on_tick_on_loop(Clock::time_point now) {
   }
 }
 
-Error ShmLink::lost(const std::string& how) const {
-  const std::string process = peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "";
-  return {ErrorKind::kPeerLost, peer_name() + process + " " + how};
+std::string ShmLink::label() const {
+  return peer_name() + (peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "");
 }
 
 // The end of the stream does not prove it: a living peer may have closed its links while a thread of it still writes.
@@ -304,6 +285,100 @@ void ShmLink::teardown_on_loop() noexcept {
   if (stream_.descriptor() >= 0) loop().remove_fd_on_loop(stream_.descriptor());
   stream_.close();
   waiting_.clear();
+}
+
+ShmChannel::ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes)
+    : ChannelBase(link, id, window_bytes), link_(link) {}
+
+bool ShmChannel::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
+  if (!may_send(header, payload)) return false;
+  if (!guarded([&] { return writer_->try_write(header, payload); })) return false;
+  ring_peer();
+  return true;
+}
+
+bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
+
+std::optional<Payload> ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                            const ArenaPlace& place) {
+  if (!may_send(header, payload)) return std::nullopt;
+  if (header.where != Payload::kThere && passed_slab_ != place.slab) {
+    if (!link_.pass_slab(place.slab)) {
+      FrameHeader copied = header;
+      copied.where = Payload::kHere;
+      return try_send(copied, payload) ? std::optional(copied.where) : std::nullopt;
+    }
+    passed_slab_ = place.slab;
+  }
+  if (!guarded([&] { return writer_->try_lend(header, place); })) return std::nullopt;
+  ring_peer();
+  return header.where;
+}
+
+// While the link connects, its loop may be making the writer; nothing has been lent by then.
+bool ShmChannel::has_writer() const noexcept { return link_.state() != LinkState::kConnecting && writer_ != nullptr; }
+
+bool ShmChannel::has_returned() {
+  return !has_writer() || guarded([&] { return writer_->has_returned(); });
+}
+
+void ShmChannel::revoke() noexcept {
+  if (has_writer()) writer_->revoke();
+}
+
+std::optional<ArenaRange> ShmChannel::written_range() const noexcept {
+  if (!has_writer()) return std::nullopt;
+  auto range = writer_->written_range();
+  if (range && link_.has_peer_ended()) range.reset();
+  return range;
+}
+
+const Frame* ShmChannel::front() {
+  return front_of([this]() -> const Frame* {
+    RingReader* const reader = reader_.load(std::memory_order_acquire);
+    return reader == nullptr ? nullptr : reader->front();
+  });
+}
+
+bool ShmChannel::is_intact() const noexcept { return reader_.load(std::memory_order_relaxed)->is_intact(); }
+
+std::byte* ShmChannel::begin_write() noexcept { return reader_.load(std::memory_order_relaxed)->begin_write(); }
+
+void ShmChannel::end_write() noexcept { reader_.load(std::memory_order_relaxed)->end_write(); }
+
+void ShmChannel::pop() {
+  reader_.load(std::memory_order_relaxed)->pop();
+  ring_peer();
+}
+
+void ShmChannel::ring_peer() noexcept {
+  if (BellWords* const bell = peer_bell_.load(std::memory_order_acquire)) ring(*bell);
+}
+
+Fd ShmChannel::open() {
+  writer_ = std::make_unique<RingWriter>(window_bytes_);
+  return writer_->take_memory();
+}
+
+bool ShmChannel::accept(std::unique_ptr<RingReader> ring) {
+  if (reader_owner_ != nullptr) return false;
+  if (is_closed()) {
+    ring->close();
+    ring_peer();
+    return true;
+  }
+  reader_owner_ = std::move(ring);
+  reader_.store(reader_owner_.get(), std::memory_order_release);
+  return true;
+}
+
+void ShmChannel::close() noexcept {
+  mark_closed();
+  reader_.store(nullptr, std::memory_order_release);
+  if (reader_owner_ != nullptr) reader_owner_->close();
+  ring_peer();
+  reader_owner_.reset();
+  writer_.reset();
 }
 
 }  // namespace atl::transport

@@ -6,11 +6,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
-#include "atoll/transport/socket.h"
+#include "atoll/transport/address.h"
 
 namespace atl::transport {
 
@@ -65,8 +64,6 @@ TcpLink::TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress pe
   rails_.push_back(make_rail(
       0, 2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) + owner.options.tcp_window_bytes / 4));
 }
-
-TcpLink::~TcpLink() = default;
 
 TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
@@ -132,14 +129,6 @@ std::string TcpLink::describe() const {
   if (spread_) return describe_rails();
   const std::string& path = rails_.front()->path();
   return path.empty() ? "tcp (not connected)" : "tcp " + path;
-}
-
-Error TcpLink::named(const Error& error) const {
-  return {error.kind(), peer_name() + " (" + describe() + "): " + error.what()};
-}
-
-Error TcpLink::lost(const std::string& how) const {
-  return {ErrorKind::kPeerLost, peer_name() + " (" + describe() + ") " + how};
 }
 
 void TcpLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {

@@ -11,7 +11,6 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/discovery.h"
 
 namespace atl::transport {
 
@@ -19,18 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kProbePatience{5000};
-
-/// Returns how long the peer's probe may take before the two ends do without UCX.
-milliseconds probe_patience(const EndpointOptions& options) {
-  return std::min(kProbePatience, options.connect_timeout / 3);
-}
-
-Fd make_wake() {
-  const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw unavailable("cannot make an event descriptor for a UCX link", errno);
-  return Fd(fd);
-}
+constexpr milliseconds kProbePatience{5000};  // then the two ends do without UCX
 
 }  // namespace
 
@@ -55,8 +43,6 @@ UcxLink::UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::
     free_arrivals_.push_back(&each);
   }
 }
-
-UcxLink::~UcxLink() = default;
 
 UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
@@ -129,12 +115,9 @@ std::string UcxLink::describe() const {
   return "ucx " + path_ + (unregistered_.empty() ? "" : " (staged: " + unregistered_ + ")") + ", beside " + path;
 }
 
-Error UcxLink::named(const Error& error) const { return {error.kind(), peer_name() + " (ucx): " + error.what()}; }
-
-Error UcxLink::lost(const std::string& how) const { return {ErrorKind::kPeerLost, peer_name() + " (ucx) " + how}; }
-
 void UcxLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {
-  wake_ = make_wake();
+  wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) throw unavailable("cannot make an event descriptor for a UCX link", errno);
   stream_ = std::move(stream);
   initiator_ = initiator;
   authenticated_ = authenticated;
@@ -282,7 +265,7 @@ void UcxLink::on_connecting_tick_on_loop(Clock::time_point now) {
   agreeing_ += counted_time(last_tick_, now, options());
   if (worker_) drive_on_loop();
   if (phase_ != Phase::kAgreeing) return;
-  const auto patience = probe_patience(options());
+  const auto patience = std::min(kProbePatience, options().connect_timeout / 3);
   if (agreement_->is_probing() && !agreement_->has_voted() && agreeing_ >= patience) {
     agreement_->vote("nothing arrived through UCX within " + std::to_string(patience.count()) + " ms");
     return guarded_on_loop([this] { step_agreement_on_loop(); });

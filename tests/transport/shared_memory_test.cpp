@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/tcp/segment_map.h"
+#include "atoll/transport/tcp/reassembly.h"
 
 #include <algorithm>
 #include <bit>
-#include <string>
-
-#include "atoll/core/error.h"
-#include "atoll/transport/tcp/wire.h"
+#include <utility>
 
 namespace atl::transport::tcp {
 
 namespace {
+
+constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 10;  // a quarter of what a peer may have on its way
 
 /// Returns `count` bits from `first` on; count is 1 to 64 - first.
 std::uint64_t bits(std::uint64_t first, std::uint64_t count) {
@@ -47,9 +46,7 @@ bool SegmentMap::has(std::uint64_t position, std::uint64_t bytes) const {
   }
   const bool straddles = position < end_ && stop > end_;
   if (!is_within || straddles || (some != 0 && !all)) {
-    throw Error(ErrorKind::kProtocol, "a segment of " + std::to_string(bytes) + " bytes at " +
-                                          std::to_string(position) + " does not fit what has arrived up to " +
-                                          std::to_string(end_));
+    bad_message("a segment of ", bytes, " bytes at ", position, " does not fit what has arrived up to ", end_);
   }
   return all;
 }
@@ -66,6 +63,44 @@ void SegmentMap::add(std::uint64_t position, std::uint64_t bytes) noexcept {
     word &= ~bits(unit % 64, run);
     end_ += run * kUnit;
   }
+}
+
+ControlReader::ControlReader(Take take) : take_(std::move(take)), ring_(MappedRing::create_private(kControlWindow)) {}
+
+std::byte* ControlReader::begin(std::uint64_t position, std::uint32_t bytes) {
+  if (map_.has(position, bytes)) return nullptr;
+  if (position + whole_units(bytes) - released_ > kControlWindow) bad_message("control messages exceed their credit");
+  return ring_.at(position);
+}
+
+void ControlReader::finish(std::uint64_t position, std::uint32_t bytes) {
+  if (map_.has(position, bytes)) return;  // it has come over another rail in the meantime
+  map_.add(position, bytes);
+  while (take_front()) {
+  }
+}
+
+bool ControlReader::take_front() {
+  const std::uint64_t available = map_.end() - released_;
+  if (available == 0) return false;
+  const std::byte* const at = ring_.at(released_);
+  const auto prefix = read_as<Prefix>({at, sizeof(Prefix)});
+  const bool is_empty = prefix.type == Type::kClose || prefix.type == Type::kBye;
+  const bool fits = prefix.type == Type::kControl ? prefix.length <= kMaxControlBytes : is_empty && prefix.length == 0;
+  if (prefix.magic != Prefix::kMagic || prefix.zero != 0 || !fits) {
+    bad_message("a control message of type ", static_cast<int>(prefix.type), " with ", prefix.length, " bytes");
+  }
+  const std::uint64_t bytes = whole_units(sizeof(Prefix) + prefix.length);
+  if (bytes > available) return false;
+  released_ += bytes;
+  take_(prefix, {at + sizeof(Prefix), prefix.length});
+  return true;
+}
+
+bool ControlReader::owes_credit() noexcept {
+  if (released_ - reported_ < kReportEvery) return false;
+  reported_ = released_;
+  return true;
 }
 
 }  // namespace atl::transport::tcp

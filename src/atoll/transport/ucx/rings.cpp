@@ -1,24 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/ucx/receive_ring.h"
+#include "atoll/transport/ucx/rings.h"
 
 #include <algorithm>
-#include <string>
+#include <cstring>
 
-#include "atoll/core/error.h"
+#include "atoll/core/copy.h"
 #include "atoll/transport/tcp/wire.h"
 
 namespace atl::transport::ucx {
 
+SendRing::SendRing(std::size_t window_bytes)
+    : ring_(MappedRing::create_private(window_bytes)), done_ahead_(window_bytes) {}
+
+bool SendRing::try_write(const FrameHeader& header, std::span<const std::byte> payload) {
+  const std::uint64_t written = written_.load(std::memory_order_relaxed);
+  const std::uint64_t bytes = footprint(payload.size());
+  const std::uint64_t free_to = std::min(released(), done_.load(std::memory_order_acquire)) + ring_.data_bytes();
+  if (written + bytes > free_to) return false;
+  std::byte* const at = ring_.at(written);
+  std::memcpy(at, &header, sizeof header);
+  if (!payload.empty()) copy_bytes(at + sizeof header, payload.data(), payload.size());
+  written_.store(written + bytes, std::memory_order_release);
+  return true;
+}
+
+std::uint64_t SendRing::footprint_at(std::uint64_t position) const noexcept {
+  return footprint(read_as<FrameHeader>({ring_.at(position), sizeof(FrameHeader)}).payload_bytes);
+}
+
+std::optional<SendRing::Piece> SendRing::next() {
+  if (!has_next()) return std::nullopt;
+  const std::uint64_t position = taken_;
+  const std::byte* const at = ring_.at(position);
+  const auto header = read_as<FrameHeader>({at, sizeof(FrameHeader)});
+  taken_ += footprint(header.payload_bytes);
+  return Piece{position, {at, sizeof header + header.payload_bytes}};
+}
+
+void SendRing::done(std::uint64_t position) noexcept {
+  done_ahead_.set(position);
+  std::uint64_t done = done_.load(std::memory_order_relaxed);
+  while (done != taken_ && done_ahead_.take(done)) done += footprint_at(done);
+  done_.store(done, std::memory_order_release);
+}
+
+void SendRing::release(std::uint64_t total) {
+  if (total > taken_) tcp::bad_message("credit for ", total, " bytes, of which only ", taken_, " were sent");
+  released_.store(std::max(total, released_.load(std::memory_order_relaxed)), std::memory_order_release);
+}
+
 void ReceiveRing::open_on_loop(std::uint64_t window_bytes) {
   const std::uint64_t known = this->window_bytes();
   if (known == window_bytes) return;
-  if (known != 0) {
-    tcp::bad_message("a channel's window changed from " + std::to_string(known) + " to " +
-                     std::to_string(window_bytes) + " bytes");
-  }
-  if (!is_valid_window(window_bytes)) {
-    tcp::bad_message("invalid window of " + std::to_string(window_bytes) + " bytes for a channel");
-  }
+  if (known != 0) tcp::bad_message("a channel's window changed from ", known, " to ", window_bytes, " bytes");
+  if (!is_valid_window(window_bytes)) tcp::bad_message("invalid window of ", window_bytes, " bytes for a channel");
   if (!is_closed_) ring_ = MappedRing::create_private(window_bytes);
   started_ = SlotBits(window_bytes);
   finished_ = SlotBits(window_bytes);
@@ -30,7 +65,7 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const bool fits = bytes >= sizeof(FrameHeader) && bytes - sizeof(FrameHeader) <= max_payload_of(window);
   if (!fits || position % sizeof(FrameHeader) != 0) {
-    tcp::bad_message("invalid frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position));
+    tcp::bad_message("invalid frame of ", bytes, " bytes at position ", position);
   }
   const std::uint64_t end = position + footprint(bytes - sizeof(FrameHeader));
   if (is_closed_) {
@@ -38,7 +73,7 @@ std::byte* ReceiveRing::begin_on_loop(std::uint64_t position, std::uint64_t byte
     return nullptr;
   }
   if (position < received || position - popped() > window || end - popped() > window || started_.test(position)) {
-    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes at position " + std::to_string(position) +
+    tcp::bad_message("a frame of ", bytes, " bytes at position ", position,
                      ", which is outside the channel's credit or taken");
   }
   started_.set(position);
@@ -54,7 +89,7 @@ bool ReceiveRing::finish_on_loop(std::uint64_t position, std::uint64_t bytes) {
     return true;
   }
   if (read_as<FrameHeader>({ring_.at(position), sizeof(FrameHeader)}).payload_bytes + sizeof(FrameHeader) != bytes) {
-    tcp::bad_message("a frame of " + std::to_string(bytes) + " bytes states another size");
+    tcp::bad_message("a frame of ", bytes, " bytes states another size");
   }
   finished_.set(position);
   finished_to_ = std::max(finished_to_, position + footprint(bytes - sizeof(FrameHeader)));

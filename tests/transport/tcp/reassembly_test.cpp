@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/tcp/segment_map.h"
+#include "atoll/transport/tcp/reassembly.h"
 
 #include <gtest/gtest.h>
 
