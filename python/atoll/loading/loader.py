@@ -28,10 +28,8 @@ from atoll.loading.source import Source, source_of
 from atoll.loading.state import STATE_VERSION, check_order, check_position, check_state
 from atoll.loading.windows import Divided, Slice
 from atoll.loading.workers import EndsWithRank
-from atoll.weighting.batch_part import Part
-from atoll.weighting.elements import Total, counted
-from atoll.weighting.loader_turns import Turn
-from atoll.weighting.weights import Weights, weights_of
+from atoll.weighting.batch_part import Part, Total, counted
+from atoll.weighting.weights import Turn, Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
 SAME_DATASET = (
