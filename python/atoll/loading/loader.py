@@ -5,7 +5,6 @@ match."""
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,18 +15,16 @@ from torch import nn
 
 from atoll import _C
 from atoll._build_info import VERSION
-from atoll.loading.arguments import check_counts, check_divided, check_options, check_shares_of_own, shared
+from atoll.loading import arguments
 from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
-from atoll.loading.means import StepMeans
+from atoll.loading.logged_values import StepMeans
 from atoll.loading.planner import Planner
-from atoll.loading.reading import Reading
+from atoll.loading.reading import EndsWithRank, Reading
 from atoll.loading.same_samples import check_alike
 from atoll.loading.settings import Settings
 from atoll.loading.source import Source, source_of
-from atoll.loading.state import STATE_VERSION, check_order, check_position, check_state
 from atoll.loading.windows import Divided, Slice
-from atoll.loading.workers import EndsWithRank
 from atoll.weighting.batch_part import Part, Total, counted
 from atoll.weighting.weights import Turn, Weights, weights_of
 
@@ -69,7 +66,7 @@ class DataLoader:
     divided: True if each rank's dataset holds its own samples, as many as its length (`samples` of a stream): a step
         takes the rank's share of them while they last; for the policies equal and fixed. Otherwise all ranks hold the
         whole dataset, which is checked first if it might divide itself (False: without the check).
-    shuffle, sampler, weights, samples: the order (atoll.loading.order.Order). settings: how devices are measured and
+    shuffle, sampler, weights, samples: the order (atoll.loading.source.Order). settings: how devices are measured and
         plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
 
     A rank without samples in a step gets one that does not count (`weight` is 0), so that it takes part in
@@ -92,18 +89,19 @@ class DataLoader:
         self.epoch, self._position, self._steps = 0, 0, 0
         self._exchange = Exchange(group or _group_of(model), _device_of(model))
 
-        def own() -> tuple[tuple[Weights | None, Source], dict[str, Any]]:
-            check_options(loader_options, global_batch)
-            check_counts(global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples)
+        def own() -> tuple[tuple[Weights, Source], dict[str, Any]]:
+            arguments.check_options(loader_options, global_batch)
+            arguments.check_counts(
+                global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples
+            )
             if divided:
-                check_divided(policy, settings)
-            weighing = None if model is None else weights_of(model)
-            if weighing is not None:
-                weighing.check_group(self._exchange.group)
+                arguments.check_divided(policy, settings)
+            weighing = Weights(self._exchange.group) if model is None else weights_of(model)
+            weighing.check_group(self._exchange.group)
             source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
             facts = {"Atoll": VERSION, "divided": divided, "seed": seed, "global_batch": global_batch,
                      "drop_last": drop_last, "policy": policy, "shares": _plain(shares), "model": model is not None,
-                     "elements": elements is not None, **shared(settings)}  # fmt: skip
+                     "elements": elements is not None, **arguments.shared(settings)}  # fmt: skip
             facts |= {"dataset": "divided", "samples": None} if divided else {
                 "dataset": len(source.dataset), "samples": source.samples}  # fmt: skip
             return (weighing, source), facts
@@ -132,7 +130,6 @@ class DataLoader:
         self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
         self._order_hash: int | None = None
         self._iteration: object = None
-        self._slice: Slice | None = None
         self._part: Part | None = None
         self._means = StepMeans()
 
@@ -148,7 +145,7 @@ class DataLoader:
         """Returns the division of an epoch in which ranks have their own samples; None if all have the same."""
         if not self._is_divided:
             return None
-        return Divided(tuple(lengths), check_shares_of_own(self.planner.newest.batches), self._drop_last)
+        return Divided(tuple(lengths), self.planner.newest.batches, self._drop_last)
 
     def __len__(self) -> int:
         """Returns the number of steps in an epoch."""
@@ -166,7 +163,7 @@ class DataLoader:
     def step_complete(self) -> bool:
         """Whether the current batch is this rank's last one of its step, so that the optimizer runs after its backward
         pass."""
-        return self._slice is None or self._slice.is_last
+        return self._part is None or self._part.is_last
 
     @property
     def weight(self) -> float:
@@ -208,17 +205,18 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of the training. The current step counts as done if the current batch is its last. The
         state is the same on all ranks, for any number of ranks."""
-        return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
-                "order": self._order_hash if self._position else None, "dataset": self._dataset_size,
-                "seed": self._seed, "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
+        order = self._order_hash if self._position else None
+        return {"version": arguments.STATE_VERSION, "epoch": self.epoch, "position": self._position,
+                "steps": self._steps, "order": order, "dataset": self._dataset_size, "seed": self._seed,
+                "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes another run, even with another number of ranks or another global batch: the next step starts at the
         state's position. All ranks must load the same state; the next iteration checks that. A running loop cannot
         take its next batch. Raises ValueError for a damaged state, and for one of another dataset, seed or version."""
-        check_state(state, self._dataset_size, self._seed)
+        arguments.check_state(state, self._dataset_size, self._seed)
         if not self._source.order.is_drawn:
-            check_position(state["position"], self._samples)
+            arguments.check_position(state["position"], self._samples)
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
         self._order_hash, self._iteration = state["order"], None
         self.planner.resume(self._steps)
@@ -235,7 +233,7 @@ class DataLoader:
         turn = Turn(self._weights, self._part)
         try:
             for of, part, batch in self._parts():
-                self._slice, self._part = of, part
+                self._part = part
                 self._means.begin(part)
                 turn.begin(part)
                 if part.is_first:
@@ -252,7 +250,7 @@ class DataLoader:
             turn.end()
         finally:
             turn.leave()
-        self._slice = self._part = None
+        self._part = None
         self._position, self.epoch = 0, self.epoch + 1
 
     def _parts(self) -> Iterator[tuple[Slice, Part, Any]]:
@@ -276,8 +274,7 @@ class DataLoader:
         order = sorted(range(len(step)), key=lambda index: counts[index] > 0)
         for place, index in enumerate(order):
             of, batch = step[index]
-            first, last = place == 0, place == len(step) - 1
-            yield replace(of, is_first=first, is_last=last), Part(counts[index], total, first, last), batch
+            yield of, Part(counts[index], total, place == 0, place == len(step) - 1), batch
 
     def _agreed_order(self) -> torch.Tensor:
         of_state = self._order_hash if self._position else None
@@ -287,7 +284,7 @@ class DataLoader:
             facts = {"epoch": self.epoch, "position": self._position, "steps": self._steps, "state": of_state,
                      **self.planner.alike()}  # fmt: skip
             if not self._is_divided:
-                check_position(self._position, len(order))
+                arguments.check_position(self._position, len(order))
                 facts["order"] = _C.index_hash(order)
             return order, facts
 
@@ -297,11 +294,9 @@ class DataLoader:
             everyone = self._exchange.facts([len(order), self._order_hash])
             lengths, hashes = zip(*everyone, strict=True)
             self._divided = self._division(list(lengths))
-            self._samples, self._order_hash = (
-                sum(lengths),
-                _C.index_hash(torch.tensor([value >> 1 for value in hashes])),
-            )
-        check_order(of_state, self._order_hash)
+            self._samples = sum(lengths)
+            self._order_hash = _C.index_hash(torch.tensor([value >> 1 for value in hashes]))
+        arguments.check_order(of_state, self._order_hash)
         if self._divided is not None:
             self._divided.steps_before(self._position)
         return order

@@ -8,7 +8,8 @@ from typing import Any
 from atoll import _C
 from atoll.loading.plans import Plan
 from atoll.loading.settings import Settings
-from atoll.loading.window_reports import Seen
+from atoll.loading.timing import Seen
+from atoll.plan.batches import advise_membership
 from atoll.plan.documents import cost_of, document_of
 
 PAUSE = 10  # windows until a judged plan is judged again, because links change too
@@ -110,15 +111,12 @@ class Membership:
         """Returns the ranks outside the best set, and the seconds per step that this saves; None if the batch does not
         fit all ranks."""
         everybody = tuple(range(len(ranks)))
-        table = [{"ranks": members, "seconds": self._seconds(members, everyone, exposed)}
-                 for members in (*sets, everybody)]  # fmt: skip
+        seconds = {members: self._seconds(members, everyone, exposed) for members in (*sets, everybody)}
         try:
-            result = _C.advise_membership({"ranks": ranks, "batch": batch, "table": table})
+            found = advise_membership(ranks, batch, seconds=seconds)
         except ValueError:  # no set fits: BalanceNet's literal batches ignore caps
             return None
-        if result["all_step"] is None:
-            return None
-        return _without(tuple(result["best"]), len(ranks)), result["all_step"] - result["best_step"]
+        return None if found.all_step is None else (_without(found.best, len(ranks)), found.all_step - found.best_step)
 
     def _seconds(self, members: Ranks, everyone: Sequence[Seen], exposed: float) -> float:
         if len(members) == 1:
@@ -142,5 +140,5 @@ def _candidates(costs: Sequence[_C.Cost], islands: list[Ranks], batch: int) -> l
     return [members for members in dict.fromkeys(sets) if 0 < len(members) < count]
 
 
-def _without(members: Ranks, count: int) -> Ranks:
+def _without(members: Sequence[int], count: int) -> Ranks:
     return tuple(rank for rank in range(count) if rank not in set(members))

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Computes the shares of ranks from their facts, by the name of a policy."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ from atoll import _C
 from atoll.loading.arguments import check_replay, check_shares
 from atoll.loading.facts import RankFacts
 from atoll.loading.settings import Settings
+from atoll.plan.documents import document_of
 
 NEED_NO_COSTS = ("equal", "random", "fixed")
 
@@ -66,7 +66,7 @@ class Policy:
         times as slow as measured."""
         ranks = [{**rank, "least": 0, "quantum": 1} for rank in self._ranks(facts)]
         for rank, cost, factor in zip(ranks, [rank.cost() for rank in facts], factors, strict=True):
-            rank["cost"] = json.loads(cost.scaled(factor).to_json())
+            rank["cost"] = document_of(cost.scaled(factor))
         request = {**self._request, "form": "normalised", "ranks": ranks, "batch": samples}
         batches: list[int] = _C.plan_batches(request)["batches"]
         return batches

@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads samples outside the training, such as those to measure with, in a separate process."""
+"""Reads samples outside the training, such as those to measure with, in a separate process; and ends such processes and
+the training's workers with their rank."""
 
 import contextlib
 import logging
 import multiprocessing
+import os
 import pickle
+import select
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,7 +16,6 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, default_collate
 
 from atoll.loading.source import Source
-from atoll.loading.workers import EndsWithRank
 from atoll.profiling.isolation import same_random_numbers
 from atoll.profiling.python_state import PythonState
 
@@ -20,6 +23,35 @@ log = logging.getLogger("atoll.plan")
 
 DEADLINE_S = 120  # if the user sets no timeout and has no workers
 OF_WORKERS = ("multiprocessing_context", "timeout")
+
+
+class EndsWithRank:
+    """The `worker_init_fn` of a torch.utils.data.DataLoader. Its worker ends as soon as the process that made this
+    object ends, even if that is killed, and whatever the worker is doing. PyTorch's workers check only between two
+    batches, every 5 s; they still do so if the system cannot report the end of a process."""
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        """`then`: the user's own worker_init_fn."""
+        self._rank, self._then = os.getpid(), then
+
+    def __call__(self, worker: int) -> None:
+        try:
+            handle = os.pidfd_open(self._rank)
+        except ProcessLookupError:
+            os._exit(1)
+        except OSError:
+            pass
+        else:
+            threading.Thread(target=_end_after, args=(handle,), name="atoll-rank", daemon=True).start()
+        if self._then is not None:
+            self._then(worker)
+
+
+def _end_after(process: int) -> None:
+    poll = select.poll()
+    poll.register(process, select.POLLIN)
+    poll.poll()
+    os._exit(1)
 
 
 class Reading:

@@ -2,6 +2,7 @@
 """Checks that ranks, and the workers of each rank, read the same samples. If a dataset divided itself, ranks would
 train on a share of a share."""
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -57,23 +58,17 @@ def _rows_of_all_ranks(
     """Returns the rows by rank and worker; None if some rank cannot read the samples, in which case the training will
     raise the error. `seed` seeds the processes that read for this, alike on all ranks."""
     workers = options.get("num_workers", 0) if source.is_stream else 0
-    own: list[Row] | None = None
-    shared = reading if workers < 2 else None
-    mine = shared or Reading(source, options, max(1, workers), seed)
-    try:
-        own = list(map(list, zip(*(_hashes(mine, place) for place in range(min(SAMPLES_COMPARED, len(source.dataset)))),
-                                 strict=True)))  # fmt: skip
-    except Exception as error:
-        log.info("whether all ranks and workers read the same samples is unknown: %s", error)
-    finally:
-        if mine is not shared:
-            mine.close()
+    own: list[tuple[str, ...]] | None = None
+    with contextlib.ExitStack() as stack:
+        if reading is None or workers > 1:
+            reading = stack.enter_context(contextlib.closing(Reading(source, options, max(1, workers), seed)))
+        try:
+            read = [reading.batches(1, place) for place in range(min(SAMPLES_COMPARED, len(source.dataset)))]
+            own = list(zip(*(map(hash_of, batches) for batches in read), strict=True))
+        except Exception as error:
+            log.info("whether all ranks and workers read the same samples is unknown: %s", error)
     everyone = exchange.facts(own)
     return None if None in everyone else everyone
-
-
-def _hashes(reading: Reading, place: int) -> list[str]:
-    return [hash_of(batch) for batch in reading.batches(1, place)]
 
 
 def _difference(everyone: list[list[Row]], only_workers: bool) -> str:

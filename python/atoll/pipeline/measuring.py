@@ -6,14 +6,13 @@ import copy
 import hashlib
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import torch
 from torch import nn
 
+from atoll.loading.timing import now, seconds_between
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Call, Item, Parts
 from atoll.pipeline.losses import Loss
@@ -23,7 +22,6 @@ from atoll.profiling.device_memory import fits
 
 WARM_UP, STEPS = 2, 5
 VERSION = 2
-Moment = Any  # an event on a device, or seconds on the host's clock
 
 
 @dataclass
@@ -197,19 +195,6 @@ class Measuring:
         generator = torch.Generator().manual_seed(self._seed)
         value = torch.randn(like.shape, generator=generator).to(like.dtype).to(self._device)
         return value.requires_grad_()
-
-
-def now(device: torch.device) -> Moment:
-    """Returns a moment on the device's clock, without waiting for the device."""
-    if device.type == "cpu":
-        return time.perf_counter()
-    event = torch.Event(device, enable_timing=True)
-    event.record(torch.accelerator.current_stream(device))
-    return event
-
-
-def seconds_between(begin: Moment, end: Moment) -> float:
-    return end - begin if isinstance(begin, float) else float(begin.elapsed_time(end)) * 1e-3
 
 
 def _attention_of(whole: nn.Module, item: Item) -> str:

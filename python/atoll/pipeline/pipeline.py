@@ -15,6 +15,7 @@ from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
+from atoll.loading.timing import now
 from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
@@ -23,7 +24,7 @@ from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, ties_of
 from atoll.pipeline.loader import PipelineWeights, check_batch, check_lengths
 from atoll.pipeline.losses import Loss, loss_of
-from atoll.pipeline.measuring import Example, now
+from atoll.pipeline.measuring import Example
 from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Pipe, Plan
 from atoll.pipeline.reducing import Reducer, total_norm

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from atoll.pipeline.measuring import Moment, now, seconds_between
+from atoll.loading.timing import Moment, has_passed, now, seconds_between
 
 _log = logging.getLogger("atoll.plan")
 _KEPT = 20  # steps
@@ -28,7 +28,7 @@ class StepClock:
 
     def seconds(self) -> list[float]:
         """Returns the seconds of the steps that have ended on the device as well."""
-        return [seconds_between(begin, end) for begin, end in self._steps if isinstance(end, float) or end.query()]
+        return [seconds_between(begin, end) for begin, end in self._steps if has_passed(end)]
 
 
 def verdict(answer: dict[str, Any], measured: list[float]) -> Iterator[str]:
