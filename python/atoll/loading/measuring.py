@@ -30,21 +30,20 @@ def measure(
     `accumulates`: a step may have several passes. Profiles of an earlier run are used if every rank has one: all ranks
     measure, or none. What fits is confirmed in any case, because free memory may differ. Raises ValueError on all ranks
     if one cannot hold a single sample."""
-    device, forward = exchange.device, settings.forward
+    device, forward = exchange.device, settings.forward or default_forward
     sizes = sizes_to_try(global_batch, exchange.ranks, most)
     hosts = exchange.facts(socket.gethostname())
     ranks_here = hosts.count(hosts[exchange.rank])
 
     def own() -> tuple[str, dict[str, object]]:
         sample = batch_of(1)  # may raise
-        return stored_profiles.fingerprint(model, device, sizes, sample, ranks_here, accumulates, forward), {}
+        return stored_profiles.fingerprint(model, device, sizes, sample, ranks_here, accumulates, settings.forward), {}
 
     name = exchange.agree("atoll.DataLoader", own, "")
     known = stored_profiles.load(name) if settings.reuse else None
     if not all(have == [1.0] for have in exchange.numbers([1.0 if known else 0.0])):
         known = None
     reserve = optimizer_bytes(model) if settings.optimizer_bytes is None else settings.optimizer_bytes
-    forward = forward or default_forward
     meter = None if known else find_meter(device, ranks_here=ranks_here)
     profile = known or _measured(model, batch_of, exchange, forward, sizes, meter, accumulates)
     problem = ""

@@ -53,8 +53,7 @@ class Stream(Dataset[Any]):
         return sample
 
     def _begin(self, epoch: int) -> None:
-        set_epoch = getattr(self.dataset, "set_epoch", None)
-        if set_epoch is not None:
+        if (set_epoch := getattr(self.dataset, "set_epoch", None)) is not None:
             set_epoch(epoch)
         self._reading, self._iterator, self._next = (epoch, os.getpid()), iter(self.dataset), 0
 

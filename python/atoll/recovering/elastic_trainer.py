@@ -18,7 +18,7 @@ from atoll.recovering import world
 from atoll.recovering.member import Member
 from atoll.recovering.notices import FRESH, TORN, Roster
 from atoll.recovering.replica import Buffers, Replica
-from atoll.recovering.sharing import share, share_module
+from atoll.recovering.sharing import share, share_tensors
 from atoll.recovering.steps import Applied, Step, restart_scalers
 
 log = logging.getLogger("atoll.recovering")
@@ -244,7 +244,7 @@ class ElasticTrainer:
         own = exchange.rank == source
         state = share(self._whole_state() if own else None, source, exchange)
         self._is_torn = self._is_torn or self._done < most  # until all of it has arrived
-        share_module(self.model.module, source, exchange)
+        share_tensors([*self.model.module.parameters(), *self.model.module.buffers()], source, exchange)
         if not own:
             self._load(state)
         self._done, self._is_torn = most, False

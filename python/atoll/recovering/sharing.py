@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from atoll.loading.exchange import Exchange
 
@@ -79,8 +78,3 @@ def share(value: Any, source: int, exchange: Exchange) -> Any:
         value = join(plain, exchange.device, tensors)
     share_tensors(tensors, source, exchange)
     return value
-
-
-def share_module(module: nn.Module, source: int, exchange: Exchange) -> None:
-    """Copies parameters and buffers, in place."""
-    share_tensors([*module.parameters(), *module.buffers()], source, exchange)
