@@ -6,21 +6,19 @@ import torch.distributed as dist
 from torch import nn
 
 from atoll._newer_torch import group_in_order
-from atoll.pipeline.items import Parts, ties_of
+from atoll.pipeline.items import Parts, first_named, ties_of
 from atoll.pipeline.plan import Plan
 
 
 def holders_of(whole: nn.Module, parts: Parts, plan: Plan) -> dict[str, tuple[int, ...]]:
     """Returns for each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or
     several if stages share it."""
-    first_name = {name: names[0] for names in ties_of(whole) for name in names}
+    ties = ties_of(whole)
     ranks: dict[str, set[int]] = {}
     for number, item in enumerate(parts.items):
         holders = {stage.rank for pipe in plan.pipes for stage in pipe.stages if number in stage.numbers}
-        for module in item.modules:
-            for inner, _ in whole.get_submodule(module).named_parameters(remove_duplicate=False):
-                name = f"{module}.{inner}"
-                ranks.setdefault(first_name.get(name, name), set()).update(holders)
+        for name in first_named(whole, item.modules, ties):
+            ranks.setdefault(name, set()).update(holders)
     return {name: tuple(sorted(holders)) for name, holders in ranks.items()}
 
 
@@ -42,12 +40,7 @@ class Groups:
 
     def _shares(self, plan: Plan, rank: int, place: int) -> dist.ProcessGroup:
         """Groups ranks at the same position; positions beyond the end of a shorter pipeline use its last rank."""
-        found = None
-        taken: dict[tuple[int, ...], dist.ProcessGroup] = {}
-        for position in range(max(len(pipe.ranks) for pipe in plan.pipes)):
-            ranks = tuple(pipe.ranks[min(position, len(pipe.ranks) - 1)] for pipe in plan.pipes)
-            taken[ranks] = group_in_order(ranks)
-            if ranks[place] == rank and found is None:
-                found = taken[ranks]
-        assert found is not None
-        return found
+        longest = max(len(pipe.ranks) for pipe in plan.pipes)
+        lines = [[pipe.ranks[min(position, len(pipe.ranks) - 1)] for pipe in plan.pipes] for position in range(longest)]
+        groups = [group_in_order(ranks) for ranks in lines]
+        return next(group for ranks, group in zip(lines, groups, strict=True) if ranks[place] == rank)

@@ -138,6 +138,17 @@ def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
+def first_named(whole: nn.Module, modules: Iterable[str], ties: Iterable[Sequence[str]]) -> dict[str, nn.Parameter]:
+    """Returns the parameters in these modules by their first names in the whole model."""
+    first = {name: names[0] for names in ties for name in names}
+    found: dict[str, nn.Parameter] = {}
+    for module in modules:
+        inside = whole.get_submodule(module).named_parameters(prefix=module, remove_duplicate=False)
+        for name, parameter in inside:
+            found.setdefault(first.get(name, name), parameter)
+    return found
+
+
 def ties_of(whole: nn.Module) -> list[tuple[str, ...]]:
     """Returns the names of each parameter that has several. Raises ValueError for parameters that are views of each
     other, because on two ranks they would be separate."""

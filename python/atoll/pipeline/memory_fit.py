@@ -23,7 +23,7 @@ def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
     if not lacks:
         return
     worst = max(lacks, key=lambda lack: lack.needed - lack.limit)
-    named = " and ".join(f"stage {number} ({_held(stage, parts)})" for number, stage in worst.stages)
+    named = " and ".join(f"stage {number} ({stage.shown(parts)})" for number, stage in worst.stages)
     plural = "" if len(worst.stages) > 1 else "s"
     raise ValueError(
         f"the plan does not fit the given memory: {named} need{plural} {worst.needed:.0f} bytes on rank "
@@ -125,12 +125,7 @@ def _way_out(answer: dict[str, Any], parts: Parts, kind: Kind) -> str:
 
 def _shown(found: dict[str, Any], parts: Parts) -> str:
     lines = [
-        f"{_held(stage, parts)} on rank {stage.rank}{', computed twice' if stage.recompute else ''}"
+        f"{stage.shown(parts)} on rank {stage.rank}{', computed twice' if stage.recompute else ''}"
         for pipe in plan_of({"pipelines": found["pipelines"]}).pipes for stage in pipe.stages
     ]  # fmt: skip
     return ", then ".join(lines)
-
-
-def _held(stage: Stage, parts: Parts) -> str:
-    names = parts.names[stage.first : stage.last]
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

@@ -21,18 +21,18 @@ from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
 from atoll.pipeline.groups import Groups, holders_of
 from atoll.pipeline.initial import Draw, fill
-from atoll.pipeline.items import Parts, ties_of
-from atoll.pipeline.loader import PipelineWeights, check_batch, check_lengths
+from atoll.pipeline.items import Parts, first_named, ties_of
 from atoll.pipeline.losses import Loss, loss_of
 from atoll.pipeline.measuring import Example
 from atoll.pipeline.packing import Packing
-from atoll.pipeline.plan import Pipe, Plan
+from atoll.pipeline.plan import Plan
 from atoll.pipeline.reducing import Reducer, total_norm
 from atoll.pipeline.reporting import StepClock, verdict, warn_of_one_kind
 from atoll.pipeline.running import Runner
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, StageModule, passes, prune
 from atoll.vendors import this_device
+from atoll.weighting.weights import Weights
 from atoll.weighting.weights import know as know_weights
 
 
@@ -142,21 +142,12 @@ class Pipeline:
         self._autocast = Computing(autocast=wanted.autocast)
         self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
                               lambda inputs: passes(skeleton, parts, inputs), codecs[:-1])  # fmt: skip
-        self._named = self._first_names(modules)
-        first = self.plan.pipes[0]  # for all pipelines, because other cuts or devices change the last bits of a sum
-        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], first)]
+        self._named = first_named(whole, modules, self._ties)
+        # The first pipeline counts for all, because other cuts or devices change the last bits of a sum.
+        counts = {name: min(set(ranks) & set(self.plan.pipes[0].ranks)) for name, ranks in holders.items()}
+        self._counted = [each for name, each in self._named.items() if counts[name] == self.rank]
         self._reducer = Reducer(self._named, holders, self._groups.copies, wanted.packing.gradients)
-        know_weights(whole, PipelineWeights(self._groups.share))
-
-    def _first_names(self, modules: Sequence[str]) -> dict[str, nn.Parameter]:
-        """Returns this rank's parameters by their first names in the whole model."""
-        first = {name: names[0] for names in self._ties for name in names}
-        found: dict[str, nn.Parameter] = {}
-        for module in modules:
-            for inner, parameter in self.model.get_submodule(module).named_parameters(remove_duplicate=False):
-                name = f"{module}.{inner}"
-                found.setdefault(first.get(name, name), parameter)
-        return found
+        know_weights(whole, Weights(self._groups.share))  # none: step itself divides by the elements of all pipelines
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
         """Returns on every rank the mean loss over all elements of the step in all pipelines, and replaces the
@@ -290,8 +281,7 @@ class Pipeline:
         size. Collective. Raises ValueError if pipelines have different numbers of ranks."""
 
         def checked() -> tuple[None, dict[str, Any]]:
-            check_batch(global_batch, self.plan.shares)
-            check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
+            self.plan.check_loader(global_batch)
             for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
                 if name in options:
                     raise ValueError(f"{name} cannot be given: the plan assigns the samples of a pipeline; remove it")
@@ -337,8 +327,3 @@ def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_langu
         )
     inputs, labels = example
     return Example(inputs, labels)
-
-
-def _owner(holders: Sequence[int], pipe: Pipe) -> int:
-    """Returns the one of a pipeline's ranks with a parameter that counts it."""
-    return min(rank for rank in holders if rank in pipe.ranks)
