@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from atoll.pipeline.items import Call, Item, Parts, calls, in_turn
+from atoll.pipeline.items import Call, Item, Parts, Run, calls, in_turn
 
 GIVEN = frozenset({"attention_mask", "position_ids"})
 
@@ -60,7 +60,7 @@ def _rotary(whole: nn.Module) -> Parts:
             "position_embeddings": base.rotary_emb(hidden, position_ids=positions),
         }
 
-    def block(number: int) -> Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]:
+    def block(number: int) -> Run:
         def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
             base: Any = whole.get_submodule("model")
             known = call.context(value)
@@ -74,14 +74,17 @@ def _rotary(whole: nn.Module) -> Parts:
 
         return run
 
-    count = len(whole.get_submodule("model.layers"))  # type: ignore[arg-type]
-    items = (
-        Item("embedding", ("model.embed_tokens",), calls("model.embed_tokens"), "embedding"),
-        *(Item(f"block {number}", (f"model.layers.{number}",), block(number)) for number in range(count)),
-        Item("norm", ("model.norm",), calls("model.norm"), "norm"),
-        Item("head", ("lm_head",), calls("lm_head"), "head"),
-    )
+    embedding = Item("embedding", ("model.embed_tokens",), calls("model.embed_tokens"), "embedding")
+    items = _items(whole, embedding, "model.layers", block, "model.norm")
     return Parts(items, ("model.rotary_emb",), context, GIVEN, _hidden_like("model.embed_tokens.weight"))
+
+
+def _items(whole: nn.Module, embedding: Item, layers: str, block: Callable[[int], Run], norm: str) -> tuple[Item, ...]:
+    """Returns the items of a language model. `layers` and `norm`: names of modules; `block`: runs a layer by number."""
+    count = len(whole.get_submodule(layers))  # type: ignore[arg-type]
+    blocks = [Item(f"block {number}", (f"{layers}.{number}",), block(number)) for number in range(count)]
+    ends = [Item("norm", (norm,), calls(norm), "norm"), Item("head", ("lm_head",), calls("lm_head"), "head")]
+    return (embedding, *blocks, *ends)
 
 
 def _masks(base: Any, hidden: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor) -> dict[str, Any]:
@@ -111,7 +114,7 @@ def _gpt2(whole: nn.Module) -> Parts:
         mask = _masks(base, hidden, given.get("attention_mask"), positions)["full_attention"]
         return {"attention_mask": mask, "position_ids": positions}
 
-    def block(number: int) -> Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]:
+    def block(number: int) -> Run:
         def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
             layer = whole.get_submodule(f"transformer.h.{number}")
             output: torch.Tensor = layer(value, None, use_cache=False, **call.context(value))
@@ -119,14 +122,8 @@ def _gpt2(whole: nn.Module) -> Parts:
 
         return run
 
-    count = len(whole.get_submodule("transformer.h"))  # type: ignore[arg-type]
-    first = ("transformer.wte", "transformer.wpe", "transformer.drop")
-    items = (
-        Item("embedding", first, embed, "embedding"),
-        *(Item(f"block {number}", (f"transformer.h.{number}",), block(number)) for number in range(count)),
-        Item("norm", ("transformer.ln_f",), calls("transformer.ln_f"), "norm"),
-        Item("head", ("lm_head",), calls("lm_head"), "head"),
-    )
+    embedding = Item("embedding", ("transformer.wte", "transformer.wpe", "transformer.drop"), embed, "embedding")
+    items = _items(whole, embedding, "transformer.h", block, "transformer.ln_f")
     return Parts(items, (), context, GIVEN, _hidden_like("transformer.wte.weight"))
 
 

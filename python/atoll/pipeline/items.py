@@ -118,8 +118,8 @@ def check_parts(whole: nn.Module, parts: Parts) -> None:
     for name in [*parts.modules(range(len(parts.items))), *parts.everywhere]:
         if not name or name not in known:
             raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
-        covered.update(f"{name}.{inner}" for inner, _ in _named_tensors(known[name]))
-    left = [name for name, _ in _named_tensors(whole) if name not in covered]
+        covered.update(f"{name}.{inner}" for inner, _ in named_tensors(known[name]))
+    left = [name for name, _ in named_tensors(whole) if name not in covered]
     if left:
         raise ValueError(
             f"items: {len(left)} parameters and buffers are in no item, the first is {left[0]!r}: no stage would have "
@@ -133,7 +133,7 @@ def check_parts(whole: nn.Module, parts: Parts) -> None:
             )
 
 
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
 

@@ -8,6 +8,7 @@ import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -108,26 +109,27 @@ class Measuring:
         return "layers-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _measured(self, number: int, sizes: Sequence[int]) -> list[Cost]:
-        item = self._parts.items[number]
-        names = list(dict.fromkeys([*item.modules, *self._parts.everywhere]))
-        whole = copy.deepcopy(self._whole)
-        fill(whole, names, self._source, self._seed, self._draw, self._device)
+        whole = self._with_item(number)
         found: list[Cost] = []
+
+        def measure(size: int) -> None:
+            found.append(self._cost(whole, number, self._example.samples(size)))
+
         for size in sorted(sizes):
-            example = self._example.samples(size)
-
-            def step(example: Example = example) -> None:
-                found.append(self._cost(whole, number, example))
-
-            if not fits(step, self._device):
+            if not fits(partial(measure, size), self._device):
                 break
         return found
 
-    def work(self, number: int, samples: int) -> Callable[[], torch.Tensor]:
-        """Returns a function that issues the item's forward and backward pass and returns the output."""
-        whole, example = copy.deepcopy(self._whole), self._example.samples(samples)
+    def _with_item(self, number: int) -> nn.Module:
+        """Returns a copy of the model in which only this item has data."""
+        whole = copy.deepcopy(self._whole)
         names = list(dict.fromkeys([*self._parts.items[number].modules, *self._parts.everywhere]))
         fill(whole, names, self._source, self._seed, self._draw, self._device)
+        return whole
+
+    def work(self, number: int, samples: int) -> Callable[[], torch.Tensor]:
+        """Returns a function that issues the item's forward and backward pass and returns the output."""
+        whole, example = self._with_item(number), self._example.samples(samples)
         run, value = self._run(whole, number, example), self._value(number, example)
 
         def once() -> torch.Tensor:

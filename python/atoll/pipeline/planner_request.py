@@ -2,7 +2,7 @@
 """Makes the request to the planner of layers from all ranks' measurements, and a plan from its answer
 (docs/plan-layers.md)."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -17,8 +17,6 @@ from atoll.plan.documents import plan_layers
 
 ALIKE = 0.05
 """Devices of the same name and island whose times differ by less are one class."""
-
-
 TIMES = ("forward", "backward", "accumulate")
 
 
@@ -106,7 +104,8 @@ def _items(
     for number, item in enumerate(parts.items):
         kept = _kept(ranks, number)
         asked: dict[str, Any] = {
-            "name": names[number], "kind": item.kind, **_weights(whole, item.modules, wish),
+            "name": names[number], "kind": item.kind,
+            **_bytes({each for name in item.modules for each in whole.get_submodule(name).parameters()}, wish),
             "times": {name: _times(ranks, members, number, item.name) for name, members in classes.items()},
             "kept_bytes": kept,
         }  # fmt: skip
@@ -142,12 +141,7 @@ def _kept(ranks: Sequence[Measured], number: int) -> int:
     return max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
 
 
-def _weights(whole: nn.Module, modules: Sequence[str], wish: Wish) -> dict[str, int]:
-    held = {id(each): each for name in modules for each in whole.get_submodule(name).parameters()}
-    return _bytes(list(held.values()), wish)
-
-
-def _bytes(held: Sequence[nn.Parameter], wish: Wish) -> dict[str, int]:
+def _bytes(held: Collection[nn.Parameter], wish: Wish) -> dict[str, int]:
     trained = sum(each.numel() * each.element_size() for each in held if each.requires_grad)
     return {
         "weight_bytes": sum(each.numel() * each.element_size() for each in held),

@@ -3,7 +3,6 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -13,8 +12,6 @@ from atoll.loading.communication import islands_of
 from atoll.packing.exchange import Exchange
 
 BUCKET_BYTES = 25 << 20
-_Pending = tuple[Any, torch.Tensor, list[nn.Parameter], list[torch.Tensor]]
-"""The work, what it reduces, its parameters and their gradients."""
 
 
 class Reducer:
@@ -27,7 +24,7 @@ class Reducer:
         groups: Mapping[tuple[int, ...], dist.ProcessGroup], format: str | None = None,
     ) -> None:  # fmt: skip
         """Collective over the groups. `parameters`: those of this rank, by their first names in the whole model."""
-        self._copies: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
+        self._buckets: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
         self._packed: list[_Packed] = []
         for ranks, group in groups.items():
             held = [name for name in sorted(parameters) if holders[name] == ranks and parameters[name].requires_grad]
@@ -35,8 +32,7 @@ class Reducer:
             if lossy and format is not None and len(islands_of(group)) > 1:
                 self._packed.append(_Packed(group, format, [parameters[name] for name in lossy]))
                 held = [name for name in held if name not in lossy]
-            if held:
-                self._copies.append((group, [parameters[name] for name in held]))
+            self._buckets += [(group, bucket) for bucket in _buckets(parameters[name] for name in held)]
 
     def close(self) -> None:
         """Ends the connections of packed gradients. All ranks must call it."""
@@ -47,22 +43,14 @@ class Reducer:
     def reduce(self) -> None:
         """Reduces the gradients after the last backward pass of a step. Collective. If only some ranks used a
         parameter, the others count as zeros; a parameter that no rank used has no gradient."""
-        pending = self._begin()
+        pending = []
+        for group, bucket in self._buckets:
+            gradients = _gradients(bucket)
+            flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), _used(bucket, gradients[0])])
+            work = dist.all_reduce(flat, group=group, async_op=True)
+            pending.append((work, flat, bucket, gradients))
         for packed in self._packed:
             packed.reduce()
-        self._end(pending)
-
-    def _begin(self) -> list[_Pending]:
-        pending = []
-        for group, parameters in self._copies:
-            for bucket in _buckets(parameters):
-                gradients = _gradients(bucket)
-                flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), _used(bucket, gradients[0])])
-                work = dist.all_reduce(flat, group=group, async_op=True)
-                pending.append((work, flat, bucket, gradients))
-        return pending
-
-    def _end(self, pending: list[_Pending]) -> None:
         for work, flat, bucket, gradients in pending:
             if work is not None:
                 work.wait()
