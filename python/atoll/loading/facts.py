@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facts about each rank that the planner uses."""
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll import _C
@@ -22,14 +22,6 @@ class RankFacts:
     micro_batch: int | None = None
     watts: tuple[float, float] | None = None
     profile: DeviceProfile | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(text: dict[str, Any]) -> "RankFacts":
-        profile = text["profile"]
-        return RankFacts(**{**text, "profile": None if profile is None else DeviceProfile.from_json(profile)})
 
     def held(self) -> int | None:
         """The number of samples that memory holds in one pass, as measured; None: unknown."""

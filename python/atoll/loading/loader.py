@@ -20,7 +20,7 @@ from atoll.loading.exchange import Exchange, Made
 from atoll.loading.feed import Feed
 from atoll.loading.logged_values import StepMeans
 from atoll.loading.planner import Planner
-from atoll.loading.reading import EndsWithRank, Reading
+from atoll.loading.reading import Reading, ends_with_rank
 from atoll.loading.same_samples import check_alike
 from atoll.loading.settings import Settings
 from atoll.loading.source import Source, source_of
@@ -137,7 +137,7 @@ class DataLoader:
         return self._exchange.agree("atoll.DataLoader", own, way_out)
 
     def _torch_loader(self) -> tuple["torch.utils.data.DataLoader[Any]", dict[str, Any]]:
-        own = {"worker_init_fn": EndsWithRank(self._options.get("worker_init_fn"))}
+        own = {"worker_init_fn": ends_with_rank(self._options.get("worker_init_fn"))}
         options = {"generator": self._draws, **self._options, **own}
         return torch.utils.data.DataLoader(self._source.dataset, batch_sampler=self._feed, **options), {}
 

@@ -4,7 +4,7 @@
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from atoll.loading.replica_check import ReplicaCheck
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes
 from atoll.loading.windows import parts_needed
+from atoll.plan.documents import record_of
 from atoll.profiling.device_memory import memory_used
 from atoll.profiling.device import DeviceProfile
 from atoll.profiling.forward import to_device
@@ -49,7 +50,7 @@ class Planner:
         if model is not None and settings.measure and self._policy.needs_costs:
             own.profile = self._measured(model, batch_of, global_batch, own)
             members.publish_score(exchange.group, own.profile.to_json())
-        self.facts = [RankFacts.from_json(facts) for facts in exchange.facts(own.to_json())]
+        self.facts = [record_of(RankFacts, facts) for facts in exchange.facts(asdict(own))]
         require_room(self.facts, global_batch)
         self._times = StepTimes(exchange.device, seconds_inside(exchange.group))
         self._library: float | None = None
@@ -62,20 +63,15 @@ class Planner:
             self._follower = Follower(exchange, self._policy, self.facts, settings)
         self._replicas = ReplicaCheck(exchange, model, settings.check_replicas, self._follower.watchers)
         self._book = PlanBook(self._follower.first_plan())
-        if model is None:
-            self._check_even()
-        log.info("plan %d: batches %s", self.newest.version, list(self.newest.batches))
-        if model is not None:
-            self._warn(model, batch_of)
-
-    def _check_even(self) -> None:
-        """Raises ValueError for uneven shares without weights, beyond what the batch size requires."""
         batches = self.newest.batches
-        if max(batches) - min(batches) > self._settings.quantum:
+        if model is None and max(batches) - min(batches) > settings.quantum:
             raise ValueError(
                 f"max_batch makes the shares {list(batches)} uneven, and unweighted gradients would be "
                 "wrong: pass model=DistributedDataParallel(net), or lower global_batch"
             )
+        log.info("plan %d: batches %s", self.newest.version, list(batches))
+        if model is not None:
+            self._warn(model, batch_of)
 
     def _measured(
         self, model: nn.Module, batch_of: Callable[..., Any], global_batch: int, own: RankFacts
@@ -100,7 +96,7 @@ class Planner:
         """Warns of what weights cannot make exact. All ranks check, because the user's forward pass may need the
         others; rank 0 warns."""
         by_speed = self._policy.needs_costs and self._settings.measure and self._exchange.ranks > 1
-        found = warnings_for(model, self.newest.batches, by_speed)
+        found = list(warnings_for(model, self.newest.batches, by_speed))
         forward, device = self._settings.forward, self._exchange.device
         if forward is not None and isinstance(model, DistributedDataParallel):
             try:
@@ -198,7 +194,7 @@ class Planner:
                 taken = replace(taken, inside=self._library)
             made = self._follower.observe(taken, plan, steps, epoch, first_step, memory, drift)
             if made is not None:
-                self._book.add(made)
+                self._book.plans.append(made)
                 log.info("plan %d from step %d on: batches %s", made.version, made.first_step, list(made.batches))
         if self._book.at(steps).version != plan.version:
             self._times.forget()

@@ -32,16 +32,9 @@ class PlanBook:
 
     def __init__(self, first: Plan) -> None:
         self.plans = [first]
+        """Each applies later than those before it: steps handed out by an earlier plan stay valid."""
 
     def at(self, step: int) -> Plan:
         """Returns the plan that applies to a step; the first plan for earlier steps."""
         place = bisect.bisect_right(self.plans, step, key=lambda plan: plan.first_step)
         return self.plans[max(0, place - 1)]
-
-    def add(self, plan: Plan) -> None:
-        """Adds a plan that applies later than all others: steps handed out by an earlier plan stay valid."""
-        if plan.first_step <= self.plans[-1].first_step:
-            raise ValueError(
-                f"a plan for step {plan.first_step} cannot follow one for step {self.plans[-1].first_step}"
-            )
-        self.plans.append(plan)

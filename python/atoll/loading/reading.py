@@ -10,6 +10,7 @@ import pickle
 import select
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,26 +26,24 @@ DEADLINE_S = 120  # if the user sets no timeout and has no workers
 OF_WORKERS = ("multiprocessing_context", "timeout")
 
 
-class EndsWithRank:
-    """The `worker_init_fn` of a torch.utils.data.DataLoader. Its worker ends as soon as the process that made this
-    object ends, even if that is killed, and whatever the worker is doing. PyTorch's workers check only between two
-    batches, every 5 s; they still do so if the system cannot report the end of a process."""
+def ends_with_rank(then: Callable[[int], None] | None) -> Callable[[int], None]:
+    """Returns a `worker_init_fn` of torch.utils.data.DataLoader. Its workers end as soon as this process ends, even if
+    that is killed, and whatever they are doing. PyTorch's workers check only between two batches, every 5 s; they still
+    do so if the system cannot report the end of a process. `then`: the user's own worker_init_fn."""
+    return partial(_begin_worker, os.getpid(), then)
 
-    def __init__(self, then: Callable[[int], None] | None) -> None:
-        """`then`: the user's own worker_init_fn."""
-        self._rank, self._then = os.getpid(), then
 
-    def __call__(self, worker: int) -> None:
-        try:
-            handle = os.pidfd_open(self._rank)
-        except ProcessLookupError:
-            os._exit(1)
-        except OSError:
-            pass
-        else:
-            threading.Thread(target=_end_after, args=(handle,), name="atoll-rank", daemon=True).start()
-        if self._then is not None:
-            self._then(worker)
+def _begin_worker(rank: int, then: Callable[[int], None] | None, worker: int) -> None:
+    try:
+        handle = os.pidfd_open(rank)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        pass
+    else:
+        threading.Thread(target=_end_after, args=(handle,), name="atoll-rank", daemon=True).start()
+    if then is not None:
+        then(worker)
 
 
 def _end_after(process: int) -> None:
@@ -120,8 +119,9 @@ class Reading:
             can_fork = "fork" in multiprocessing.get_all_start_methods()
             options = {"timeout": DEADLINE_S, "multiprocessing_context": "fork" if can_fork else None}
         return DataLoader(
-            self._source.dataset, batch_sampler=self, num_workers=self._workers, collate_fn=_Packed(self._collate),
-            worker_init_fn=EndsWithRank(self._options.get("worker_init_fn")), persistent_workers=True,
+            self._source.dataset, batch_sampler=self, num_workers=self._workers,
+            collate_fn=partial(_packed, self._collate),
+            worker_init_fn=ends_with_rank(self._options.get("worker_init_fn")), persistent_workers=True,
             generator=torch.Generator().manual_seed(self._seed), **options,
         )  # fmt: skip
 
@@ -133,14 +133,9 @@ class Reading:
             return self._collate([dataset[key] for key in keys])
 
 
-class _Packed:
-    """A collate function that sends its result as bytes: shared memory may be small, and belongs to the training."""
-
-    def __init__(self, collate: Callable[[list[Any]], Any]) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: list[Any]) -> bytes:
-        return pickle.dumps(self._collate(samples), protocol=pickle.HIGHEST_PROTOCOL)
+def _packed(collate: Callable[[list[Any]], Any], samples: list[Any]) -> bytes:
+    """Collates samples as bytes to send: shared memory may be small, and belongs to the training."""
+    return pickle.dumps(collate(samples), protocol=pickle.HIGHEST_PROTOCOL)
 
 
 def _is_plain(dataset: Any) -> bool:

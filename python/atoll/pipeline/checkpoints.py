@@ -63,10 +63,13 @@ def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
-    """Loads the model into these tensors, which must have passed check_model on all ranks. Collective over the default
-    group."""
-    checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
+def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Loads the model into these tensors, which must have passed check_model on all ranks, and returns the extra values
+    that were saved. Collective over the default group."""
+    wanted: dict[str, Any] = {EXTRA: "", **{MODEL + name: tensor for name, tensor in model.items()}}
+    checkpoint.load(wanted, checkpoint_id=folder)
+    extra: dict[str, Any] = json.loads(wanted[EXTRA])
+    return extra
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> None:
@@ -107,14 +110,6 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Paramete
             found |= {f"{OPTIMIZER}{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
             found |= {f"{GROUP}{name}/{key}": value for key, value in group.items() if key not in OWN}
     return found
-
-
-def load_extra(folder: Path) -> dict[str, Any]:
-    """Returns the extra values that were saved. Collective over the default group."""
-    found: dict[str, Any] = {EXTRA: ""}
-    checkpoint.load(found, checkpoint_id=folder)
-    extra: dict[str, Any] = json.loads(found[EXTRA])
-    return extra
 
 
 def _known(folder: Path) -> dict[str, Any]:

@@ -4,12 +4,13 @@ between stages; each stage computes positions, rotary embeddings and masks by th
 model does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from atoll.pipeline.items import Call, Item, Parts, Run, calls, in_turn
+from atoll.pipeline.items import Call, Item, Parts, calls, in_turn
 
 GIVEN = frozenset({"attention_mask", "position_ids"})
 
@@ -38,14 +39,10 @@ def _positions(hidden: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
     return positions
 
 
-def _hidden_like(table: str) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
-    """Returns a function that makes hidden states as wide as the rows of an embedding's table."""
-
-    def hidden(whole: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        weight = whole.get_parameter(table)
-        return torch.empty(*inputs.shape, weight.shape[1], dtype=weight.dtype, device="meta")
-
-    return hidden
+def _hidden(table: str, whole: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """Returns hidden states without data, as wide as the rows of an embedding's table."""
+    weight = whole.get_parameter(table)
+    return torch.empty(*inputs.shape, weight.shape[1], dtype=weight.dtype, device="meta")
 
 
 def _rotary(whole: nn.Module) -> Parts:
@@ -60,29 +57,29 @@ def _rotary(whole: nn.Module) -> Parts:
             "position_embeddings": base.rotary_emb(hidden, position_ids=positions),
         }
 
-    def block(number: int) -> Run:
-        def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
-            base: Any = whole.get_submodule("model")
-            known = call.context(value)
-            kinds = getattr(base.config, "layer_types", None)
-            mask = known["masks"][kinds[number] if kinds else "full_attention"]
-            output: torch.Tensor = base.layers[number](
-                value, attention_mask=mask, position_embeddings=known["position_embeddings"],
-                position_ids=known["position_ids"], past_key_values=None, use_cache=False,
-            )  # fmt: skip
-            return output
-
-        return run
+    def block(number: int, whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+        base: Any = whole.get_submodule("model")
+        known = call.context(value)
+        kinds = getattr(base.config, "layer_types", None)
+        mask = known["masks"][kinds[number] if kinds else "full_attention"]
+        output: torch.Tensor = base.layers[number](
+            value, attention_mask=mask, position_embeddings=known["position_embeddings"],
+            position_ids=known["position_ids"], past_key_values=None, use_cache=False,
+        )  # fmt: skip
+        return output
 
     embedding = Item("embedding", ("model.embed_tokens",), calls("model.embed_tokens"), "embedding")
     items = _items(whole, embedding, "model.layers", block, "model.norm")
-    return Parts(items, ("model.rotary_emb",), context, GIVEN, _hidden_like("model.embed_tokens.weight"))
+    return Parts(items, ("model.rotary_emb",), context, GIVEN, partial(_hidden, "model.embed_tokens.weight"))
 
 
-def _items(whole: nn.Module, embedding: Item, layers: str, block: Callable[[int], Run], norm: str) -> tuple[Item, ...]:
-    """Returns the items of a language model. `layers` and `norm`: names of modules; `block`: runs a layer by number."""
+def _items(
+    whole: nn.Module, embedding: Item, layers: str, block: Callable[..., torch.Tensor], norm: str
+) -> tuple[Item, ...]:
+    """Returns the items of a language model. `layers` and `norm`: names of modules. `block`: takes a layer's number,
+    then the arguments of Item.run."""
     count = len(whole.get_submodule(layers))  # type: ignore[arg-type]
-    blocks = [Item(f"block {number}", (f"{layers}.{number}",), block(number)) for number in range(count)]
+    blocks = [Item(f"block {number}", (f"{layers}.{number}",), partial(block, number)) for number in range(count)]
     ends = [Item("norm", (norm,), calls(norm), "norm"), Item("head", ("lm_head",), calls("lm_head"), "head")]
     return (embedding, *blocks, *ends)
 
@@ -114,17 +111,14 @@ def _gpt2(whole: nn.Module) -> Parts:
         mask = _masks(base, hidden, given.get("attention_mask"), positions)["full_attention"]
         return {"attention_mask": mask, "position_ids": positions}
 
-    def block(number: int) -> Run:
-        def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
-            layer = whole.get_submodule(f"transformer.h.{number}")
-            output: torch.Tensor = layer(value, None, use_cache=False, **call.context(value))
-            return output
-
-        return run
+    def block(number: int, whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+        layer = whole.get_submodule(f"transformer.h.{number}")
+        output: torch.Tensor = layer(value, None, use_cache=False, **call.context(value))
+        return output
 
     embedding = Item("embedding", ("transformer.wte", "transformer.wpe", "transformer.drop"), embed, "embedding")
     items = _items(whole, embedding, "transformer.h", block, "transformer.ln_f")
-    return Parts(items, (), context, GIVEN, _hidden_like("transformer.wte.weight"))
+    return Parts(items, (), context, GIVEN, partial(_hidden, "transformer.wte.weight"))
 
 
 FAMILIES: dict[str, Callable[[nn.Module], Parts]] = {

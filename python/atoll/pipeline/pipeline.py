@@ -87,9 +87,10 @@ class Pipeline:
         self._exchange = Exchange(group, self.device)
 
         def asked() -> tuple[tuple[Wanted, Known], dict[str, Any]]:
+            counts = micro_batches if isinstance(micro_batches, int | None) else list(micro_batches)
             wanted = Wanted(
-                model, _example(example, loss is None), plan, schedule, micro_batches, replicas, recompute, autocast,
-                items, loss_of(loss), initial, seed, settings or Settings(), Packing(boundaries, gradients),
+                model, _example(example, loss is None), plan, schedule, counts, replicas, recompute, autocast, items,
+                loss_of(loss), initial, seed, settings or Settings(), Packing(boundaries, gradients),
             )  # fmt: skip
             wanted.packing.check(islands_of(group), self.rank)
             known, facts = know(wanted, self.device, self._exchange.ranks)
@@ -183,7 +184,8 @@ class Pipeline:
                 return self._loss.total(output, target) / divisor
 
         own = run(inputs, labels, rows, loss)
-        told = torch.stack([own, total if self._sends_elements else torch.zeros_like(total)])
+        sends_elements = self.rank == self.plan.pipes[0].stages[-1].rank  # to all others
+        told = torch.stack([own, total if sends_elements else torch.zeros_like(total)])
         dist.all_reduce(told)
         return torch.where(told[1] > 0, told[0], torch.nan)
 
@@ -197,11 +199,6 @@ class Pipeline:
                 raise ValueError(f"step: unknown argument {name!r}: besides inputs and labels this model takes {known}")
             if value is not None and len(value) not in (1, len(inputs)):
                 raise ValueError(f"{name} has {len(value)} rows for {len(inputs)} samples: pass a row for each, or one")
-
-    @property
-    def _sends_elements(self) -> bool:
-        """Whether this rank sends the number of elements of the step to all others."""
-        return self.rank == self.plan.pipes[0].stages[-1].rank
 
     def _elements(self, labels: torch.Tensor) -> torch.Tensor:
         """Returns the number of elements in the step of all pipelines, known on ranks that compute the loss."""
@@ -267,10 +264,10 @@ class Pipeline:
             return None, {"optimizer given": optimizer is not None}
 
         self._exchange.agree("atoll.pipeline.Pipeline.load", checked, SAME_ARGUMENTS)
-        checkpoints.load_model(Path(folder), state)
+        extra = checkpoints.load_model(Path(folder), state)
         if optimizer is not None:
             checkpoints.load_optimizer(Path(folder), optimizer, self._names())
-        return checkpoints.load_extra(Path(folder))
+        return extra
 
     def _names(self) -> dict[nn.Parameter, str]:
         return {parameter: name for name, parameter in self._named.items()}
