@@ -52,7 +52,7 @@ class Follower:
                    "replay": settings.replay}  # fmt: skip
         self._options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
         self._request, islands = policy.request(facts), islands_of(exchange.group)
-        self._adapter = _C.PlanAdapter(self._request, self._options)
+        self.adapter = _C.PlanAdapter(self._request, self._options)
         self._membership: Membership | None = None
         if len(facts) > 1 and self._is_measured:
             self._membership = Membership(self._request["ranks"], [rank.cost() for rank in facts], islands, settings)
@@ -81,19 +81,15 @@ class Follower:
         self._observed = first_step
         if "replay" in self._options:
             rest = {"replay": replay_from(self._options["replay"], first_step)}
-            self._adapter = _C.PlanAdapter(self._request, self._options | rest)
-            self._adapter.freeze(self._is_frozen)
+            self.adapter = _C.PlanAdapter(self._request, self._options | rest)
+            self.adapter.freeze(self._is_frozen)
         if self._traffic is not None:
             self._traffic.take(1)  # earlier traffic does not count
         self._newest = self._plan(first_step, (1.0,) * self._exchange.ranks)
         return self._newest
 
-    def history(self) -> list[dict[str, Any]]:
-        """Returns the plans for Settings(replay=...)."""
-        return self._adapter.history
-
     def freeze(self, frozen: bool) -> None:
-        self._adapter.freeze(frozen)
+        self.adapter.freeze(frozen)
         self._is_frozen = frozen
 
     def alike(self) -> dict[str, Any]:
@@ -113,7 +109,7 @@ class Follower:
         step = int(max(seen.next_step for seen in everyone))
         ranks = [self._observation(seen) for seen in everyone]
         window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
-        decision = self._adapter.observe(window)
+        decision = self.adapter.observe(window)
         if self.watchers.list:
             self.watchers.window(
                 WindowRecord(
@@ -163,8 +159,8 @@ class Follower:
         return told
 
     def _plan(self, first_step: int, factors: tuple[float, ...]) -> Plan:
-        found = self._adapter.plan
-        return Plan(self._adapter.version, first_step, tuple(found["batches"]), found["step"], found["bound"], factors,
+        found = self.adapter.plan
+        return Plan(self.adapter.version, first_step, tuple(found["batches"]), found["step"], found["bound"], factors,
                     found["id"])  # fmt: skip
 
     def _communication(self, extra: list[list[float]]) -> dict[str, Any]:

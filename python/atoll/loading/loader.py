@@ -16,7 +16,7 @@ from torch import nn
 from atoll import _C
 from atoll._build_info import VERSION
 from atoll.loading import arguments
-from atoll.loading.exchange import Exchange, Made
+from atoll.loading.exchange import Exchange
 from atoll.loading.feed import Feed
 from atoll.loading.logged_values import StepMeans
 from atoll.loading.planner import Planner
@@ -100,13 +100,13 @@ class DataLoader:
             weighing.check_group(self._exchange.group)
             source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
             facts = {"Atoll": VERSION, "divided": divided, "seed": seed, "global_batch": global_batch,
-                     "drop_last": drop_last, "policy": policy, "shares": _plain(shares), "model": model is not None,
-                     "elements": elements is not None, **arguments.shared(settings)}  # fmt: skip
-            facts |= {"dataset": "divided", "samples": None} if divided else {
-                "dataset": len(source.dataset), "samples": source.samples}  # fmt: skip
+                     "drop_last": drop_last, "policy": policy, "model": model is not None,
+                     "shares": None if shares is None else [float(share) for share in shares],
+                     "dataset": "divided" if divided else len(source.dataset), "elements": elements is not None,
+                     "samples": None if divided else source.samples, **arguments.shared(settings)}  # fmt: skip
             return (weighing, source), facts
 
-        self._weights, self._source = self._agreed(own, SAME_DATASET)
+        self._weights, self._source = self._exchange.agree("atoll.DataLoader", own, SAME_DATASET)
         self.global_batch, self._seed = int(global_batch), seed
         lengths = self._exchange.facts([len(self._source.dataset), self._source.samples])
         sizes = zip(*(lengths if divided else lengths[:1]), strict=True)
@@ -127,14 +127,11 @@ class DataLoader:
             )
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
         self._draws = torch.Generator()  # of the workers' seeds, which must not move the program's random numbers
-        self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
+        self._loader = self._exchange.agree("atoll.DataLoader", self._torch_loader, SAME_ARGUMENTS)
         self._order_hash: int | None = None
         self._iteration: object = None
         self._part: Part | None = None
         self._means = StepMeans()
-
-    def _agreed(self, own: Callable[[], tuple[Made, dict[str, Any]]], way_out: str) -> Made:
-        return self._exchange.agree("atoll.DataLoader", own, way_out)
 
     def _torch_loader(self) -> tuple["torch.utils.data.DataLoader[Any]", dict[str, Any]]:
         own = {"worker_init_fn": ends_with_rank(self._options.get("worker_init_fn"))}
@@ -226,7 +223,8 @@ class DataLoader:
         and at every change of plan."""
         order = self._agreed_order()
         self._iteration = mine = object()
-        self._draws.manual_seed(mixed(torch.initial_seed(), self.epoch, self._position))
+        digest = hashlib.blake2b(repr((torch.initial_seed(), self.epoch, self._position)).encode(), digest_size=8)
+        self._draws.manual_seed(int.from_bytes(digest.digest()) >> 1)
         epoch_of_keys = self.epoch if self._source.is_stream else None
         self._feed.begin(order, self._position, self._steps, epoch_of_keys, self._divided)
         self.planner.asks()
@@ -288,7 +286,7 @@ class DataLoader:
                 facts["order"] = _C.index_hash(order)
             return order, facts
 
-        order = self._agreed(own, SAME_PLACE)
+        order = self._exchange.agree("atoll.DataLoader", own, SAME_PLACE)
         self._samples, self._order_hash = len(order), _C.index_hash(order)
         if self._is_divided:
             everyone = self._exchange.facts([len(order), self._order_hash])
@@ -302,11 +300,6 @@ class DataLoader:
         return order
 
 
-def mixed(*numbers: int) -> int:
-    """Returns a seed of 63 bits that depends on all numbers."""
-    return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()) >> 1
-
-
 def _group_of(model: nn.Module | None) -> dist.ProcessGroup:
     """Returns the group that reduces the model's gradients; the default group if there is none."""
     if model is not None:
@@ -318,7 +311,3 @@ def _group_of(model: nn.Module | None) -> dist.ProcessGroup:
 def _device_of(model: nn.Module | None) -> torch.device:
     parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
     return torch.device("cpu") if parameter is None else parameter.device
-
-
-def _plain(shares: Sequence[float] | None) -> list[float] | None:
-    return None if shares is None else [float(share) for share in shares]

@@ -120,7 +120,7 @@ class Planner:
 
     def history(self) -> list[dict[str, Any]]:
         """Returns all plans so far with the steps from which they apply, for Settings(replay=...)."""
-        return self._follower.history()
+        return self._follower.adapter.history
 
     def freeze(self, frozen: bool = True) -> None:
         """Keeps the current plan, or follows the times again. Must be called on all ranks after the same step."""
