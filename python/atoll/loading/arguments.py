@@ -29,8 +29,7 @@ def check_counts(**counts: Any) -> None:
 
 
 def check_options(options: dict[str, Any], global_batch: int) -> None:
-    """Raises ValueError for options of torch.utils.data.DataLoader that set batch sizes or order, which the plan
-    sets."""
+    """Raises ValueError for options of torch.utils.data.DataLoader that set batch sizes or order, as the plan does."""
     for name in ("batch_size", "batch_sampler"):
         if name in options:
             raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")

@@ -27,8 +27,7 @@ class Feed(Sampler[list[Key]]):
         self, order: torch.Tensor, position: int, step: int, epoch_of_keys: int | None, divided: Divided | None = None
     ) -> None:
         """Sets what to iterate over next: an epoch's order from a position on, whose first step has number `step`. Keys
-        are indices, or (epoch, position) if an epoch is given. `divided`: the order is that of this rank's own
-        samples."""
+        are indices, or (epoch, position) if an epoch is given. `divided`: the order is of this rank's own samples."""
         self._order, self._position, self._epoch, self._divided = order, position, epoch_of_keys, divided
         self.next_step = step
         self.handed.clear()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the training's times: exchanges the measurements of a window of steps, makes the next plan, and informs
-watchers."""
+"""Follows the training's times: exchanges measurements of a window of steps, makes the next plan, informs watchers."""
 
 import json
 import logging
@@ -39,8 +38,7 @@ def replay_from(plans: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
 
 
 class Follower:
-    """Follows the times of one training. Collective: all ranks observe after the same steps, and feed equal numbers to
-    equal adapters."""
+    """Follows one training. Collective: all ranks observe after the same steps, and feed adapters equal numbers."""
 
     def __init__(self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings) -> None:
         self._exchange = exchange

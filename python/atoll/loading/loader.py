@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.DataLoader`: one global batch per step, divided among the ranks by the plan, with gradients weighted to
-match."""
+"""`atoll.DataLoader`: a global batch per step, divided among ranks by the plan, with gradients weighted to match."""
 
 import contextlib
 import hashlib
@@ -158,8 +157,7 @@ class DataLoader:
 
     @property
     def step_complete(self) -> bool:
-        """Whether the current batch is this rank's last one of its step, so that the optimizer runs after its backward
-        pass."""
+        """Whether the current batch is this rank's last one of its step, after which the optimizer runs."""
         return self._part is None or self._part.is_last
 
     @property

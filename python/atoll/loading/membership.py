@@ -39,8 +39,7 @@ class Membership:
     def __init__(
         self, ranks: list[dict[str, Any]], costs: Sequence[_C.Cost], islands: list[list[int]], settings: Settings
     ) -> None:  # fmt: skip
-        """`ranks`: in the planner's format, with `costs` as measured before the training. `islands`: empty if
-        unknown."""
+        """`ranks`: in the planner's format; `costs`: as measured before the training; `islands`: empty if unknown."""
         self._ranks, self._costs, self._islands = ranks, costs, [tuple(island) for island in islands]
         self._gain, self._patience = settings.gain, settings.patience
         self._told: Ranks = ()
@@ -108,8 +107,7 @@ class Membership:
     def _found(
         self, ranks: list[dict[str, Any]], everyone: Sequence[Seen], sets: list[Ranks], exposed: float, batch: int
     ) -> tuple[Ranks, float] | None:  # fmt: skip
-        """Returns the ranks outside the best set, and the seconds per step that this saves; None if the batch does not
-        fit all ranks."""
+        """Returns the ranks outside the best set, and the seconds per step saved; None if the batch does not fit."""
         everybody = tuple(range(len(ranks)))
         seconds = {members: self._seconds(members, everyone, exposed) for members in (*sets, everybody)}
         try:
@@ -128,8 +126,7 @@ class Membership:
 
 
 def _candidates(costs: Sequence[_C.Cost], islands: list[Ranks], batch: int) -> list[Ranks]:
-    """Returns the fastest rank, the fastest two, three, ..., each island, all islands but one, and all ranks but
-    one."""
+    """Returns the fastest rank, the fastest two, three, ..., each island, all islands but one, all ranks but one."""
     count = len(costs)
     share = max(1, batch // count)
     speed = sorted(range(count), key=lambda rank: (costs[rank].compute_seconds(share), rank))

@@ -93,8 +93,7 @@ class Planner:
             yield
 
     def _warn(self, model: nn.Module, batch_of: Callable[..., Any]) -> None:
-        """Warns of what weights cannot make exact. All ranks check, because the user's forward pass may need the
-        others; rank 0 warns."""
+        """Warns on rank 0 of what weights cannot make exact. All check: the user's forward pass may need all ranks."""
         by_speed = self._policy.needs_costs and self._settings.measure and self._exchange.ranks > 1
         found = list(warnings_for(model, self.newest.batches, by_speed))
         forward, device = self._settings.forward, self._exchange.device
@@ -141,8 +140,7 @@ class Planner:
         return self._book.at(step).total
 
     def cut(self, step: int, samples: int) -> tuple[list[int], int]:
-        """Returns, for a step of `samples` samples, each rank's share and the number of batches in this rank's
-        share."""
+        """Returns each rank's share of a step of `samples` samples, and the number of batches in this rank's share."""
         plan = self._book.at(step)
         shares = list(plan.batches) if samples == plan.total else self._tail(plan, samples)
         return shares, self.batches(shares)
@@ -172,15 +170,13 @@ class Planner:
         self._times.asks()
 
     def step_begins(self) -> None:
-        """Claims the following backward passes for this loader; earlier ones may belong to other loaders of the
-        model."""
+        """Claims the next backward passes for this loader; earlier ones may belong to other loaders of the model."""
         self._weights.when_ready, self._weights.when_reduced = self._times.ready, self._times.reduced
         self._times.begin()
 
     def step_ended(self, steps: int, epoch: int, next_step: int, trained: bool = True) -> None:
         """Notes that `steps` steps of the training are done and those before `next_step` have been handed out.
-        `trained`: whether this step was computed with gradients; in an evaluation ranks may be at different
-        positions."""
+        `trained`: whether this step had gradients; in an evaluation ranks may be at different positions."""
         self._times.end()
         if trained:
             self._replicas.step_ended(steps)

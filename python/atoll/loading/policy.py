@@ -51,8 +51,7 @@ class Policy:
             self._request["shares"] = [float(share) for share in shares]
 
     def request(self, facts: list[RankFacts]) -> dict[str, Any]:
-        """Returns the planner's request for a whole step. Raises ValueError if the policy needs a fact that a rank does
-        not provide."""
+        """Returns the planner's request for a whole step. Raises ValueError if a rank lacks a fact for it."""
         unknown = [rank for rank, of in enumerate(facts) if of.power() is None]
         if self.name == "energy" and unknown:
             raise ValueError(
@@ -62,8 +61,7 @@ class Policy:
         return {**self._request, "ranks": self._ranks(facts), "batch": self.global_batch}
 
     def tail(self, facts: list[RankFacts], factors: Sequence[float], samples: int) -> list[int]:
-        """Returns the shares of an epoch's last step, in which ranks may get no samples, on ranks that are `factors`
-        times as slow as measured."""
+        """Returns the shares of an epoch's last step, which may be 0, on ranks `factors` times as slow as measured."""
         ranks = [{**rank, "least": 0, "quantum": 1} for rank in self._ranks(facts)]
         for rank, cost, factor in zip(ranks, [rank.cost() for rank in facts], factors, strict=True):
             rank["cost"] = document_of(cost.scaled(factor))

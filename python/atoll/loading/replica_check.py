@@ -24,8 +24,7 @@ class ReplicaCheck:
     """Checks the replicas of one model. A check reads each parameter once and exchanges two numbers per rank."""
 
     def __init__(self, exchange: Exchange, model: nn.Module | None, every: int, watchers: Watchers) -> None:
-        """`every`: the number of steps between checks; 0: never. Nothing is compared if no two ranks hold the same
-        parameters."""
+        """`every`: steps between checks; 0: never. Nothing is compared if no two ranks hold the same parameters."""
         self._exchange, self._model, self._every, self._watchers = exchange, model, every, watchers
         self._replicas = replicas_of(model) if every else None
         self._done = 0
@@ -34,16 +33,14 @@ class ReplicaCheck:
         self._difference: float | None = None
 
     def step_ended(self, steps: int) -> None:
-        """Checks if due. Collective. Raises RuntimeError on all ranks if parameters differ by more than rounding
-        explains."""
+        """Checks if due. Collective. Raises RuntimeError on all ranks if parameters differ by more than by rounding."""
         self._done += 1
         is_early = self._done < self._every and self._done & (self._done - 1) == 0
         if self._replicas is not None and (is_early or steps % self._every == 0):
             self._compare(steps)
 
     def take(self) -> float | None:
-        """Returns the newest difference since the last call, relative to the largest parameter; None if nothing was
-        compared."""
+        """Returns the newest difference since the last call, relative to the largest parameter; None: not compared."""
         difference, self._difference = self._difference, None
         return difference
 

@@ -87,8 +87,7 @@ def _first_unlike(row: Row, other: Row) -> int:
 
 
 def hash_of(value: Any) -> str:
-    """Returns a hash that is equal on every machine for equal values of the usual types in samples. For other objects
-    only the type counts."""
+    """Returns a hash that is equal on all machines for equal values of usual types. Of others only the type counts."""
     found = hashlib.blake2b(digest_size=12)
     _add(found, value)
     return found.hexdigest()

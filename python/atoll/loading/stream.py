@@ -74,8 +74,7 @@ class Stream(Dataset[Any]):
 
 
 def as_positions(dataset: Any, samples: int | None) -> Any:
-    """Returns the dataset itself if it is map-style, otherwise a Stream over it. Raises ValueError or TypeError that
-    names what is missing."""
+    """Returns the dataset, or a Stream if it is iterable. Raises ValueError or TypeError that names what is missing."""
     if isinstance(dataset, IterableDataset):
         if samples is None and not hasattr(dataset, "__len__"):
             raise ValueError(

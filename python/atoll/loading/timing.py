@@ -67,8 +67,7 @@ class Seen:
 
 class StepTimes:
     """Times steps from the moment when the first batch is handed to the user to the moment when the last gradient is
-    computed. On an accelerator by events on its current stream, which are read once they have passed, without
-    waiting."""
+    computed. On an accelerator by events on its current stream, which are read once passed, without waiting."""
 
     def __init__(self, device: torch.device, inside: Callable[[], float] = lambda: 0.0) -> None:
         """`inside`: returns the seconds in collectives, without waits for other islands, since any fixed moment."""

@@ -42,8 +42,7 @@ def next_window(positions: int, position: int, size: int, drop_last: bool = Fals
 
 
 def parts_needed(shares: Sequence[int], caps: Sequence[int | None], alike: bool) -> list[int]:
-    """Returns by rank the number of batches into which its share is split so that none exceeds its cap; `alike`: the
-    same number for all."""
+    """Returns by rank the number of batches of its share, none above its cap; `alike`: the same number for all."""
     needed = [1 if cap is None or share == 0 else -(-share // cap) for share, cap in zip(shares, caps, strict=True)]
     return [max(needed)] * len(needed) if alike else needed
 

@@ -77,8 +77,7 @@ class Known:
 
 
 def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[str, Any]]:
-    """Returns this rank's knowledge, and what must be equal on all ranks. Raises ValueError or TypeError for invalid
-    arguments."""
+    """Returns what this rank knows, and what must be equal on all. Raises ValueError or TypeError if it is invalid."""
     kind = schedule_of(wanted.schedule)
     _check_types(wanted.autocast, device)
     whole, source = without_data(wanted.model)
@@ -364,8 +363,7 @@ def _under_load(
 
 
 def _measured_links(exchange: Exchange, islands: list[list[int]], ratio: float) -> list[Link]:
-    """Returns the slower direction of each measured pair. Between islands only the share `ratio` of bytes is sent.
-    Collective."""
+    """Returns the slower direction of each pair; only the share `ratio` of bytes crosses islands. Collective."""
     from atoll.doctor.links import measure
 
     if exchange.ranks == 1:

@@ -51,8 +51,7 @@ def _pairs(classes: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> float:
-    """Returns the extra seconds of a round of computing with an exchange in both directions after it, minus the time at
-    the link's rate."""
+    """Returns the seconds that an exchange both ways adds to a round of computing, beyond those of its bytes."""
     sent = work().detach().clone()
     received = torch.empty_like(sent)
     size = sent.numel() * sent.element_size()

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The process groups of a plan: each pipeline, each part of the batch, and the ranks that hold copies of a
-parameter."""
+"""The process groups of a plan: each pipeline, each part of the batch, and ranks that hold copies of a parameter."""
 
 import torch.distributed as dist
 from torch import nn
@@ -31,8 +30,7 @@ class Groups:
         self.pipeline = pipelines[place]
         """The ranks of this rank's pipeline, in its order."""
         self.copies = {ranks: group_in_order(ranks) for ranks in sorted(set(holders.values())) if len(ranks) > 1}
-        """The groups of ranks that hold copies of the same parameters, by these ranks. Groups without this rank must
-        not be used."""
+        """The groups of ranks with copies of parameters, by these ranks. Those without this rank must not be used."""
         self.ends = group_in_order([pipe.stages[-1].rank for pipe in plan.pipes]) if len(plan.pipes) > 1 else None
         """The ranks that compute the loss; None if there is only one."""
         self.share = self._shares(plan, rank, place)

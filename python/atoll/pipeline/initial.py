@@ -99,8 +99,7 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 @torch.no_grad()
 def _replace(modules: Iterable[nn.Module], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Replaces the modules' own parameters and buffers by those that `change` returns. What several share stays
-    shared."""
+    """Replaces the modules' own parameters and buffers by what `change` returns. What several share stays shared."""
     known: dict[int, Any] = {}  # pairs with the replaced one, which stays alive while ids are compared
     for tensors in (held for module in modules for held in (module._parameters, module._buffers)):
         for key, tensor in tensors.items():

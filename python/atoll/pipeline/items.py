@@ -39,8 +39,7 @@ class Item:
     modules: tuple[str, ...]
     """The modules with its parameters, by their names in the whole model."""
     run: Run
-    """Computes the item's output from the model (in which the other items' modules are missing), a value and the
-    pass."""
+    """Computes the item's output from the model (without the other items' modules), a value and the pass."""
     kind: str = "block"
     """embedding, block, norm, head or other. Plans count blocks, and only blocks can be recomputed."""
 

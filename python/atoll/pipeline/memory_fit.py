@@ -15,9 +15,8 @@ Request = dict[str, Any]
 
 
 def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
-    """Raises ValueError for a plan that does not fit the memories in `request`, the planner's request for the plan's
-    devices. The error names the stage that exceeds its limit most, its bytes, the limit, and the nearest plan that
-    fits."""
+    """Raises ValueError for a plan that does not fit the memories in `request`, the planner's request for its devices.
+    The error names the stage that exceeds its limit most, its bytes, the limit, and the nearest plan that fits."""
     several = any(len(pipe.stages) > len(pipe.ranks) for pipe in plan.pipes)
     lacks, answer = _of_ranks(plan, kind, request) if several else _of_stages(plan, request)
     if not lacks:
@@ -80,8 +79,7 @@ def _classes(request: Request) -> dict[int, dict[str, Any]]:
 
 
 def _in_flight(pipe: Pipe, kind: Kind, position: int) -> float:
-    """Returns the number of micro-batches whose activations all stages of the rank hold at once, as the planner counts
-    them."""
+    """Returns the micro-batches whose activations all stages of the rank hold at once, as the planner counts them."""
     positions, stages = len(pipe.ranks), len(pipe.stages)
     if kind.splits_backward:
         return min(positions, pipe.micro_batches)

@@ -101,8 +101,7 @@ class Pipeline:
         self.plan: Plan
         """The assignment of items to ranks; `plan.answer` is the planner's answer."""
         self.profile: dict[str, Any] | None
-        """All ranks' measurements, as a request of `atoll plan layers`; None if the plan was given without
-        measuring."""
+        """All ranks' measurements, as a request of `atoll plan layers`; None if the plan was given and not measured."""
         self.plan, self.profile = found or find_plan(wanted, known, self.device, self._exchange)
         if found is None and self.rank == 0:
             warn_of_one_kind(self.plan.answer)

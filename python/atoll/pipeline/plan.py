@@ -261,8 +261,7 @@ def _check_shares(plan: Plan, kind: Kind) -> None:
 
 
 def nearest_shares(plan: Plan, kind: Kind) -> list[int] | None:
-    """Returns micro-batches of each pipeline that the schedule supports, near the plan's and with the same total; None
-    if none are found."""
+    """Returns supported micro-batches of each pipeline, near the plan's and with the same total; None if not found."""
     for whole_rounds in (False, True):  # whole rounds can always be moved from one pipeline to another
         found = _moved_shares(plan, kind, whole_rounds)
         if found is not None:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the request to the planner of layers from all ranks' measurements, and a plan from its answer
-(docs/plan-layers.md)."""
+"""Makes the request to the planner of layers (docs/plan-layers.md) from measurements, and a plan from its answer."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -118,8 +117,7 @@ def _items(
 
 
 def asked_names(parts: Parts) -> list[str]:
-    """Returns by item the name of its first module, as used by other runtimes; the item's own name if it has none or
-    shares it."""
+    """Returns by item its first module's name, as other runtimes use it; its own name if it has none or shares it."""
     first = [item.modules[0] if item.modules else item.name for item in parts.items]
     return [name if first.count(name) == 1 else item.name for name, item in zip(first, parts.items, strict=True)]
 
@@ -169,8 +167,7 @@ def _device(name: str, members: Sequence[int], ranks: Sequence[Measured]) -> dic
 
 
 def _links(classes: dict[str, list[int]], links: Sequence[Link]) -> list[dict[str, Any]]:
-    """Returns the slowest measured pair of every two classes. Pairs of classes without a measurement get the planner's
-    default."""
+    """Returns the slowest measured pair of every two classes. For others the planner's default applies."""
     class_of = {rank: name for name, members in classes.items() for rank in members}
     slowest: dict[tuple[str, str], Link] = {}
     for link in links:
@@ -206,8 +203,7 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
-    """Converts an answer to a plan. Raises ValueError if the answer does not assign all items. `name`: of the answer,
-    for the error."""
+    """Converts an answer to a plan. Raises ValueError, with the answer's `name`, if it does not assign all items."""
     pipes = []
     for pipeline in named_pipelines(answer, name):
         stages = tuple(

@@ -16,8 +16,7 @@ BUCKET_BYTES = 25 << 20
 
 class Reducer:
     """Adds up gradients over the ranks that hold copies of a parameter: those of other pipelines, and stages that share
-    it. All get the same bits. With a format, gradients are sent between islands as packed blocks, with error
-    feedback."""
+    it. All get the same bits. With a format, islands exchange them as packed blocks, with error feedback."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]],
@@ -129,8 +128,7 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def total_norm(
     parameters: Sequence[nn.Parameter], norm_type: float, group: dist.ProcessGroup, device: torch.device
 ) -> torch.Tensor:
-    """Returns the norm of the gradients of all the group's ranks, each with its own `parameters`, with the same bits on
-    all. Collective."""
+    """Returns the norm of the gradients of all ranks' own `parameters`, the same bits on each. Collective."""
     norms = [
         torch.linalg.vector_norm(parameter.grad, norm_type).to(torch.float64)
         for parameter in parameters

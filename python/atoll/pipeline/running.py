@@ -32,8 +32,7 @@ class _Stage(PipelineStage):
 
 
 class Runner:
-    """Runs this rank's stages of one pipeline for batches of any shape; schedules for the last SHAPES shapes are
-    kept."""
+    """Runs this rank's stages of one pipeline for batches of any shape; keeps schedules for the last SHAPES shapes."""
 
     def __init__(
         self, modules: Mapping[int, StageModule], pipe: Pipe, kind: Kind, group: dist.ProcessGroup,
@@ -51,8 +50,7 @@ class Runner:
         return len(self._pipe.stages) - 1 in self._modules
 
     def check_batch(self, samples: int) -> None:
-        """Raises ValueError for a batch that cannot be divided into equal micro-batches, and names the nearest that
-        can."""
+        """Raises ValueError for a batch that cannot be cut into equal micro-batches, and names the nearest that can."""
         count, sizes = self._pipe.micro_batches, (len(self._pipe.ranks), len(self._pipe.stages))
         if not (near := nearest_batches(samples, count)):
             return

@@ -229,8 +229,7 @@ class ElasticTrainer:
                  self._done)  # fmt: skip
 
     def _catch_up(self, exchange: Exchange) -> None:
-        """If some ranks have completed fewer steps than others, gives all the state of the lowest rank that has
-        completed most."""
+        """If ranks have completed unequal numbers of steps, gives all the state of the lowest rank with the most."""
         everyone = [int(steps) for (steps,) in exchange.numbers([TORN if self._is_torn else self._done])]
         most = max(everyone)
         if most == min(everyone) and most != TORN:

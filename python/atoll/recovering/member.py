@@ -78,8 +78,7 @@ class Member:
             ) from None
 
     def store_of(self, roster: Roster) -> dist.Store:
-        """Returns the store for the keys of its group. In Redis it is a separate job, whose list of members is the
-        roster."""
+        """Returns the store of its group's keys. In Redis it is a separate job, whose list of members is the roster."""
         if urlsplit(self._address).scheme not in _REDIS:
             return dist.PrefixStore(notices.group_prefix(roster.number), self.store)
         from atoll.redis.store import RedisStore, beside

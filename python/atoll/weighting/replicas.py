@@ -111,8 +111,7 @@ def _weights(sums: torch.Tensor) -> torch.Tensor:
 
 def replica_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> float:
     """Returns the largest difference between ranks in any parameter, relative to the largest finite parameter; 0 if all
-    hold the same, infinite if one is not finite on some ranks only. Collective; costs two reductions of the model's
-    size."""
+    hold the same, infinite if one is not finite on some ranks only. Collective: two reductions of the model's size."""
     return largest_difference(model, group)[0]
 
 
