@@ -28,7 +28,7 @@ class RankFacts:
         return self.profile.cap or None if self.profile else None
 
     def cap(self) -> int | None:
-        """The maximum number of samples per step: the user's limit, or that of memory if smaller and a step is one pass."""
+        """The most samples per step: the smaller of the user's limit and, if a step is one pass, memory's capacity."""
         return smaller(self.max_batch, self.held() if self.micro_batch is None else None)
 
     def largest_pass(self) -> int | None:

@@ -25,10 +25,8 @@ def save(
 ) -> None:
     """Saves the states. Collective over the default group. What several ranks hold is written once. `extra`: JSON
     values, equal on all ranks. An earlier checkpoint in the folder is valid until this one is complete."""
-    state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
-    state |= optimizer
-    state[EXTRA] = json.dumps(extra)
-    checkpoint.save(state, storage_writer=_Writer(folder))
+    tensors = {MODEL + name: tensor for name, tensor in model.items()}
+    checkpoint.save({**tensors, **optimizer, EXTRA: json.dumps(extra)}, storage_writer=_Writer(folder))
 
 
 class _Writer(checkpoint.FileSystemWriter):
@@ -51,8 +49,7 @@ class _Writer(checkpoint.FileSystemWriter):
 def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
     """Raises ValueError if the checkpoint belongs to another model."""
     known = _known(folder)
-    missing = [name for name in model if MODEL + name not in known]
-    if missing:
+    if missing := [name for name in model if MODEL + name not in known]:
         raise ValueError(f"{folder} has no {missing[0]!r} ({len(missing)} are missing): it is of another model")
     for name, tensor in model.items():
         saved = known[MODEL + name]

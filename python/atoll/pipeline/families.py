@@ -21,7 +21,7 @@ def parts_of(whole: nn.Module, items: Sequence[str] | Parts | None) -> Parts:
     if isinstance(items, Parts):
         return items
     if items is not None:
-        return in_turn(whole, items)
+        return in_turn(items)
     for kind in type(whole).__mro__:
         if kind.__name__ in FAMILIES and kind.__module__.startswith("transformers."):
             return FAMILIES[kind.__name__](whole)

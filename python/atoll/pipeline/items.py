@@ -81,13 +81,8 @@ class Parts:
         return list(dict.fromkeys(name for number in numbers for name in self.items[number].modules))
 
 
-def in_turn(whole: nn.Module, names: Sequence[str]) -> Parts:
-    """Returns the parts of a model whose modules are called one after the other. Raises ValueError for a missing
-    module."""
-    known = dict(whole.named_modules())
-    for name in names:
-        if name not in known:
-            raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
+def in_turn(names: Sequence[str]) -> Parts:
+    """Returns the parts of a model whose modules are called one after the other."""
     items, seen = [], dict.fromkeys(names, 0)
     for name in names:
         shown = name if not seen[name] else f"{name} again {seen[name]}"
@@ -118,8 +113,7 @@ def check_parts(whole: nn.Module, parts: Parts) -> None:
         if not name or name not in known:
             raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
         covered.update(f"{name}.{inner}" for inner, _ in named_tensors(known[name]))
-    left = [name for name, _ in named_tensors(whole) if name not in covered]
-    if left:
+    if left := [name for name, _ in named_tensors(whole) if name not in covered]:
         raise ValueError(
             f"items: {len(left)} parameters and buffers are in no item, the first is {left[0]!r}: no stage would have "
             "them; name their modules in an item"

@@ -72,7 +72,7 @@ class Measuring:
             return None
 
     def costs(self, name: str, sizes: Sequence[int]) -> list[list[Cost]]:
-        """Returns the costs by item at those of `sizes` samples that fit, ascending, and saves them for the next run."""
+        """Returns the costs by item at those of `sizes` samples that fit, ascending, and saves them for later runs."""
         by_kind: dict[str, list[Cost]] = {}
         found = []
         for number, kind in enumerate(self.kinds()):

@@ -51,11 +51,11 @@ def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]
         ]} for pipe in plan.pipes
     ]  # fmt: skip
     answer = price_layers({**request, "plan": {"micro_batch": request["micro_batch"], "pipelines": pipelines}})
-    lacks: list[Lack] = []
-    for pipe, priced in zip(plan.pipes, answer["pipelines"], strict=True):
-        for number, (stage, of) in enumerate(zip(pipe.stages, priced["stages"], strict=True)):
-            if not of["fits"]:
-                lacks.append(Lack(stage.rank, [(number, stage)], of["memory_bytes"], of["memory_cap_bytes"]))
+    lacks = [
+        Lack(stage.rank, [(number, stage)], of["memory_bytes"], of["memory_cap_bytes"])
+        for pipe, priced in zip(plan.pipes, answer["pipelines"], strict=True)
+        for number, (stage, of) in enumerate(zip(pipe.stages, priced["stages"], strict=True)) if not of["fits"]
+    ]  # fmt: skip
     return lacks, answer
 
 

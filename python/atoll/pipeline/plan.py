@@ -56,10 +56,8 @@ class Plan:
 
     @staticmethod
     def from_json(text: dict[str, Any]) -> "Plan":
-        pipes = tuple(
-            Pipe(tuple(Stage(**stage) for stage in pipe["stages"]), pipe["micro_batches"]) for pipe in text["pipes"]
-        )
-        return Plan(pipes, text.get("answer", {}))
+        pipes = [Pipe(tuple(Stage(**each) for each in pipe["stages"]), pipe["micro_batches"]) for pipe in text["pipes"]]
+        return Plan(tuple(pipes), text.get("answer", {}))
 
     @property
     def shares(self) -> list[int]:
@@ -147,8 +145,7 @@ def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
             f"plan {list(counts)} adds up to {total}, but the model has {len(blocks)} blocks ({items} items with those "
             f"around them): pass numbers that add up to {len(blocks)} or to {items}; nearest: {_nearest(counts, parts)}"
         )
-    empty = [stage for stage, (first, last) in enumerate(zip([0, *ends], ends, strict=False)) if first >= last]
-    if empty:
+    if empty := [stage for stage, (first, last) in enumerate(zip([0, *ends], ends, strict=False)) if first >= last]:
         raise ValueError(
             f"plan {list(counts)}: stage {empty[0]} is empty, but a stage holds at least one item; remove it and its "
             f"rank, or give it some; nearest: {_nearest(counts, parts)}"
@@ -196,8 +193,7 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
     for pipe in plan.pipes:
         _check_pipe(pipe, parts, kind)
     _check_shares(plan, kind)
-    idle = sorted(set(range(ranks)) - set(held))
-    if idle:
+    if idle := sorted(set(range(ranks)) - set(held)):
         raise ValueError(f"rank {idle[0]} has no stage in the plan: start the job without it, or give it a stage")
 
 
@@ -262,11 +258,9 @@ def _check_shares(plan: Plan, kind: Kind) -> None:
 
 def nearest_shares(plan: Plan, kind: Kind) -> list[int] | None:
     """Returns supported micro-batches of each pipeline, near the plan's and with the same total; None if not found."""
-    for whole_rounds in (False, True):  # whole rounds can always be moved from one pipeline to another
-        found = _moved_shares(plan, kind, whole_rounds)
-        if found is not None:
-            return found
-    return None
+    found = _moved_shares(plan, kind, whole_rounds=False)
+    # Whole rounds can always be moved from one pipeline to another.
+    return _moved_shares(plan, kind, whole_rounds=True) if found is None else found
 
 
 def _moved_shares(plan: Plan, kind: Kind, whole_rounds: bool) -> list[int] | None:

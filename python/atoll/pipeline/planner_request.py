@@ -206,9 +206,6 @@ def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
     """Converts an answer to a plan. Raises ValueError, with the answer's `name`, if it does not assign all items."""
     pipes = []
     for pipeline in named_pipelines(answer, name):
-        stages = tuple(
-            Stage(stage["items"][0], stage["items"][1], stage["rank"], bool(stage["recompute"]))
-            for stage in pipeline["stages"]
-        )
-        pipes.append(Pipe(stages, pipeline["micro_batches"]))
+        stages = [Stage(*each["items"], each["rank"], bool(each["recompute"])) for each in pipeline["stages"]]
+        pipes.append(Pipe(tuple(stages), pipeline["micro_batches"]))
     return Plan(tuple(pipes), answer)

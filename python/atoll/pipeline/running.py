@@ -43,7 +43,7 @@ class Runner:
         self._modules, self._pipe, self._kind, self._group = dict(sorted(modules.items())), pipe, kind, group
         self._device, self._passes, self._codecs = device, passes, codecs
         self._made: dict[tuple[Any, ...], Any] = {}
-        self._loss: LossOf | None = None
+        self._loss: LossOf
 
     @property
     def has_last(self) -> bool:
@@ -126,11 +126,9 @@ class Runner:
         """Returns the input of each stage except the first for inputs of this shape, without data. Raises ValueError on
         all ranks of the pipeline if a packed one is not as wide as in the example."""
         between = self._passes(micro)
-        found = []
-        for stage, codec in zip(self._pipe.stages[1:], self._codecs[1:], strict=True):
-            value = between[stage.first - 1]
-            found.append(value if codec is None else codec.encode(value))
-        return found
+        values = [between[stage.first - 1] for stage in self._pipe.stages[1:]]
+        pairs = zip(values, self._codecs[1:], strict=True)
+        return [value if codec is None else codec.encode(value) for value, codec in pairs]
 
     def _schedule(self, inputs: torch.Tensor) -> Any:
         """Makes the schedule with explicit shapes, so that PyTorch does not run the model to infer them."""
@@ -145,12 +143,9 @@ class Runner:
             ))  # fmt: skip
         is_single = isinstance(self._kind.build, type) and issubclass(self._kind.build, PipelineScheduleSingle)
         held: Any = stages[0] if is_single else stages
-        count = self._pipe.micro_batches
-        return self._kind.build(held, n_microbatches=count, loss_fn=self._loss_of, scale_grads=False)
-
-    def _loss_of(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        assert self._loss is not None
-        return self._loss(output, target)
+        return self._kind.build(
+            held, n_microbatches=self._pipe.micro_batches, loss_fn=lambda *of: self._loss(*of), scale_grads=False
+        )
 
 
 def _trained(value: torch.Tensor) -> torch.Tensor:

@@ -16,7 +16,7 @@ from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.recovering import world
 from atoll.recovering.member import Member
-from atoll.recovering.notices import FRESH, TORN, Roster
+from atoll.recovering.notices import AWAY, BACK, FRESH, TORN, Roster
 from atoll.recovering.replica import Buffers, Replica
 from atoll.recovering.sharing import share, share_tensors
 from atoll.recovering.steps import Applied, Step, restart_scalers
@@ -112,7 +112,7 @@ class ElasticTrainer:
         `with step as batch:`, with the forward and backward pass and the optimizer's step inside. All ranks must call
         it with the same argument and run it to its end."""
         if self._is_away and self._member and self._roster:
-            self._member.back(self._roster.number)
+            self._member.report(BACK, self._roster.number)
             self._is_away = False
         while True:
             try:
@@ -174,7 +174,7 @@ class ElasticTrainer:
         dist.all_reduce(torch.zeros(1, device=self.model.device))
         if self.model.device.type != "cpu":
             torch.accelerator.synchronize(self.model.device)
-        self._member.away(self._roster.number)
+        self._member.report(AWAY, self._roster.number)
         self._is_away = True
 
     def _regroup(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import torch.distributed as dist
 
 from atoll.recovering import notices
-from atoll.recovering.notices import AWAY, BACK, MEMBER, READY, SUPERVISOR, Notice, Roster
+from atoll.recovering.notices import MEMBER, READY, SUPERVISOR, Notice, Roster
 
 _CONNECT_TIMEOUT = timedelta(seconds=60)
 _MAX_ANSWER_DELAY = timedelta(minutes=10)  # longer than ranks may wait for each other
@@ -87,11 +87,9 @@ class Member:
         own = beside(self._address, str(roster.number), rank=rank, world_size=len(roster.seats))
         return RedisStore(own, self._timeout)
 
-    def away(self, number: int) -> None:
-        post(self.store, Notice(self.name, AWAY, number))
-
-    def back(self, number: int) -> None:
-        post(self.store, Notice(self.name, BACK, number))
+    def report(self, kind: str, number: int) -> None:
+        """Posts that it is AWAY from the group of this number, or BACK."""
+        post(self.store, Notice(self.name, kind, number))
 
     def others_wait(self, number: int) -> bool:
         """Returns whether other ranks wait to join this group. Queries the store at most ten times a second."""

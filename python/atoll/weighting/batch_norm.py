@@ -36,8 +36,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        synchronised = self.training and dist.is_available() and dist.is_initialized()
-        if not synchronised:
+        if not (self.training and dist.is_available() and dist.is_initialized()):
             return super().forward(input)
         part = self.weights.part if self.weights is not None else None
         own = 1.0 if part is None else float(part.own)

@@ -93,9 +93,7 @@ def _sum_of_bits(values: torch.Tensor) -> torch.Tensor:
     size = flat.element_size()
     if flat.storage_offset() * size % 8:
         flat = flat.clone()
-    words = flat.view(
-        _BITS[size] if flat.nbytes % 8 else torch.int64
-    )  # several values at once if they fill whole words
+    words = flat.view(_BITS[size] if flat.nbytes % 8 else torch.int64)  # several values at once if they fill words
     rows = len(words) // ROW if len(words) > ROW * ROW else 0
     rest = words[rows * ROW :].to(torch.int64)
     total = (rest * _weights(rest)).sum()
