@@ -87,10 +87,9 @@ class Traffic:
         self._before = self._now()
 
     def take(self, steps: int) -> list[float]:
-        """Returns means over the `steps` steps since the last call: the seconds of waits for other islands in
-        collectives, while other threads may compute, and of copies between the device and the host (NOT_MEASURED if the
-        backend does not report them), and the bytes sent to each rank (nothing in a large group). Equally many numbers
-        on each rank."""
+        """Returns means over the `steps` steps since the last call, equally many on each rank: the seconds of waits for
+        other islands in collectives, while other threads may compute, and of copies between the device and the host
+        (NOT_MEASURED if the backend does not report them), and the bytes sent to each rank (none in a large group)."""
         now, before = self._now(), self._before
         self._before = now
         each = [(new - old) / max(1, steps) for new, old in zip(now, before, strict=True)]

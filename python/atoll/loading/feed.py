@@ -14,8 +14,7 @@ Key = int | tuple[int, int]
 
 
 class Feed(Sampler[list[Key]]):
-    """A batch sampler. Workers run ahead of the training, so it records what it has handed out: a new plan can only
-    apply to later steps."""
+    """A batch sampler. Workers run ahead, so it records what it has handed out: new plans can only apply afterwards."""
 
     def __init__(self, planner: Planner, rank: int, drop_last: bool) -> None:
         self._planner, self._rank, self._drop_last = planner, rank, drop_last

@@ -11,8 +11,7 @@ from atoll.loading.exchange import Exchange, hash_of
 from atoll.loading.facts import RankFacts
 from atoll.loading.logged_values import NOTED_NUMBERS, Notes, together
 from atoll.loading.membership import Membership
-from atoll.loading.plans import Plan
-from atoll.loading.policy import Policy
+from atoll.loading.policy import Plan, Policy
 from atoll.loading.settings import Settings
 from atoll.loading.timing import NOT_MEASURED, Seen, Summary
 from atoll.watching.record import PlanEvent, WindowRecord

@@ -54,7 +54,7 @@ class DataLoader:
     All ranks of `group` must construct it with equal arguments, except max_batch, micro_batch and the settings that may
     differ, and must iterate alike.
 
-    dataset: map-style, or iterable (`samples` gives its size; for the protocol see atoll.loading.stream.Stream).
+    dataset: map-style, or iterable (`samples` gives its size; for the protocol see atoll.loading.source.Stream).
     global_batch: samples per step over all ranks.
     policy: minmax, equal, random, fixed (with `shares`), kaitian, ... (docs/plan-batches.md).
     max_batch: the maximum number of samples per step that fit in this rank's memory.
@@ -151,8 +151,7 @@ class DataLoader:
         return whole + (1 if rest and not self._drop_last else 0)
 
     def batch_sizes(self) -> list[int]:
-        """Returns the samples of a whole step by rank, by the newest plan. Workers may already hold steps of the
-        previous plan."""
+        """Returns the samples of a whole step by rank, by the newest plan. Workers may still hold steps of another."""
         return list(self.planner.newest.batches)
 
     @property

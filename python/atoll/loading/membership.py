@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll import _C
-from atoll.loading.plans import Plan
+from atoll.loading.policy import Plan
 from atoll.loading.settings import Settings
 from atoll.loading.timing import Seen
 from atoll.plan.batches import advise_membership

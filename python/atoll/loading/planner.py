@@ -16,8 +16,7 @@ from atoll.loading.exchange import Exchange
 from atoll.loading.facts import RankFacts, require_room, smaller
 from atoll.loading.follower import Follower
 from atoll.loading.measuring import measure
-from atoll.loading.plans import Plan, PlanBook
-from atoll.loading.policy import Policy
+from atoll.loading.policy import Plan, PlanBook, Policy
 from atoll.loading.replica_check import ReplicaCheck
 from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads samples outside the training, such as those to measure with, in a separate process; and ends such processes and
-the training's workers with their rank."""
+"""Reads samples outside the training, such as to measure, in another process; ends readers and workers with a rank."""
 
 import contextlib
 import logging

@@ -33,8 +33,7 @@ def seconds_between(begin: Moment, end: Moment) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds of one step of this rank: the medians of computing and of waiting for data, and the mean from step to
-    step. 0 if nothing was measured."""
+    """Seconds of a rank's step: medians of computing and waiting for data, the mean from step to step. 0: unknown."""
 
     compute: float
     input: float

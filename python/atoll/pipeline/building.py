@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from atoll._build_info import VERSION
@@ -79,7 +78,13 @@ class Known:
 def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[str, Any]]:
     """Returns what this rank knows, and what must be equal on all. Raises ValueError or TypeError if it is invalid."""
     kind = schedule_of(wanted.schedule)
-    _check_types(wanted.autocast, device)
+    if wanted.autocast is torch.float16:
+        raise ValueError(
+            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not support: use "
+            "torch.bfloat16"
+        )
+    if wanted.autocast is not None and not torch.amp.is_autocast_available(device.type):
+        raise ValueError(f"autocast={wanted.autocast}: PyTorch has no autocast for {device.type}; remove it")
     whole, source = without_data(wanted.model)
     parts = parts_of(whole, wanted.items)
     check_parts(whole, parts)
@@ -106,18 +111,6 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
         "settings": {name: value for name, value in asdict(wanted.settings).items() if name != "memory_bytes"},
     }  # fmt: skip
     return Known(whole, source, parts, between, kind, plan), facts
-
-
-def _check_types(autocast: torch.dtype | None, device: torch.device) -> None:
-    if autocast is None:
-        return
-    if autocast is torch.float16:
-        raise ValueError(
-            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not support: use "
-            "torch.bfloat16"
-        )
-    if not torch.amp.is_autocast_available(device.type):
-        raise ValueError(f"autocast={autocast}: PyTorch has no autocast for {device.type}; remove it")
 
 
 def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | None:
@@ -374,13 +367,3 @@ def _measured_links(exchange: Exchange, islands: list[list[int]], ratio: float) 
         per_byte = 1 / (min(pair["a_to_b"], pair["b_to_a"]) * 1e9)
         found.append(Link(pair["a"], pair["b"], pair["latency_us"] * 1e-6, per_byte * ratio if crosses else per_byte))
     return found
-
-
-def default_group() -> dist.ProcessGroup:
-    """Returns the default group. Raises RuntimeError if there is none."""
-    if not dist.is_initialized():
-        raise RuntimeError(
-            'a pipeline needs a process group: call torch.distributed.init_process_group("atoll") before '
-            "atoll.pipeline.Pipeline, and start the program with atoll run or torchrun"
-        )
-    return dist.distributed_c10d._get_default_group()

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the transformers library that are divided into items automatically. Only the hidden states are sent
-between stages; each stage computes positions, rotary embeddings and masks by the library's own functions, as the whole
-model does."""
+"""The models of the transformers library that are divided into items automatically. Stages send only hidden states, and
+each computes positions, rotary embeddings and masks by the library's own functions, as the whole model does."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The initial parameters of a rank: drawn for each module by its name, so that they do not depend on which rank holds
-it, or copied from an existing model."""
+"""The initial parameters of a rank: drawn for each module by its name, on whichever rank, or copied from a model."""
 
 import contextlib
 import copy

@@ -18,15 +18,14 @@ from atoll.loading.settings import Settings as LoaderSettings
 from atoll.loading.timing import now
 from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline import checkpoints
-from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
-from atoll.pipeline.groups import Groups, holders_of
+from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, find_plan, given_plan, know
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Parts, first_named, ties_of
 from atoll.pipeline.losses import Loss, loss_of
 from atoll.pipeline.measuring import Example
 from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Plan
-from atoll.pipeline.reducing import Reducer, total_norm
+from atoll.pipeline.reducing import Groups, Reducer, holders_of, total_norm
 from atoll.pipeline.reporting import StepClock, verdict, warn_of_one_kind
 from atoll.pipeline.running import Runner
 from atoll.pipeline.settings import Settings
@@ -81,7 +80,12 @@ class Pipeline:
         initial: Draw | None = None,
         device: torch.device | str | None = None, settings: Settings | None = None,
     ) -> None:  # fmt: skip
-        group = default_group()
+        if not dist.is_initialized():
+            raise RuntimeError(
+                'a pipeline needs a process group: call torch.distributed.init_process_group("atoll") before '
+                "atoll.pipeline.Pipeline, and start the program with atoll run or torchrun"
+            )
+        group = dist.distributed_c10d._get_default_group()
         self.device = this_device() if device is None else torch.device(device)
         self.rank = dist.get_rank(group)
         self._exchange = Exchange(group, self.device)

@@ -101,7 +101,8 @@ def _items(
     found = []
     names = asked_names(parts)
     for number, item in enumerate(parts.items):
-        kept = _kept(ranks, number)
+        # The same on all devices, except for what their kernels save.
+        kept = max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
         asked: dict[str, Any] = {
             "name": names[number], "kind": item.kind,
             **_bytes({each for name in item.modules for each in whole.get_submodule(name).parameters()}, wish),
@@ -132,11 +133,6 @@ def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name:
             "micro-batch: use more micro_batches, so that each has fewer samples, or leave the rank out"
         )
     return [[size, *(fmean(getattr(costs[size], part) for costs in by_rank) for part in TIMES)] for size in sizes]
-
-
-def _kept(ranks: Sequence[Measured], number: int) -> int:
-    """Returns the bytes that the item keeps per sample: the same on all devices, except for what their kernels save."""
-    return max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
 
 
 def _bytes(held: Collection[nn.Parameter], wish: Wish) -> dict[str, int]:

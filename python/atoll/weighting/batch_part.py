@@ -12,8 +12,7 @@ import torch.distributed as dist
 @dataclass(eq=False)
 class Part:
     """One batch on this rank. A step of all ranks lies between two synchronisations of gradients, and has one part on
-    this rank, or several if gradients accumulate. The loss of a part is the mean over its elements: samples, or
-    whatever the user counts."""
+    this rank, or several if gradients accumulate. The loss of a part is the mean over its elements."""
 
     own: float
     """Elements of this batch. 0: the batch only keeps the rank in step with the others, and does not count."""

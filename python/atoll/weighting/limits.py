@@ -29,9 +29,7 @@ def warnings_for(model: nn.Module, shares: Sequence[int], by_speed: bool) -> Ite
             "layers that normalise over all ranks wait for the other ranks: shares follow the speeds that were measured "
             "before the first step, not a rank that becomes slower later"
         )
-    local = [
-        m for m in modules if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)
-    ]
+    local = [m for m in modules if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)]
     smallest = min(share for share in shares if share) if any(shares) else 0
     if local and smallest < FEW_SAMPLES:
         yield (

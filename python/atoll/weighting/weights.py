@@ -2,6 +2,7 @@
 """The common interface of all kinds of weights, the choice of the kind for a model, and whose turn they are for."""
 
 import contextlib
+import copyreg
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -46,8 +47,8 @@ class Weights:
         if not self.is_copy and self.part is not None and torch.is_grad_enabled():
             self.part.is_computed = True
 
-    def __reduce__(self) -> tuple[Callable[["type[Weights]"], "Weights"], tuple["type[Weights]"]]:
-        return _copy_of, (type(self),)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self),), {"is_copy": True}  # type: ignore[attr-defined]
 
     def check_group(self, group: dist.ProcessGroup) -> None:
         """Raises ValueError if the group's ranks differ from those whose gradients are added up, because their shares
@@ -110,12 +111,6 @@ class Weights:
         if self.part is None:
             raise RuntimeError(OUTSIDE)
         return self.part
-
-
-def _copy_of(kind: type[Weights]) -> Weights:
-    copied = kind.__new__(kind)
-    copied.is_copy = True
-    return copied
 
 
 _known: "weakref.WeakKeyDictionary[nn.Module, Weights]" = weakref.WeakKeyDictionary()
