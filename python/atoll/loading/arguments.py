@@ -98,8 +98,7 @@ def check_state(state: Any, dataset: int, seed: int) -> None:
             f"the state has version {state.get('version')!r}, but this Atoll reads version {STATE_VERSION}: resume "
             "with the Atoll that saved it"
         )
-    missing = [name for name in (*COUNTS, *OTHERS) if name not in state]
-    if missing:
+    if missing := [name for name in (*COUNTS, *OTHERS) if name not in state]:
         raise ValueError(f"the state lacks {', '.join(missing)}: it is damaged, use another checkpoint")
     for name in COUNTS:
         value = state[name]

@@ -88,7 +88,8 @@ class Reading:
             batch = self._read_here(keys)  # may raise the dataset's own error
             log.warning(
                 "samples for checks and measurements are read in the training's own process, because a separate one "
-                "failed (%s): the dataset's state is restored as far as Python exposes it", _short(error),
+                "failed (%s): the dataset's state is restored as far as Python exposes it",
+                f"{type(error).__name__}: {error}".partition("\n")[0],
             )  # fmt: skip
             self._is_here = True
             return [batch]
@@ -144,7 +145,3 @@ def _is_plain(dataset: Any) -> bool:
     if type(dataset) is ConcatDataset:
         return all(map(_is_plain, dataset.datasets))
     return type(dataset) is TensorDataset or (type(dataset) in (list, tuple, range))
-
-
-def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -115,8 +115,7 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
 
 def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | None:
     """Returns the user's plan; None: measure."""
-    plan = wanted.plan
-    name = "the planner's answer"
+    plan, name = wanted.plan, "the planner's answer"
     if isinstance(plan, Path) or (isinstance(plan, str) and plan.endswith(".json")):
         name = f"the plan {str(plan)!r}"
         plan = json.loads(Path(plan).read_text())
@@ -228,9 +227,8 @@ def _wish(wanted: Wanted, ranks: int) -> Wish:
             f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {samples} samples of a "
             "pipeline: pass sizes that do"
         )
-    again = {None: "auto", True: "always", False: "never"}[wanted.recompute]
-    if wanted.schedule == "zero-bubble":
-        again = "never"
+    recompute = False if wanted.schedule == "zero-bubble" else wanted.recompute
+    again = {None: "auto", True: "always", False: "never"}[recompute]
     of = wanted.settings
     return Wish(batch, wanted.schedule, replicas, count, again, of.margin, of.optimiser_states, of.chunks)
 
@@ -265,8 +263,7 @@ def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exc
     if not any(limits):
         return plan, None
     size = max(1, len(wanted.example.inputs) // sum(plan.shares))
-    schedule = "zero-bubble" if known.kind.splits_backward else wanted.schedule
-    again = "never" if known.kind.splits_backward else "auto"
+    schedule, again = ("zero-bubble", "never") if known.kind.splits_backward else (wanted.schedule, "auto")
     of = wanted.settings
     wish = Wish(size * sum(plan.shares), schedule, len(plan.pipes), None, again, of.margin, of.optimiser_states)
     asked = _measure_all_ranks(wanted, known, device, exchange, [size], limits)

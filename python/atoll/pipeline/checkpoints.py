@@ -75,12 +75,11 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mappin
     known = _known(folder)
     if not any(key.startswith((OPTIMIZER, GROUP)) for key in known):  # plain SGD has only groups
         raise ValueError(f"{folder} was saved without an optimizer: load it without one, and start the optimizer again")
-    wanted: dict[str, Any] = {}
-    for name in names.values():
-        for key, saved in known.items():
-            if key.startswith((f"{OPTIMIZER}{name}/", f"{GROUP}{name}/")):
-                is_tensor = isinstance(saved, TensorStorageMetadata)
-                wanted[key] = torch.empty(saved.size, dtype=saved.properties.dtype) if is_tensor else None
+    own = tuple(f"{kind}{name}/" for kind in (OPTIMIZER, GROUP) for name in names.values())
+    wanted: dict[str, Any] = {
+        key: torch.empty(saved.size, dtype=saved.properties.dtype) if isinstance(saved, TensorStorageMetadata) else None
+        for key, saved in known.items() if key.startswith(own)
+    }  # fmt: skip
     checkpoint.load(wanted, checkpoint_id=folder)
     state, groups, index = {}, [], 0
     for group in optimizer.param_groups:

@@ -37,8 +37,7 @@ def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module,
         if not isinstance(made, nn.Module):
             raise TypeError(f"model() returned a {type(made).__name__}: pass a function that returns a torch.nn.Module")
         model = made
-    on_meta = {tensor.is_meta for tensor in model.parameters()}
-    if not on_meta:
+    if not (on_meta := {tensor.is_meta for tensor in model.parameters()}):
         raise ValueError(f"{type(model).__name__} has no parameters to train")
     if on_meta == {True}:
         return copy.deepcopy(model) if is_given else model, None

@@ -126,8 +126,7 @@ def asked_names(parts: Parts) -> list[str]:
 def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name: str) -> list[list[float]]:
     """Returns the mean times of a class, at the numbers of samples that fit on all its ranks."""
     by_rank = [{cost.samples: cost for cost in ranks[rank].costs[number]} for rank in members]
-    sizes = sorted(set.intersection(*(set(costs) for costs in by_rank)))
-    if not sizes:
+    if not (sizes := sorted(set.intersection(*(set(costs) for costs in by_rank)))):
         raise ValueError(
             f"the memory of rank {members[0]} ({ranks[members[0]].device}) cannot hold item {name!r} with one "
             "micro-batch: use more micro_batches, so that each has fewer samples, or leave the rank out"

@@ -41,10 +41,7 @@ def join(plain: Any, device: torch.device, tensors: list[torch.Tensor]) -> Any:
 
 def share_tensors(tensors: list[torch.Tensor], source: int, exchange: Exchange) -> None:
     """Copies the source's values to all ranks, bit for bit, in place."""
-    for tensor in tensors:
-        if not tensor.numel():
-            continue
-        values = tensor.detach()
+    for values in (tensor.detach() for tensor in tensors if tensor.numel()):
         flat = values.contiguous().to(exchange.device)
         dist.broadcast(flat.reshape(-1).view(torch.uint8), source, group=exchange.group)
         if exchange.rank != source and flat.data_ptr() != values.data_ptr():

@@ -23,8 +23,7 @@ class FsdpWeights(Weights):
     parts_must_match = True
 
     def __init__(self, model: nn.Module) -> None:
-        sharded = sharded_layers(model)
-        if not sharded:
+        if not (sharded := sharded_layers(model)):
             raise TypeError("fully_shard has not wrapped any parameters of the model")
         super().__init__(_group_of(sharded[0][1].mesh_info.mesh))
         model.register_forward_pre_hook(self._before_forward)
