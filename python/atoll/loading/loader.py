@@ -86,7 +86,9 @@ class DataLoader:
         self._drop_last, self._elements, self._options = drop_last, elements, loader_options
         self._is_divided = bool(divided)
         self.epoch, self._position, self._steps = 0, 0, 0
-        self._exchange = Exchange(group or _group_of(model), _device_of(model))
+        parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        device = torch.device("cpu") if parameter is None else parameter.device
+        self._exchange = Exchange(group or _group_of(model), device)
 
         def own() -> tuple[tuple[Weights, Source], dict[str, Any]]:
             arguments.check_options(loader_options, global_batch)
@@ -112,7 +114,7 @@ class DataLoader:
         self._dataset_size, self._samples = map(sum, sizes)
         with contextlib.closing(Reading(self._source, loader_options)) as reading:
             if divided is not False:
-                check_alike(self._exchange, self._source, loader_options, reading, divided=divided)
+                check_alike(self._exchange, reading, divided=divided)
             self.planner = Planner(
                 self._exchange, self.global_batch, policy=policy, shares=shares, max_batch=max_batch,
                 micro_batch=micro_batch, model=model, weights=self._weights, settings=settings, seed=seed,
@@ -303,8 +305,3 @@ def _group_of(model: nn.Module | None) -> dist.ProcessGroup:
         with contextlib.suppress(TypeError):  # all ranks report it together
             return weights_of(model).group
     return dist.distributed_c10d._get_default_group()
-
-
-def _device_of(model: nn.Module | None) -> torch.device:
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.device("cpu") if parameter is None else parameter.device

@@ -132,8 +132,6 @@ class Planner:
         """Returns what must be equal on all ranks about their plans, as JSON values."""
         return self._follower.alike()
 
-    # For the feed.
-
     def samples(self, step: int) -> int:
         """Returns the number of samples in a whole step, over all ranks."""
         return self._book.at(step).total
@@ -163,8 +161,6 @@ class Planner:
                 )  # fmt: skip
         return self._tails[key]
 
-    # For the loader.
-
     def asks(self) -> None:
         self._times.asks()
 
@@ -187,8 +183,7 @@ class Planner:
             taken = self._times.take()
             if self._library is not None:  # Atoll does not see the time inside an island where a library works
                 taken = replace(taken, inside=self._library)
-            made = self._follower.observe(taken, plan, steps, epoch, first_step, memory, drift)
-            if made is not None:
+            if made := self._follower.observe(taken, plan, steps, epoch, first_step, memory, drift):
                 self._book.plans.append(made)
                 log.info("plan %d from step %d on: batches %s", made.version, made.first_step, list(made.batches))
         if self._book.at(steps).version != plan.version:

@@ -63,7 +63,7 @@ class Reading:
     def __init__(self, source: Source, options: dict[str, Any], workers: int = 1, seed: int = 0) -> None:
         """`options`: the user's options of torch.utils.data.DataLoader. `workers`: the number of processes, each of
         which reads every request. `seed`: of their random numbers."""
-        self._source, self._options, self._workers, self._seed = source, options, workers, seed
+        self.source, self.options, self._workers, self._seed = source, options, workers, seed
         self._collate = options.get("collate_fn") or default_collate
         self._is_here = _is_plain(source.dataset) and self._collate is default_collate
         self._keys: list[Any] = []
@@ -75,15 +75,15 @@ class Reading:
 
     def batches(self, size: int, first: int = 0) -> list[Any]:
         """Returns the same batch as read by each process; a single one if it is read here."""
-        places = [(first + index) % len(self._source.dataset) for index in range(size)]
-        keys = self._source.keys(places)
+        places = [(first + index) % len(self.source.dataset) for index in range(size)]
+        keys = self.source.keys(places)
         if self._is_here:
             return [self._read_here(keys)]
         try:
             return self._read_elsewhere(keys)
         except Exception as error:
             self.close()
-            if self._options.get("num_workers"):
+            if self.options.get("num_workers"):
                 raise  # the training could not read them either
             batch = self._read_here(keys)  # may raise the dataset's own error
             log.warning(
@@ -114,20 +114,20 @@ class Reading:
         return [pickle.loads(packed) for packed in self._loader]
 
     def _torch_loader(self) -> "DataLoader[Any]":
-        options = {name: self._options[name] for name in OF_WORKERS if name in self._options}
-        if not self._options.get("num_workers"):
+        options = {name: self.options[name] for name in OF_WORKERS if name in self.options}
+        if not self.options.get("num_workers"):
             can_fork = "fork" in multiprocessing.get_all_start_methods()
             options = {"timeout": DEADLINE_S, "multiprocessing_context": "fork" if can_fork else None}
         return DataLoader(
-            self._source.dataset, batch_sampler=self, num_workers=self._workers,
+            self.source.dataset, batch_sampler=self, num_workers=self._workers,
             collate_fn=partial(_packed, self._collate),
-            worker_init_fn=ends_with_rank(self._options.get("worker_init_fn")), persistent_workers=True,
+            worker_init_fn=ends_with_rank(self.options.get("worker_init_fn")), persistent_workers=True,
             generator=torch.Generator().manual_seed(self._seed), **options,
         )  # fmt: skip
 
     def _read_here(self, keys: list[Any]) -> Any:
-        dataset = self._source.apart()
-        state = PythonState(() if _is_plain(dataset) else (self._source.given, self._collate))
+        dataset = self.source.apart()
+        state = PythonState(() if _is_plain(dataset) else (self.source.given, self._collate))
         with same_random_numbers(), contextlib.ExitStack() as stack:
             stack.callback(state.restore)
             return self._collate([dataset[key] for key in keys])

@@ -70,7 +70,9 @@ class ReplicaCheck:
             f"step {steps}: the parameters of {ranks_text(others)} differ from those of other ranks by up to "
             f"{difference:.3g} of the largest one, in {name}; {since}"
         )
-        if difference > self._rounding():
+        assert self._model is not None
+        kinds = {parameter.dtype for parameter in self._model.parameters() if parameter.dtype.is_floating_point}
+        if difference > max(ROUNDING, *(COARSE * torch.finfo(kind).eps for kind in kinds)):
             raise RuntimeError(
                 f"{text}. That is not rounding: some rank has changed parameters by itself, or its gradients were not "
                 "reduced, so the training has been wrong since. Resume from an earlier checkpoint, or after "
@@ -83,8 +85,3 @@ class ReplicaCheck:
             if self._exchange.rank == 0:
                 log.warning("%s: devices that round differently drift apart; atoll.training.align_replicas(model) "
                             "makes them equal", text)  # fmt: skip
-
-    def _rounding(self) -> float:
-        assert self._model is not None
-        kinds = {parameter.dtype for parameter in self._model.parameters() if parameter.dtype.is_floating_point}
-        return max(ROUNDING, *(COARSE * torch.finfo(kind).eps for kind in kinds))

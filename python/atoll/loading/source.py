@@ -45,21 +45,19 @@ class Order:
         if self._sampler is not None:
             if (set_epoch := getattr(self._sampler, "set_epoch", None)) is not None:
                 set_epoch(epoch)
-            return self._checked(torch.tensor(list(self._sampler), dtype=torch.int64))
+            indices = torch.tensor(list(self._sampler), dtype=torch.int64)
+            if len(indices) == 0:
+                raise ValueError("the sampler gives no samples: pass one that does, at every iteration, or remove it")
+            outside = indices[(indices < 0) | (indices >= self._size)]
+            if len(outside):
+                raise ValueError(f"the sampler gave index {outside[0]}, but the dataset has {self._size} samples: give "
+                                 f"0 to {self._size - 1}")  # fmt: skip
+            return indices
         if self._weights is not None:
             return _C.draw(self._weights, self._samples, self._seed, epoch)
         if self._shuffle:
             return _C.permutation(self._size, self._seed, epoch)
         return torch.arange(self._size, dtype=torch.int64)
-
-    def _checked(self, indices: torch.Tensor) -> torch.Tensor:
-        if len(indices) == 0:
-            raise ValueError("the sampler gives no samples: pass one that does, at every iteration, or remove it")
-        outside = indices[(indices < 0) | (indices >= self._size)]
-        if len(outside):
-            raise ValueError(f"the sampler gave index {outside[0]}, but the dataset has {self._size} samples: give 0 "
-                             f"to {self._size - 1}")  # fmt: skip
-        return indices
 
 
 class Stream(Dataset[Any]):
@@ -96,18 +94,15 @@ class Stream(Dataset[Any]):
         if is_reading and position == self._next - 1:
             return self._last  # again, for a rank that only keeps in step
         if not is_reading or position < self._next:
-            self._begin(epoch)
+            if (set_epoch := getattr(self.dataset, "set_epoch", None)) is not None:
+                set_epoch(epoch)
+            self._reading, self._iterator, self._next = (epoch, os.getpid()), iter(self.dataset), 0
         self._pass_over(position - self._next)
         sample = next(self._iterator, End)
         if sample is End:
             raise self._too_short(position)
         self._next, self._last = position + 1, sample
         return sample
-
-    def _begin(self, epoch: int) -> None:
-        if (set_epoch := getattr(self.dataset, "set_epoch", None)) is not None:
-            set_epoch(epoch)
-        self._reading, self._iterator, self._next = (epoch, os.getpid()), iter(self.dataset), 0
 
     def _pass_over(self, count: int) -> None:
         skip = getattr(self.dataset, "skip_samples", None)

@@ -30,7 +30,6 @@ def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Modu
 
 def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module | None]:
     """Returns the model on the meta device, which takes no memory, and the given model itself if it has data."""
-    is_given = isinstance(model, nn.Module)
     if not isinstance(model, nn.Module):
         with torch.device("meta"):
             made = model()
@@ -40,7 +39,7 @@ def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module,
     if not (on_meta := {tensor.is_meta for tensor in model.parameters()}):
         raise ValueError(f"{type(model).__name__} has no parameters to train")
     if on_meta == {True}:
-        return copy.deepcopy(model) if is_given else model, None
+        return copy.deepcopy(model), None
     if True in on_meta:
         raise ValueError("some parameters of the model are on the meta device and others are not: use one kind for all")
     data: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
@@ -64,25 +63,26 @@ def check_rules(whole: nn.Module, modules: Iterable[str]) -> None:
             )
 
 
+@torch.no_grad()
 def fill(
-    whole: nn.Module, modules: Iterable[str], source: nn.Module | None, seed: int, draw: Draw | None,
-    device: torch.device,
-) -> None:  # fmt: skip
+    whole: nn.Module, names: list[str], source: nn.Module | None, seed: int, draw: Draw | None, device: torch.device
+) -> None:
     """Gives these modules of a model without data their initial values on `device`: those of `source`, or drawn ones.
     What several of them share stays shared."""
-    names = list(modules)
     ties = ties_of(whole)
     drawn_like = {first: copy.deepcopy(whole.get_submodule(_parent(first))) for first, *_ in ties}
     held = [module for name in names for module in whole.get_submodule(name).modules()]
     _replace(held, _with_memory)
-    if source is not None:
-        _copy(whole, names, source)
-    else:
-        for name in names:
+    for name in names:
+        if source is None:
             _draw(whole, whole.get_submodule(name), name, seed, draw)
-        for tied in ties:
-            if any(_is_inside(each, names) for each in tied):
-                _copy_tied(whole, drawn_like[tied[0]], tied, seed, draw, names)
+            continue
+        values = dict(named_tensors(source.get_submodule(name)))
+        for inner, tensor in named_tensors(whole.get_submodule(name)):
+            tensor.copy_(values[inner])
+    for tied in ties if source is None else ():
+        if any(_is_inside(each, names) for each in tied):
+            _copy_tied(whole, drawn_like[tied[0]], tied, seed, draw, names)
     _replace(held, lambda tensor: tensor.to(device))
 
 
@@ -95,7 +95,6 @@ def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor
 
 
-@torch.no_grad()
 def _replace(modules: Iterable[nn.Module], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """Replaces the modules' own parameters and buffers by what `change` returns. What several share stays shared."""
     known: dict[int, Any] = {}  # pairs with the replaced one, which stays alive while ids are compared
@@ -108,15 +107,6 @@ def _replace(modules: Iterable[nn.Module], change: Callable[[torch.Tensor], torc
                 _, tensors[key] = known[id(tensor)]
 
 
-@torch.no_grad()
-def _copy(whole: nn.Module, names: list[str], source: nn.Module) -> None:
-    for name in names:
-        values = dict(named_tensors(source.get_submodule(name)))
-        for inner, tensor in named_tensors(whole.get_submodule(name)):
-            tensor.copy_(values[inner])
-
-
-@torch.no_grad()
 def _draw(whole: nn.Module, top: nn.Module, prefix: str, seed: int, draw: Draw | None) -> None:
     """Draws children before the modules that hold them, as their own rules expect."""
     of_all: Draw | None = draw or getattr(whole, "_init_weights", None)
@@ -132,7 +122,6 @@ def _draw(whole: nn.Module, top: nn.Module, prefix: str, seed: int, draw: Draw |
             )
 
 
-@torch.no_grad()
 def _copy_tied(
     whole: nn.Module, origin: nn.Module, tied: tuple[str, ...], seed: int, draw: Draw | None,
     names: list[str] | None = None,

@@ -122,8 +122,7 @@ def _way_out(answer: dict[str, Any], parts: Parts, kind: Kind) -> str:
 
 
 def _shown(found: dict[str, Any], parts: Parts) -> str:
-    lines = [
+    return ", then ".join(
         f"{stage.shown(parts)} on rank {stage.rank}{', computed twice' if stage.recompute else ''}"
         for pipe in plan_of({"pipelines": found["pipelines"]}).pipes for stage in pipe.stages
-    ]  # fmt: skip
-    return ", then ".join(lines)
+    )  # fmt: skip

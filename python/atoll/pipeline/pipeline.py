@@ -3,6 +3,7 @@
 
 import copy
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
-from atoll.loading.timing import now
+from atoll.loading.timing import Moment, has_passed, now, seconds_between
 from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline import checkpoints
 from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, find_plan, given_plan, know
@@ -26,7 +27,7 @@ from atoll.pipeline.measuring import Example
 from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Plan
 from atoll.pipeline.reducing import Groups, Reducer, holders_of, total_norm
-from atoll.pipeline.reporting import StepClock, verdict, warn_of_one_kind
+from atoll.pipeline.reporting import verdict, warn_of_one_kind
 from atoll.pipeline.running import Runner
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, StageModule, passes, prune
@@ -109,7 +110,7 @@ class Pipeline:
         self.plan, self.profile = found or find_plan(wanted, known, self.device, self._exchange)
         if found is None and self.rank == 0:
             warn_of_one_kind(self.plan.answer)
-        self._clock = StepClock(self.device)
+        self._steps: deque[tuple[Moment, Moment]] = deque(maxlen=20)  # the begin and end of the last steps
         self.place = self.plan.place(self.rank)
         """The number of this rank's pipeline, and of its part of the batch."""
         self._pipe = self.plan.pipes[self.place]
@@ -162,7 +163,7 @@ class Pipeline:
             parameter.grad = None
         loss = self._run(inputs, labels, given, self._runner.train)
         self._reducer.reduce()
-        self._clock.add(begin)
+        self._steps.append((begin, now(self.device)))
         return loss
 
     def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
@@ -315,7 +316,8 @@ class Pipeline:
 
     def __str__(self) -> str:
         """The stages, the predicted time of a step and its bound, and the measured time of the last steps."""
-        return "\n".join([self.plan.table(self._parts), *verdict(self.plan.answer, self._clock.seconds())])
+        measured = [seconds_between(begin, end) for begin, end in self._steps if has_passed(end)]
+        return "\n".join([self.plan.table(self._parts), *verdict(self.plan.answer, measured)])
 
 
 def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_language: bool) -> Example:
