@@ -222,8 +222,8 @@ class DataLoader:
         and at every change of plan."""
         order = self._agreed_order()
         self._iteration = mine = object()
-        digest = hashlib.blake2b(repr((torch.initial_seed(), self.epoch, self._position)).encode(), digest_size=8)
-        self._draws.manual_seed(int.from_bytes(digest.digest()) >> 1)
+        seed = hashlib.blake2b(repr((torch.initial_seed(), self.epoch, self._position)).encode(), digest_size=8)
+        self._draws.manual_seed(int.from_bytes(seed.digest()) >> 1)
         epoch_of_keys = self.epoch if self._source.is_stream else None
         self._feed.begin(order, self._position, self._steps, epoch_of_keys, self._divided)
         self.planner.asks()

@@ -22,8 +22,8 @@ from atoll.loading.settings import Settings
 from atoll.loading.timing import StepTimes
 from atoll.loading.windows import parts_needed
 from atoll.plan.documents import record_of
-from atoll.profiling.device_memory import memory_used
 from atoll.profiling.device import DeviceProfile
+from atoll.profiling.device_memory import memory_used
 from atoll.profiling.forward import to_device
 from atoll.profiling.isolation import same_random_numbers, without_trace
 from atoll.redis import members
