@@ -74,7 +74,7 @@ class Planner:
 
     def _measured(
         self, model: nn.Module, batch_of: Callable[..., Any], global_batch: int, own: RankFacts
-    ) -> DeviceProfile:  # fmt: skip
+    ) -> DeviceProfile:
         most = smaller(own.max_batch, own.micro_batch)
         with self._aside():
             profile = measure(
