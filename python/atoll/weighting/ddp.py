@@ -35,8 +35,7 @@ class _DdpWeights(Weights):
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model.process_group)
         self._model = weakref.ref(model)  # the model owns these weights
-        kinds = SyncBatchNorm | nn.SyncBatchNorm
-        self.parts_must_match = any(isinstance(module, kinds) for module in model.modules())
+        self.parts_must_match = any(isinstance(module, SyncBatchNorm | nn.SyncBatchNorm) for module in model.modules())
         model.register_forward_pre_hook(self._before_forward)
 
     def synchronise(self, whether: bool) -> None:
