@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads samples outside the training, such as to measure, in another process; ends readers and workers with a rank."""
+"""Reads samples outside the training, such as those to measure with, in a separate process that ends with its rank."""
 
 import contextlib
 import logging
