@@ -44,7 +44,7 @@ def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def order(epochs: int) -> Iterator[list[int]]:
     """Returns the samples of each step."""
-    from atoll.loading.order import Order
+    from atoll.loading.source import Order
 
     for epoch in range(epochs):
         indices = Order(SAMPLES, SEED).of_epoch(epoch).tolist()

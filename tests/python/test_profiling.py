@@ -160,13 +160,11 @@ def test_a_sensor_is_read_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_measured_watts_are_planned_where_none_are_stated() -> None:
-    profile = DeviceProfile("cpu", [Measured(4, 0.25)], busy_watts=50.0, idle_watts=20.0).to_json()
+    profile = DeviceProfile("cpu", [Measured(4, 0.25)], busy_watts=50.0, idle_watts=20.0)
     for stated, told in ((None, (50.0, 20.0)), ((300.0, 60.0), (300.0, 60.0))):
         known = RankFacts("cpu", watts=stated, profile=profile).as_planned(1, 1)
         assert (known["busy_watts"], known["idle_watts"]) == told
-    assert "busy_watts" not in RankFacts("cpu", profile=DeviceProfile("cpu", [Measured(4, 0.25)]).to_json()).as_planned(
-        1, 1
-    )
+    assert "busy_watts" not in RankFacts("cpu", profile=DeviceProfile("cpu", [Measured(4, 0.25)])).as_planned(1, 1)
 
 
 def test_a_share_costs_what_its_passes_cost() -> None:
@@ -174,7 +172,7 @@ def test_a_share_costs_what_its_passes_cost() -> None:
     facts = []
     for slowness in (1.0, 1.005, 1.01, 1.02):
         points = [Measured(size, slowness * (0.02 + 0.001 * size)) for size in (1, 2, 4, 8, 16, 32)]
-        facts.append(RankFacts("cpu", micro_batch=32, profile=DeviceProfile("cpu", points).to_json()))
+        facts.append(RankFacts("cpu", micro_batch=32, profile=DeviceProfile("cpu", points)))
     cost = facts[0].cost()
     for batch in (*range(1, 513), 1024, 4096):
         parts = cut(Window(0, batch), [batch], 0, -(-batch // 32))

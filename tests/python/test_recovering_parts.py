@@ -16,7 +16,7 @@ from atoll.recovering.elastic_trainer import ElasticTrainer
 from atoll.recovering.member import Member, post
 from atoll.recovering.notices import END, READY, VOID, Notice, Roster, Seat, answer_key, count_key, notice_key
 from atoll.recovering.replica import Buffers
-from atoll.recovering.sharing import share, share_module
+from atoll.recovering.sharing import share, share_tensors
 from atoll.recovering.steps import Applied, restart_scalers
 from atoll.recovering.world import is_of_group, named_ranks
 from support import Ranks, raises
@@ -181,7 +181,7 @@ def receive(rank: int) -> None:
         optimizer.step()
     own = {"optimizer": optimizer.state_dict(), "n": (3, [1.5, None, "x"]), "t": torch.arange(6).reshape(2, 3).t()}
     got = share(own if rank == 1 else None, 1, exchange)
-    share_module(net, 1, exchange)
+    share_tensors([*net.parameters(), *net.buffers()], 1, exchange)
     optimizer.load_state_dict(got["optimizer"])
     assert got["n"] == (3, [1.5, None, "x"])
     assert torch.equal(got["t"], own["t"])

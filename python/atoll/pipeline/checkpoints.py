@@ -25,10 +25,8 @@ def save(
 ) -> None:
     """Saves the states. Collective over the default group. What several ranks hold is written once. `extra`: JSON
     values, equal on all ranks. An earlier checkpoint in the folder is valid until this one is complete."""
-    state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
-    state |= optimizer
-    state[EXTRA] = json.dumps(extra)
-    checkpoint.save(state, storage_writer=_Writer(folder))
+    tensors = {MODEL + name: tensor for name, tensor in model.items()}
+    checkpoint.save({**tensors, **optimizer, EXTRA: json.dumps(extra)}, storage_writer=_Writer(folder))
 
 
 class _Writer(checkpoint.FileSystemWriter):
@@ -51,8 +49,7 @@ class _Writer(checkpoint.FileSystemWriter):
 def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
     """Raises ValueError if the checkpoint belongs to another model."""
     known = _known(folder)
-    missing = [name for name in model if MODEL + name not in known]
-    if missing:
+    if missing := [name for name in model if MODEL + name not in known]:
         raise ValueError(f"{folder} has no {missing[0]!r} ({len(missing)} are missing): it is of another model")
     for name, tensor in model.items():
         saved = known[MODEL + name]
@@ -63,10 +60,13 @@ def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
-    """Loads the model into these tensors, which must have passed check_model on all ranks. Collective over the default
-    group."""
-    checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
+def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Loads the model into these tensors, which must have passed check_model on all ranks, and returns the extra values
+    that were saved. Collective over the default group."""
+    wanted: dict[str, Any] = {EXTRA: "", **{MODEL + name: tensor for name, tensor in model.items()}}
+    checkpoint.load(wanted, checkpoint_id=folder)
+    extra: dict[str, Any] = json.loads(wanted[EXTRA])
+    return extra
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> None:
@@ -75,12 +75,11 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mappin
     known = _known(folder)
     if not any(key.startswith((OPTIMIZER, GROUP)) for key in known):  # plain SGD has only groups
         raise ValueError(f"{folder} was saved without an optimizer: load it without one, and start the optimizer again")
-    wanted: dict[str, Any] = {}
-    for name in names.values():
-        for key, saved in known.items():
-            if key.startswith((f"{OPTIMIZER}{name}/", f"{GROUP}{name}/")):
-                is_tensor = isinstance(saved, TensorStorageMetadata)
-                wanted[key] = torch.empty(saved.size, dtype=saved.properties.dtype) if is_tensor else None
+    own = tuple(f"{kind}{name}/" for kind in (OPTIMIZER, GROUP) for name in names.values())
+    wanted: dict[str, Any] = {
+        key: torch.empty(saved.size, dtype=saved.properties.dtype) if isinstance(saved, TensorStorageMetadata) else None
+        for key, saved in known.items() if key.startswith(own)
+    }  # fmt: skip
     checkpoint.load(wanted, checkpoint_id=folder)
     state, groups, index = {}, [], 0
     for group in optimizer.param_groups:
@@ -107,14 +106,6 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Paramete
             found |= {f"{OPTIMIZER}{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
             found |= {f"{GROUP}{name}/{key}": value for key, value in group.items() if key not in OWN}
     return found
-
-
-def load_extra(folder: Path) -> dict[str, Any]:
-    """Returns the extra values that were saved. Collective over the default group."""
-    found: dict[str, Any] = {EXTRA: ""}
-    checkpoint.load(found, checkpoint_id=folder)
-    extra: dict[str, Any] = json.loads(found[EXTRA])
-    return extra
 
 
 def _known(folder: Path) -> dict[str, Any]:

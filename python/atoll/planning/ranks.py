@@ -111,11 +111,12 @@ def from_file(path: str) -> list[Rank]:
 def from_profile(path: str, place: int) -> Rank:
     """Reads a measured device profile, as the loader would plan it."""
     from atoll.loading.facts import RankFacts
+    from atoll.profiling.device import DeviceProfile
 
     value = read_json(path)
     try:
         device = value["device"]
-        return RankFacts(device, profile=value).as_planned(least=1, quantum=1)
+        return RankFacts(device, profile=DeviceProfile.from_json(value)).as_planned(least=1, quantum=1)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"rank {place}: {path} does not hold a device profile ({error}): give a file from the folder profiles "

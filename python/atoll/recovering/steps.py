@@ -3,11 +3,14 @@
 
 from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atoll.recovering.world import has_failed, is_of_group
+
+if TYPE_CHECKING:
+    from atoll.recovering.elastic_trainer import ElasticTrainer
 
 
 class Applied:
@@ -58,21 +61,11 @@ def restart_scalers(extra: Iterable[Any], optimizers: Sequence[torch.optim.Optim
             vars(optimizer).pop(name, None)
 
 
-class Owner(Protocol):
-    """The steps' view of the training."""
-
-    applied: Applied
-    is_supervised: bool
-
-    @property
-    def loader(self) -> Any: ...
-
-
 class Step:
     """One batch, to be computed in `with step as batch:`. If ranks are lost in the meantime, the `with` block ends
     there, and the loop gets the same samples again, with other shares."""
 
-    def __init__(self, owner: Owner, batch: Any, number: int, epoch: int) -> None:
+    def __init__(self, owner: "ElasticTrainer", batch: Any, number: int, epoch: int) -> None:
         self._owner, self._batch = owner, batch
         self.number = number
         """The number of the step, counted from 0 over the whole training."""
@@ -104,15 +97,14 @@ class Step:
     @property
     def is_last_part(self) -> bool:
         """Whether the batch is this rank's last one of the step, so that the optimizer runs after it."""
-        return bool(self._owner.loader.step_complete)
+        return self._owner.loader.step_complete
 
     @property
     def weight(self) -> float:
         """The weight of the batch; see atoll.DataLoader."""
-        return float(self._owner.loader.weight)
+        return self._owner.loader.weight
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
         """Returns the mean over the whole step, like atoll.DataLoader.mean. Collective, so call it inside the `with`
         block, before the optimizer's step."""
-        result: torch.Tensor = self._owner.loader.mean(value)
-        return result
+        return self._owner.loader.mean(value)

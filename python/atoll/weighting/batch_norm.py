@@ -36,8 +36,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        synchronised = self.training and dist.is_available() and dist.is_initialized()
-        if not synchronised:
+        if not (self.training and dist.is_available() and dist.is_initialized()):
             return super().forward(input)
         part = self.weights.part if self.weights is not None else None
         own = 1.0 if part is None else float(part.own)
@@ -146,25 +145,19 @@ def merge_batch_norm(model: nn.Module, samples: float, group: dist.ProcessGroup 
     samples: means and second moments are averaged with the weight `samples`, the number of samples that this rank has
     seen. Call it on all ranks, before a checkpoint or an evaluation. Ranks without samples do not count; if no rank has
     any, nothing changes."""
-    layers = [
-        layer for layer in model.modules()
+    statistics = [
+        (layer.running_mean, layer.running_var) for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
     ]  # fmt: skip
-    if not layers:
+    if not statistics:
         return
-    moments = []
-    for layer in layers:
-        mean, variance = cast(torch.Tensor, layer.running_mean), cast(torch.Tensor, layer.running_var)
-        moments += [mean, variance + mean.square()]
+    moments = [moment for mean, variance in statistics for moment in (mean, variance + mean.square())]
     packed = torch.cat([moment.double().reshape(-1).cpu() for moment in moments] + [torch.ones(1, dtype=torch.float64)])
-    if samples > 0:
-        packed *= samples
-    else:
-        packed.zero_()
+    packed = packed * samples if samples > 0 else torch.zeros_like(packed)
     dist.all_reduce(packed, group=group)
     if packed[-1] == 0:
         return
     merged = torch.split(packed[:-1] / packed[-1], [moment.numel() for moment in moments])
-    for layer, mean, square in zip(layers, merged[::2], merged[1::2], strict=True):
-        cast(torch.Tensor, layer.running_mean).copy_(mean)
-        cast(torch.Tensor, layer.running_var).copy_(square - mean.square())
+    for (own_mean, own_variance), mean, square in zip(statistics, merged[::2], merged[1::2], strict=True):
+        own_mean.copy_(mean)
+        own_variance.copy_(square - mean.square())

@@ -196,7 +196,7 @@ def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
     assert all(torch.equal(parameter, was) for parameter, was in zip(model.parameters(), before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
     for facts in loader.planner.facts:
-        profile = facts.measured()
+        profile = facts.profile
         assert profile is not None
         assert len(profile.sizes) >= 3
         assert profile.operations > 0
