@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 
 class ProcessGroupSimccl(dist.Backend):
-    """The backend "simccl" of a new group, for tensors on simulated devices. Its constructor blocks until all ranks have
-    joined; it raises DistBackendError if one has not within `timeout`, or is on another host."""
+    """The backend "simccl" of a new group, for tensors on simulated devices. Its constructor blocks until all ranks
+    have joined; it raises DistBackendError if one has not within `timeout`, or is on another host."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None: ...
 

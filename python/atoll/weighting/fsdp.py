@@ -43,8 +43,8 @@ class FsdpWeights(Weights):
             )
         if any(group.gradient_divide_factor not in (None, self.group.size()) for group in groups):
             raise RuntimeError(
-                "set_gradient_divide_factor: the weights of batches replace this factor, so gradients would get a wrong "
-                "size; remove it"
+                "set_gradient_divide_factor: the weights of batches replace this factor, so gradients would get a "
+                "wrong size; remove it"
             )
         super().begin(part)
 

@@ -21,13 +21,13 @@ def warnings_for(model: nn.Module, shares: Sequence[int], by_speed: bool) -> Ite
     modules = list(model.modules())
     if by_speed and any(isinstance(module, FSDPModule) for module in modules):
         yield (
-            "fully_shard: ranks wait for each other in every layer, so a rank's own speed cannot be measured and shares "
-            'stay about equal: pass policy="fixed" with shares'
+            "fully_shard: ranks wait for each other in every layer, so a rank's own speed cannot be measured and "
+            'shares stay about equal: pass policy="fixed" with shares'
         )
     elif by_speed and any(isinstance(module, SyncBatchNorm) for module in modules):
         yield (
-            "layers that normalise over all ranks wait for the other ranks: shares follow the speeds that were measured "
-            "before the first step, not a rank that becomes slower later"
+            "layers that normalise over all ranks wait for the other ranks: shares follow the speeds that were "
+            "measured before the first step, not a rank that becomes slower later"
         )
     local = [m for m in modules if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)]
     smallest = min(share for share in shares if share) if any(shares) else 0

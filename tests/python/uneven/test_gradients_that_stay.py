@@ -109,7 +109,7 @@ def test_sharded_gradients_that_stay_are_refused(rank: int, size: int) -> None:
         steps()
     model.set_requires_gradient_sync(True)
     model.set_gradient_divide_factor(1.0)
-    with pytest.raises(RuntimeError, match="set_gradient_divide_factor: .*; remove it"):
+    with pytest.raises(RuntimeError, match=r"set_gradient_divide_factor: .*; remove it"):
         next(iter(loader))
     model.set_gradient_divide_factor(float(size))
     assert next(iter(loader))
