@@ -8,7 +8,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/frame.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
