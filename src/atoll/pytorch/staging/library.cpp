@@ -27,6 +27,15 @@ BackendPtr make(const LibraryRequest& request, const char* way, Deadline deadlin
   return maker()(one);
 }
 
+bool reports_errors_of(c10d::Backend& backend) {
+  try {
+    backend.getError();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
 // The types that every vendor's library adds up; Atoll reduces the others itself.
 bool is_common(at::ScalarType type) {
   switch (type) {
@@ -56,6 +65,7 @@ Library::Library(const Place& place, const LibraryRequest& request)
   const Deadline deadline = Deadline::after(request.timeout);
   in_ = make(request, "in/", deadline);
   out_ = make(request, "out/", deadline);
+  reports_errors_ = reports_errors_of(*in_);
 }
 
 Library::~Library() {
@@ -77,6 +87,17 @@ bool Library::folds(collectives::ReduceOp op, at::ScalarType type) const {
   using collectives::ReduceOp;
   if (op == ReduceOp::kPremulSum && !at::isFloatingType(type)) return false;
   return reduces(op == ReduceOp::kAvg || op == ReduceOp::kPremulSum ? ReduceOp::kSum : op, type);
+}
+
+std::string Library::fault() const {
+  const auto error = reports_errors_ ? in_->getError() : c10d::ErrorType::SUCCESS;
+  if (error == c10d::ErrorType::SUCCESS) return "";
+  return error == c10d::ErrorType::TIMEOUT ? "an operation timed out" : "its communicator has failed";
+}
+
+bool Library::is_aborted() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ == End::kAborted;
 }
 
 void Library::abort() noexcept { end(End::kAborted); }

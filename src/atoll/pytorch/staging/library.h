@@ -77,11 +77,17 @@ class Library {
   bool reduces(collectives::ReduceOp op, at::ScalarType type) const;
   bool folds(collectives::ReduceOp op, at::ScalarType type) const;
 
+  /// Returns what the library says has gone wrong in operations of `in`; "" for nothing, and if it cannot tell.
+  std::string fault() const;
+
   /// Ends the operations under way and refuses new ones; may be called by any thread, and only the first call has an
   /// effect. An operation on the CPU that cannot be ended stays under way, and its communicators live on without
   /// anything that waits for them.
   void abort() noexcept;
   void shutdown() noexcept;
+
+  /// Returns whether abort() was called before: operations may end without their results, whatever their Works say.
+  bool is_aborted() const;
 
  private:
   enum class End { kNone, kShutDown, kAborted };
@@ -94,9 +100,10 @@ class Library {
   const std::set<std::string> reductions_;
   BackendPtr in_;
   BackendPtr out_;
+  bool reports_errors_ = false;
   const std::shared_ptr<AbortableWaiter> waiter_;
   InFlightCounter in_flight_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   End ended_ = End::kNone;
 };
 

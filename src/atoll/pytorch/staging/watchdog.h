@@ -16,6 +16,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/staging/library.h"
 
 namespace atl::pytorch {
 
@@ -39,11 +40,13 @@ class Watchdog {
   struct Entry {
     const void* owner = nullptr;  ///< the group
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
-    std::string what;  ///< "all_reduce of simccl on rank 3"
+    std::weak_ptr<const Library> library;  ///< the one that the works are of
+    std::string what;                      ///< "all_reduce of simccl on rank 3"
     Deadline deadline = Deadline::never();
     std::function<void(const Error&)> fail;  ///< ends the group
     std::vector<std::thread::native_handle_type> relying;
     bool is_reported = false;
+    bool library_has_failed = false;
     std::optional<Error> lost;  ///< the owner failed before the operations had succeeded
   };
   using EntryPtr = std::shared_ptr<Entry>;

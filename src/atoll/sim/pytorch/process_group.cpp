@@ -101,10 +101,27 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::v
   }
   const WorkSimccl::Facts facts{about.type, about.title, rank_, sequence, about.type == c10d::OpType::BARRIER};
   auto work = c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
-  const std::lock_guard lock(regions_mutex_);
-  const auto region = regions_.find(std::this_thread::get_id());
-  if (region != regions_.end()) region->second.push_back(work);
-  return work;
+  {
+    const std::lock_guard lock(regions_mutex_);
+    const auto region = regions_.find(std::this_thread::get_id());
+    if (region != regions_.end()) {
+      region->second.works.push_back(work);
+      region->second.async = about.async;
+      return work;
+    }
+  }
+  if (about.async) return work;
+  return finished_on_stream(*work);
+}
+
+// Synchronous operations are a part of the caller's stream, as NCCL's are, whose caller gets no Work either.
+ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::finished_on_stream(WorkSimccl& work) {
+  if (work.blocks_host()) {
+    work.wait();
+    return nullptr;
+  }
+  for (const auto& part : work.parts()) stream_of(current_stream(part.index)).wait_for(part.done);
+  return nullptr;
 }
 
 StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call) {
@@ -182,29 +199,32 @@ std::function<Clock::time_point(Clock::time_point)> ProcessGroupSimccl::run_of(C
 }
 
 void ProcessGroupSimccl::startCoalescing() {
-  std::vector<c10::intrusive_ptr<WorkSimccl>> left_open;  // by an exception, after which torch does not close regions
+  Coalesced left_open;  // by an exception, after which torch does not close regions
   const std::lock_guard lock(regions_mutex_);
   std::swap(regions_[std::this_thread::get_id()], left_open);
 }
 
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
-  std::vector<c10::intrusive_ptr<WorkSimccl>> works;
+  Coalesced region;
   {
     const std::lock_guard lock(regions_mutex_);
-    const auto region = regions_.find(std::this_thread::get_id());
-    TORCH_CHECK(region != regions_.end(), "end of a coalescing region that this thread has not started");
-    works = std::move(region->second);
-    regions_.erase(region);
+    const auto open = regions_.find(std::this_thread::get_id());
+    TORCH_CHECK(open != regions_.end(), "end of a coalescing region that this thread has not started");
+    region = std::move(open->second);
+    regions_.erase(open);
   }
-  if (works.size() == 1) return works.front();
+  if (region.works.empty()) return nullptr;
   std::vector<WorkSimccl::Part> parts;
   Tensors outputs;
-  for (const auto& work : works) {
+  for (const auto& work : region.works) {
     parts.insert(parts.end(), work->parts().begin(), work->parts().end());
     outputs.insert(outputs.end(), work->outputs().begin(), work->outputs().end());
   }
   const WorkSimccl::Facts facts{c10d::OpType::COALESCED, "simccl:coalesced", rank_, collectives_.load(), false};
-  return c10::make_intrusive<WorkSimccl>(facts, std::move(parts), Tensors{}, std::move(outputs), communicator_);
+  auto work =
+      c10::make_intrusive<WorkSimccl>(facts, std::move(parts), Tensors{}, std::move(outputs), communicator_);
+  if (region.async) return work;
+  return finished_on_stream(*work);
 }
 
 c10d::ErrorType ProcessGroupSimccl::getError() {

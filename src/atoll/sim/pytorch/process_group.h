@@ -88,6 +88,12 @@ class ProcessGroupSimccl final : public c10d::Backend {
     c10d::OpType type;
     const char* title;  ///< for the profiler
     std::chrono::milliseconds timeout;
+    bool async;
+  };
+  /// What a thread has issued between startCoalescing() and endCoalescing().
+  struct Coalesced {
+    std::vector<c10::intrusive_ptr<WorkSimccl>> works;
+    bool async = false;  ///< as the last operation requests
   };
   /// A sequence of operations that must run one after the other, on any streams.
   struct Flow {
@@ -99,7 +105,12 @@ class ProcessGroupSimccl final : public c10d::Backend {
     Event done;
   };
 
+  template <typename Opts>
+  static About about_call(c10d::OpType type, const char* title, const Opts& opts) {
+    return {type, title, opts.timeout, opts.asyncOp};
+  }
   WorkPtr issue(const About& about, std::vector<Operands> all, const Tensors& inputs, Tensors outputs);
+  static WorkPtr finished_on_stream(WorkSimccl& work);
   WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
   std::function<Clock::time_point(Clock::time_point)> run_of(Call call, std::shared_ptr<Outcome> outcome);
   StreamLease& lane(c10::DeviceIndex index, const Call& call);
@@ -126,7 +137,7 @@ class ProcessGroupSimccl final : public c10d::Backend {
   std::vector<Touched> touched_;  // by collectives under way that may overtake each other
 
   std::mutex regions_mutex_;
-  std::map<std::thread::id, std::vector<c10::intrusive_ptr<WorkSimccl>>> regions_;  // open for coalescing
+  std::map<std::thread::id, Coalesced> regions_;
 };
 
 }  // namespace atl::sim

@@ -13,6 +13,7 @@
 #include "atoll/pytorch/python/backend/library_work.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/staging/plain_text.h"
+#include "atoll/pytorch/staging/stream_work.h"
 
 namespace atl::pytorch {
 namespace {
@@ -155,6 +156,7 @@ Watchdog::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::
   Watchdog::Entry entry;
   entry.owner = group.get();
   entry.works = works;
+  entry.library = library;
   entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(open_->rank());
   entry.deadline = Deadline::after(open_->timeout(timeout));
   entry.fail = [weak = std::weak_ptr<collectives::Group>(group)](const Error& error) {
@@ -189,6 +191,21 @@ WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watchdog::EntryPtr en
   return c10::make_intrusive<LibraryWork>(
       std::move(works), [this, keeps_alive](const std::exception_ptr& error) { explain(error); }, watchdog_of(*open_),
       std::move(entry), library ? library->waiter() : nullptr);
+}
+
+WorkPtr IslandLibrary::watched_work_of(std::vector<WorkPtr> returned, c10::Device device,
+                                       std::chrono::milliseconds timeout) {
+  const auto library = get();
+  try {
+    const bool is_on_stream = std::erase(returned, nullptr) > 0;
+    if (is_on_stream && library && !device.is_cpu()) {
+      returned.push_back(c10::make_intrusive<StreamWork>(device));
+    }
+  } catch (...) {
+    explain(std::current_exception());
+  }
+  auto entry = watch(returned, timeout);
+  return work_of(std::move(returned), std::move(entry));
 }
 
 // The group knows which rank has died; the library does not.

@@ -51,6 +51,10 @@ class IslandLibrary final : public std::enable_shared_from_this<IslandLibrary> {
   /// Makes one Work of operations of the library. `entry`: theirs in the watchdog; null if they have their own or none.
   WorkPtr work_of(std::vector<WorkPtr> works, Watchdog::EntryPtr entry);
 
+  /// Watches operations that were issued now on tensors of `device`, and makes one Work of them. `returned`: what the
+  /// library has returned, null for a synchronous operation on the current stream.
+  WorkPtr watched_work_of(std::vector<WorkPtr> returned, c10::Device device, std::chrono::milliseconds timeout);
+
   /// Throws the exception that `error` of the library becomes: an invalid argument is passed on, any other error ends
   /// the group.
   [[noreturn]] void explain(const std::exception_ptr& error) const;

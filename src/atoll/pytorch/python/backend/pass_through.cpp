@@ -58,9 +58,7 @@ void PassThrough::begin_message(int peer, bool sends) const {
 }
 
 WorkPtr PassThrough::work_of(std::vector<WorkPtr> works, const PlainTensors& plain, std::chrono::milliseconds timeout) {
-  works.erase(std::remove(works.begin(), works.end(), nullptr), works.end());
-  auto entry = island_->watch(works, timeout);
-  WorkPtr work = island_->work_of(std::move(works), std::move(entry));
+  WorkPtr work = island_->watched_work_of(std::move(works), plain.device(), timeout);
   fill(plain, *work);
   regions_.note(work);
   return work;

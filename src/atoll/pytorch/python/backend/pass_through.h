@@ -119,7 +119,7 @@ WorkPtr PassThrough::issue_now(const std::shared_ptr<Library>& library, const Pl
                                std::size_t count, Call&& call) {
   const Opts stated = timed(opts);
   c10d::Backend& inner = library->in();
-  const bool in_region = regions_.try_join(library, stated.timeout);
+  const bool in_region = regions_.try_join(library, plain.device(), stated.timeout);
   const bool own_region = !in_region && count > 1 && inner.supportsCoalescing();
   std::vector<WorkPtr> works;
   try {
@@ -138,6 +138,7 @@ WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const
                                   const Tensors& outputs, Call&& call) {
   Opts summing = timed(opts);
   summing.reduceOp = c10d::ReduceOp::SUM;
+  summing.asyncOp = true;  // so that the library returns a Work, which is watched
   return issue_scaled(library, plain, about, how, inputs, outputs, [&] { return call(library->in(), summing); });
 }
 

@@ -34,10 +34,14 @@ WorkPtr Regions::end() {
     count_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
   }
   if (region.library) {
-    if (const WorkPtr work = region.library->in().endCoalescing()) {
-      region.works.push_back(island_->work_of({work}, island_->watch({work}, region.timeout)));
-      for (const PlainTensors& each : region.strided) fill(each, *region.works.back());
+    WorkPtr work;
+    try {
+      work = region.library->in().endCoalescing();
+    } catch (...) {
+      island_->explain(std::current_exception());
     }
+    region.works.push_back(island_->watched_work_of({work}, region.device, region.timeout));
+    for (const PlainTensors& each : region.strided) fill(each, *region.works.back());
   }
   return combined(std::move(region.works));
 }
@@ -55,13 +59,14 @@ void Regions::note(const WorkPtr& work) {
   if (region != regions_.end() && work) region->second.works.push_back(work);
 }
 
-bool Regions::try_join(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout) {
+bool Regions::try_join(const std::shared_ptr<Library>& library, c10::Device device, std::chrono::milliseconds timeout) {
   if (!is_open() || !library->in().supportsCoalescing()) return false;
   const std::lock_guard lock(mutex_);
   Region& region = regions_[std::this_thread::get_id()];
   if (!region.library) {
     library->in().startCoalescing();
     region.library = library;
+    region.device = device;
   }
   region.timeout = std::max(region.timeout, timeout);
   return true;

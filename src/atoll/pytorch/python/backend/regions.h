@@ -36,9 +36,9 @@ class Regions {
   /// Adds `work` to the calling thread's region, if there is one.
   void note(const WorkPtr& work);
 
-  /// Starts a region of `library` within the calling thread's region, for an operation that may last for `timeout`.
-  /// Returns false if there is no region, or the library does not support regions.
-  bool try_join(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout);
+  /// Starts a region of `library` within the calling thread's region, for an operation on tensors of `device` that may
+  /// last for `timeout`. Returns false if there is no region, or the library does not support regions.
+  bool try_join(const std::shared_ptr<Library>& library, c10::Device device, std::chrono::milliseconds timeout);
 
   /// Returns a placeholder for the Work of an operation that joined; only the region's Work completes with it.
   /// `plain`: the tensors with which it was issued.
@@ -48,6 +48,7 @@ class Regions {
   struct Region {
     std::vector<WorkPtr> works;
     std::shared_ptr<Library> library;     // with an open region of its own
+    c10::Device device = c10::kCPU;       // of its operations
     std::chrono::milliseconds timeout{};  // the longest timeout of its operations
     std::vector<PlainTensors> strided;    // filled after the works
   };
