@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/backend/library_failure.h"
 #include "atoll/pytorch/python/errors.h"
 
@@ -47,12 +48,14 @@ void PassThrough::check_health() const {
 }
 
 // Also throws the error of an operation that another rank has refused.
-void PassThrough::begin() const {
+void PassThrough::begin(const PlainTensors& plain) const {
+  refuse_capture(plain.device());
   check_health();
   translated([&] { open_->group()->commit(); });
 }
 
-void PassThrough::begin_message(int peer, bool sends) const {
+void PassThrough::begin_message(const PlainTensors& plain, int peer, bool sends) const {
+  refuse_capture(plain.device());
   check_health();
   translated([&] { open_->group()->commit_message(peer, sends); });
 }

@@ -65,8 +65,8 @@ class PassThrough {
   template <typename Opts>
   Opts timed(Opts opts) const;
   void check_health() const;
-  void begin() const;
-  void begin_message(int peer, bool sends) const;
+  void begin(const PlainTensors& plain) const;
+  void begin_message(const PlainTensors& plain, int peer, bool sends) const;
   template <typename Opts, typename Call>
   WorkPtr issue_now(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                     std::size_t count, Call&& call);
@@ -99,7 +99,7 @@ WorkPtr PassThrough::issue(const std::shared_ptr<Library>& library, const PlainT
 template <typename Opts, typename Call>
 WorkPtr PassThrough::issue_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                                 std::size_t count, Call&& call) {
-  begin();
+  begin(plain);
   return issue_now(library, plain, opts, count, std::forward<Call>(call));
 }
 
@@ -109,7 +109,7 @@ WorkPtr PassThrough::issue_message(const std::shared_ptr<Library>& library, cons
   struct NoOptions {  // c10d has no options for messages
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   };
-  begin_message(peer, sends);
+  begin_message(plain, peer, sends);
   return issue_now(library, plain, NoOptions{}, 1,
                    [&](c10d::Backend& inner, const NoOptions&, std::size_t) { return call(inner); });
 }
