@@ -21,7 +21,7 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _C, _coalescing, refusals, ucx, vendors  # noqa: E402 - only after the check
+from atoll import _C, _coalescing, communicators, refusals, ucx, vendors  # noqa: E402 - only after the check
 from atoll._variables import warn_of_unknown  # noqa: E402
 from atoll.arena import give_to_ddp  # noqa: E402
 from atoll.redis import members  # noqa: E402
@@ -33,7 +33,7 @@ atexit.register(_C.shut_down_all)
 
 
 def _make_library(*arguments: Any) -> Any:
-    return vendors.connect(vendors.Request(*arguments))
+    return communicators.connect(communicators.Request(*arguments))
 
 
 def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
@@ -127,9 +127,15 @@ def _register_host_memory(device: str) -> None:
         _C.set_host_registrar(device, *functions)
 
 
+@functools.cache
+def _prepare_threads(device: str, index: int) -> None:
+    _C.set_device_threads(device, index, vendors.capture_mode(device))
+
+
 def _place() -> _C.Place:
     place = vendors.this_place()
     _register_host_memory(place.device)
+    _prepare_threads(place.device, place.index)
     return _C.Place(
         device=place.device,
         library=place.library,

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 import atoll
-from atoll import vendors
+from atoll import communicators, vendors
 from support import run_script
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -59,8 +59,8 @@ def test_a_registration_counts_where_it_is_not_pytorchs_own(of: str, monkeypatch
     create.__module__ = of
     plugin = SimpleNamespace(creator_fn=create, extended_api=False)
     monkeypatch.setitem(dist.Backend._plugins, "GLOO", plugin)
-    request = vendors.Request("gloo", "cpu", dist.HashStore(), 0, 1, timedelta(seconds=20), "one", [0])
-    assert isinstance(vendors.connect(request), dist.ProcessGroupGloo)
+    request = communicators.Request("gloo", "cpu", dist.HashStore(), 0, 1, timedelta(seconds=20), "one", [0])
+    assert isinstance(communicators.connect(request), dist.ProcessGroupGloo)
     assert asked == ([(0, 1)] if of == "acme" else [])
 
 

@@ -88,6 +88,7 @@ Watchdog::EntryPtr Watchdog::add(Entry entry) {
   if (!thread_.joinable()) {
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "atoll-watch");
+      if (prepare_ != nullptr) prepare_();
       serve();
     });
   }

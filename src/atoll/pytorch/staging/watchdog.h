@@ -51,6 +51,8 @@ class Watchdog {
   };
   using EntryPtr = std::shared_ptr<Entry>;
 
+  /// `prepare`, if not null, is called first by the thread.
+  explicit Watchdog(void (*prepare)() = nullptr) : prepare_(prepare) {}
   ~Watchdog() { stop(); }
 
   EntryPtr add(Entry entry);
@@ -91,6 +93,7 @@ class Watchdog {
   std::vector<EntryPtr> of_owner(const void* owner);
   void remove(const std::vector<EntryPtr>& entries);  ///< with mutex_ held; the caller keeps the entries alive
 
+  void (*const prepare_)();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<EntryPtr> entries_;

@@ -62,6 +62,7 @@ OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
   group.events = trace_events();
   group.trace_folder = trace_folder();
   group.timeout = options.timeout;
+  group.prepare_thread = prepare_thread;
   StoreAdaptor meeting_place(store, key_prefix(store, group.name, size, deadline), parts.process->store_clones,
                              deadline);
   parts.group = std::make_shared<collectives::Group>(parts.process->context, meeting_place, group);

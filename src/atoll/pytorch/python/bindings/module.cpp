@@ -11,6 +11,7 @@
 #include "atoll/pytorch/python/bindings/redis_module.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/process/arena.h"
+#include "atoll/pytorch/python/process/device_threads.h"
 #include "atoll/pytorch/python/process/direct_device.h"
 #include "atoll/pytorch/python/process/direct_trial.h"
 #include "atoll/pytorch/python/process/registered_memory.h"
@@ -125,6 +126,19 @@ void bind_arena(py::module_& module) {
       py::arg("device"), py::arg("add"), py::arg("remove"), py::arg("clear_error"),
       "Sets the addresses of the C functions that register host memory with the runtime of a type of device, that undo "
       "it, and that take back an error (0: none).");
+}
+
+void bind_device_threads(py::module_& module) {
+  module.def(
+      "set_device_threads",
+      [](const std::string& device, int index, std::uintptr_t exchange_capture_mode) {
+        const c10::Device place(c10::Device(device).type(), static_cast<c10::DeviceIndex>(index));
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): functions travel through Python as numbers
+        set_device_threads({place, reinterpret_cast<int (*)(int*)>(exchange_capture_mode)});
+      },
+      py::arg("device"), py::arg("index"), py::arg("exchange_capture_mode"),
+      "Sets the device that threads of Atoll use from now on, and the address of its runtime's C function like CUDA's "
+      "cudaThreadExchangeStreamCaptureMode (0: none).");
 }
 
 void bind_network_memory(py::module_& module) {
@@ -261,6 +275,7 @@ PYBIND11_MODULE(_C, module) {
   py::module_::import("torch");  // registers the base classes
   atl::pytorch::bind_places(module);
   atl::pytorch::bind_arena(module);
+  atl::pytorch::bind_device_threads(module);
   atl::pytorch::bind_network_memory(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);
