@@ -10,6 +10,7 @@ class Place:
     def __init__(
         self,
         device: str,
+        index: int,
         library: str,
         stack: str,
         one_host: bool,

@@ -138,6 +138,7 @@ def _place() -> _C.Place:
     _prepare_threads(place.device, place.index)
     return _C.Place(
         device=place.device,
+        index=place.index,
         library=place.library,
         stack=place.stack,
         one_host=place.one_host,

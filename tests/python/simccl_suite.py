@@ -33,15 +33,17 @@ def ranks_on_sim(size: int, **environment: str) -> Iterator[Ranks]:
 
 
 def group() -> dist.ProcessGroup:
-    """Returns the simccl group of all ranks of this process, which is made once."""
+    """Returns the simccl group of all ranks of this process, which is made once and has met in its first operation."""
     if "all" not in _groups:
-        _groups["all"] = fresh_group(60)
+        _groups["all"] = dist.new_group(backend="simccl", timeout=timedelta(seconds=60))
+        dist.barrier(group=_groups["all"])
     return _groups["all"]
 
 
 def fresh_group(timeout_s: float) -> dist.ProcessGroup:
-    """Returns a new group that a test may break."""
+    """Returns a new group that a test may break, and whose ranks have met."""
     made: dist.ProcessGroup = dist.new_group(backend="simccl", timeout=timedelta(seconds=timeout_s))
+    backend(made).eager_connect_single_device(torch.device("sim", 0))
     return made
 
 

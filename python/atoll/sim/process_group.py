@@ -11,8 +11,9 @@ NAME = "simccl"
 
 
 def create(store: dist.Store, rank: int, size: int, timeout: timedelta) -> _sim.ProcessGroupSimccl:
-    """Makes this rank's part of a new group, for tensors on simulated devices. Blocks until all ranks have joined;
-    raises DistBackendError if one has not within `timeout`, or is on another host."""
+    """Makes this rank's part of a new group, for tensors on simulated devices. The ranks meet in its first operation,
+    or when they call eager_connect_single_device(), which blocks until all have come; it raises DistBackendError if
+    one has not within `timeout`, or is on another host."""
     return _sim.ProcessGroupSimccl(store, rank, size, timeout)
 
 

@@ -58,6 +58,7 @@ void set_library_maker(LibraryMaker made_by) { maker() = std::move(made_by); }
 Library::Library(const Place& place, const LibraryRequest& request)
     : name_(request.library),
       device_type_(c10::Device(request.device).type()),
+      device_index_(place.index),
       rank_(request.rank),
       size_(request.size),
       reductions_(place.reductions),
@@ -66,6 +67,11 @@ Library::Library(const Place& place, const LibraryRequest& request)
   in_ = make(request, "in/", deadline);
   out_ = make(request, "out/", deadline);
   reports_errors_ = reports_errors_of(*in_);
+}
+
+void Library::connect() {
+  const c10::Device device(device_type_, static_cast<c10::DeviceIndex>(device_index_));
+  for (const BackendPtr& backend : {in_, out_}) backend->eagerConnectSingleDevice(device);
 }
 
 Library::~Library() {

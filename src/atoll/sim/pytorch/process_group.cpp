@@ -34,35 +34,27 @@ std::chrono::nanoseconds longest_delay() {
   return std::chrono::nanoseconds(static_cast<std::int64_t>(seconds * 1e9));
 }
 
-std::shared_ptr<Communicator> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                   Milliseconds timeout) {
+CommunicatorOptions options_of(int rank, int size, Milliseconds timeout) {
   CommunicatorOptions options;
   options.rank = rank;
   options.size = size;
   options.timeout = timeout;
   options.longest_delay = longest_delay();
   options.seed = static_cast<std::uint64_t>(number_from("ATOLL_SIM_SEED", 0));
-  try {
-    StoreAdaptor meeting_place(store, size);
-    return std::make_shared<Communicator>(meeting_place, options, [](int index) -> DeviceMemory& {
-      return device(static_cast<c10::DeviceIndex>(index)).memory();
-    });
-  } catch (const Error& error) {
-    throw_as_torch(error);
-  }
+  return options;
 }
 
 }  // namespace
 
-ProcessGroupSimccl::ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                       Milliseconds timeout)
+ProcessGroupSimccl::ProcessGroupSimccl(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout)
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<c10d::Backend::Options>("simccl", timeout)),
       made_in_(fork_depth()),
       reorder_(switched_on("ATOLL_SIM_REORDER")),
       is_serial_(switched_on("ATOLL_SIM_SERIAL") && !reorder_),
       link_bytes_per_s_(number_from("ATOLL_SIM_LINK", 0)),
-      communicator_(join(store, rank, size, timeout)),
+      store_(std::move(store)),
+      joining_(options_of(rank, size, timeout)),
       timeout_ms_(timeout.count()) {
   init();
 }
@@ -74,6 +66,31 @@ ProcessGroupSimccl::~ProcessGroupSimccl() {
   if (made_in_ != fork_depth()) new std::shared_ptr<Communicator>(std::move(communicator_));
 }
 
+std::shared_ptr<Communicator> ProcessGroupSimccl::communicator() const {
+  const std::lock_guard lock(communicator_mutex_);
+  return communicator_;
+}
+
+void ProcessGroupSimccl::connect() {
+  const std::lock_guard only_once(connecting_mutex_);
+  if (communicator()) return;
+  try {
+    StoreAdaptor meeting_place(store_, size_);
+    auto met = std::make_shared<Communicator>(meeting_place, joining_, [](int index) -> DeviceMemory& {
+      return device(static_cast<c10::DeviceIndex>(index)).memory();
+    });
+    const std::lock_guard lock(communicator_mutex_);
+    communicator_ = std::move(met);
+  } catch (const Error& error) {
+    throw_as_torch(error);
+  }
+}
+
+void ProcessGroupSimccl::eagerConnectSingleDevice(at::Device /*device*/) {
+  check_open();
+  connect();
+}
+
 void ProcessGroupSimccl::check_open() const {
   if (made_in_ != fork_depth()) {
     throw_as_torch(Error(ErrorKind::kUnavailable,
@@ -82,7 +99,8 @@ void ProcessGroupSimccl::check_open() const {
   if (closed_.load()) {
     throw_as_torch(Error(ErrorKind::kAborted, "simccl: the group was shut down on rank " + std::to_string(rank_)));
   }
-  if (const auto error = communicator_->error()) {
+  const auto known = communicator();
+  if (const auto error = known ? known->error() : std::nullopt) {
     throw_as_torch(Error(error->kind(), "simccl: the group failed earlier, seen on rank " + std::to_string(rank_) +
                                             ": " + error->what()));
   }
@@ -91,6 +109,7 @@ void ProcessGroupSimccl::check_open() const {
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::vector<Operands> all,
                                                       const Tensors& inputs, Tensors outputs) {
   check_open();
+  connect();
   const auto timeout = about.timeout >= Milliseconds(0) ? about.timeout : Milliseconds(timeout_ms_.load());
   std::vector<WorkSimccl::Part> parts;
   std::uint64_t sequence = 0;
@@ -228,7 +247,8 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
 }
 
 c10d::ErrorType ProcessGroupSimccl::getError() {
-  const auto error = communicator_->error();
+  const auto known = communicator();
+  const auto error = known ? known->error() : std::nullopt;
   if (!error) return c10d::ErrorType::SUCCESS;
   if (error->kind() == ErrorKind::kTimeout) return c10d::ErrorType::TIMEOUT;
   return error->kind() == ErrorKind::kPeerLost ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
@@ -236,7 +256,7 @@ c10d::ErrorType ProcessGroupSimccl::getError() {
 
 void ProcessGroupSimccl::abort() {
   if (made_in_ != fork_depth()) return;
-  communicator_->abort("abort() was called on rank " + std::to_string(rank_));
+  if (const auto known = communicator()) known->abort("abort() was called on rank " + std::to_string(rank_));
   gate_->set(nullptr);
 }
 
@@ -257,7 +277,7 @@ void ProcessGroupSimccl::shutdown() {
   for (const Flow& flow : flows) {
     if (flow.outcome->is_set()) flow.last.wait();  // until its modelled end
   }
-  communicator_->leave();
+  if (const auto known = communicator()) known->leave();
 }
 
 }  // namespace atl::sim

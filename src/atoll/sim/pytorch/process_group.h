@@ -33,11 +33,14 @@ class ProcessGroupSimccl final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// Meets the other ranks through `store`; keys of other groups must have another prefix. Blocks until all have
-  /// joined. Throws DistBackendError if one has not within `timeout`, which is also the timeout of operations.
-  ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                     std::chrono::milliseconds timeout);
+  /// For a group that meets through `store`, where keys of other groups must have another prefix. `timeout`: to meet,
+  /// and of operations.
+  ProcessGroupSimccl(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
   ~ProcessGroupSimccl() override;
+
+  /// Meets the other ranks, which the first operation does otherwise. Blocks until all have come, whatever else
+  /// happens; throws DistBackendError if one has not within the group's timeout.
+  void eagerConnectSingleDevice(at::Device device) override;
 
   const std::string getBackendName() const override { return "simccl"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
@@ -116,6 +119,8 @@ class ProcessGroupSimccl final : public c10d::Backend {
   StreamLease& lane(c10::DeviceIndex index, const Call& call);
   void wait_for_overlapping(const Call& call, Stream& stream);
   void check_open() const;
+  std::shared_ptr<Communicator> communicator() const;
+  void connect();
   WorkPtr send_or_receive(bool sends, Tensors& tensors, int peer);
 
   const c10::intrusive_ptr<c10d::Backend::Options> options_;
@@ -123,7 +128,11 @@ class ProcessGroupSimccl final : public c10d::Backend {
   const bool reorder_;
   const bool is_serial_;  // with all other operations on the device
   const double link_bytes_per_s_;
-  std::shared_ptr<Communicator> communicator_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const CommunicatorOptions joining_;
+  std::mutex connecting_mutex_;                 // held while the ranks meet
+  mutable std::mutex communicator_mutex_;       // guards the next
+  std::shared_ptr<Communicator> communicator_;  // null until they have met
   const std::shared_ptr<Outcome> gate_ = std::make_shared<Outcome>();  // open: failed operations release their streams
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> collectives_{0};

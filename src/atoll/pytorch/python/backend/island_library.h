@@ -64,6 +64,7 @@ class IslandLibrary final : public std::enable_shared_from_this<IslandLibrary> {
 
  private:
   LibraryRequest request(const c10::intrusive_ptr<c10d::Store>& store, std::size_t island) const;
+  static void connect(const std::shared_ptr<Library>& library, const collectives::Group& group, Deadline deadline);
 
   c10d::Backend& owner_;
   const std::shared_ptr<OpenGroup> open_;

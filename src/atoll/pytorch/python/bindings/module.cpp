@@ -74,9 +74,10 @@ std::vector<std::string> devices(const BackendAtoll& backend) { return backend.g
 void bind_places(py::module_& module) {
   py::class_<Place>(module, "Place",
                     "The device that a rank computes on, and the library with which its island may reduce there.")
-      .def(py::init([](std::string device, std::string library, std::string stack, bool one_host, bool named,
-                       const std::vector<std::string>& reductions, std::string problem) {
+      .def(py::init([](std::string device, int index, std::string library, std::string stack, bool one_host,
+                       bool named, const std::vector<std::string>& reductions, std::string problem) {
              return Place{std::move(device),
+                          index,
                           std::move(library),
                           std::move(stack),
                           one_host,
@@ -84,8 +85,8 @@ void bind_places(py::module_& module) {
                           {reductions.begin(), reductions.end()},
                           std::move(problem)};
            }),
-           py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("named"),
-           py::arg("reductions"), py::arg("problem"));
+           py::arg("device"), py::arg("index"), py::arg("library"), py::arg("stack"), py::arg("one_host"),
+           py::arg("named"), py::arg("reductions"), py::arg("problem"));
   module.def(
       "set_library_maker",
       [](py::object maker) {
