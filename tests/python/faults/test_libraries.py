@@ -86,6 +86,7 @@ def leave_while_the_library_works(me: Me) -> None:
 
 
 def test_killed_while_its_library_ends(tmp_path: Path) -> None:
+    """What the library has not done is aborted at once: each communicator's abort waits for the other's operations."""
     own = {1: {"ATOLL_SIM_DELAY": "60"}}
     with Job(tmp_path, leave_while_the_library_works, "AAB", (), SIM, own) as job:
         job.wait_for("leaving")

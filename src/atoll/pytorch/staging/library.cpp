@@ -116,12 +116,25 @@ void Library::end(End how) noexcept {
     ended_ = how;
   }
   if (how == End::kAborted && waiter_) waiter_->abort();
-  for (const BackendPtr& backend : {in_, out_}) {
+  std::thread beside;
+  if (how == End::kAborted) {
+    // NCCL's abort waits for all that the device does, and thus for operations of the other communicator, which end
+    // only once that one is aborted.
     try {
-      how == End::kAborted ? backend->abort() : backend->shutdown();
+      beside = std::thread([this, how] { end(*out_, how); });
     } catch (const std::exception& error) {
-      log(LogLevel::kWarning, "while closing a communicator of " + name_ + ": " + error.what());
+      log(LogLevel::kWarning, "cannot start a thread to close a communicator of " + name_ + ": " + error.what());
     }
+  }
+  end(*in_, how);
+  beside.joinable() ? beside.join() : end(*out_, how);
+}
+
+void Library::end(c10d::Backend& backend, End how) const noexcept {
+  try {
+    how == End::kAborted ? backend.abort() : backend.shutdown();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "while closing a communicator of " + name_ + ": " + error.what());
   }
 }
 

@@ -96,6 +96,7 @@ class Library {
  private:
   enum class End { kNone, kShutDown, kAborted };
   void end(End how) noexcept;
+  void end(c10d::Backend& backend, End how) const noexcept;
 
   const std::string name_;
   const c10::DeviceType device_type_;

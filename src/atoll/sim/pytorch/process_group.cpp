@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <set>
 #include <string>
 
 #include "atoll/core/fd.h"
@@ -193,6 +194,7 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
   };
   LibraryOrder& order = device(operands.index()).library_order();
   flow = {is_serial_ ? order.issue(stream, is_message, enqueue) : enqueue(), outcome};
+  order.note(flow.last);
   if (may_overtake) touched_.back().done = flow.last;
   return {outcome, flow.last, operands.index()};
 }
@@ -258,6 +260,12 @@ void ProcessGroupSimccl::abort() {
   if (made_in_ != fork_depth()) return;
   if (const auto known = communicator()) known->abort("abort() was called on rank " + std::to_string(rank_));
   gate_->set(nullptr);
+  std::set<c10::DeviceIndex> devices;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, lease] : lanes_) devices.insert(std::get<0>(key));
+  }
+  for (const c10::DeviceIndex index : devices) device(index).library_order().wait();
 }
 
 void ProcessGroupSimccl::shutdown() {

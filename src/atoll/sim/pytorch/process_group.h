@@ -79,7 +79,8 @@ class ProcessGroupSimccl final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
   c10d::ErrorType getError() override;
 
-  /// Fails the group on all ranks and wakes all waiting threads. Needs no peer.
+  /// Fails the group on all ranks and wakes all waiting threads. Needs no peer. Then waits until the devices have done
+  /// what libraries have issued to them, of other groups too, as freeing a communicator's memory does with CUDA.
   void abort() override;
 
   /// Waits for issued operations, within the group's timeout, and leaves. Others fail only if they still need this
