@@ -33,7 +33,25 @@ def fill_strided_in_a_region(rank: int) -> None:
         assert tensor.eq(sum(range(size))).all().item(), (later, tensor)
 
 
-JOBS = [fill_strided_in_a_region]
+def gather_and_scatter_any_sizes(rank: int) -> None:
+    """Sizes differ by rank and shapes differ at the root, which is the only rank that knows of both."""
+    size = dist.get_world_size()
+    counts = [2 * 5003 * (each % 3) for each in range(size)]
+    parts = [torch.arange(count, dtype=torch.float32) + each for each, count in enumerate(counts)]
+    for root in range(size):
+        rooms = [torch.zeros(2, count // 2, device=device()) for count in counts]
+        dist.gather(parts[rank].to(device()), rooms if rank == root else None, root)
+        for room, part in zip(rooms, parts, strict=True):
+            assert torch.equal(room.cpu().view(-1), part) or rank != root, (root, room)
+        mine = torch.zeros(2, counts[rank] // 2, device=device())
+        dist.scatter(mine, [part.to(device()) for part in parts] if rank == root else None, root)
+        assert torch.equal(mine.cpu().view(-1), parts[rank]), (root, mine)
+        whole = torch.arange(7.0, device=device()) + torch.zeros(size, 1, device=device())
+        dist.gather(whole[rank], list(whole) if rank == root else None, root)  # in place
+        assert whole.cpu().eq(torch.arange(7.0)).all()
+
+
+JOBS = [fill_strided_in_a_region, gather_and_scatter_any_sizes]
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -165,6 +165,13 @@ const std::vector<at::Tensor>& one_per_rank(const char* name, const char* what,
   return lists[0];
 }
 
+void check_one_shape(const char* name, const at::Tensor& own, const std::vector<at::Tensor>& list) {
+  for (const at::Tensor& each : list) {
+    TORCH_CHECK_VALUE(each.sizes() == own.sizes(), name, ": simccl takes tensors of one shape, got ", own.sizes(),
+                      " and ", each.sizes());
+  }
+}
+
 bool overlap(const Region& a, const Region& b) noexcept {
   return a.device == b.device && a.bytes > 0 && b.bytes > 0 && a.offset < b.offset + b.bytes &&
          b.offset < a.offset + a.bytes;

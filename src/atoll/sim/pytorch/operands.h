@@ -64,6 +64,9 @@ const std::vector<at::Tensor>& one_per_rank(const char* name, const char* what,
                                             const std::vector<std::vector<at::Tensor>>& lists, int size);
 void check_one_per_rank(const char* name, const char* what, const std::vector<at::Tensor>& list, int size);
 
+/// Requires that all tensors of `list` have the shape of `own`.
+void check_one_shape(const char* name, const at::Tensor& own, const std::vector<at::Tensor>& list);
+
 bool overlap(const Region& a, const Region& b) noexcept;
 
 }  // namespace atl::sim

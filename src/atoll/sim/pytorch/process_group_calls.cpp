@@ -115,6 +115,7 @@ Pg::WorkPtr Pg::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10
   Tensors parts;
   if (rank_ == opts.rootRank) {
     parts = one_per_rank("gather", "output", outputs, size_);
+    check_one_shape("gather", inputs[0], parts);
     operands.write(parts);
     operands.check_size("the root's own output", operands.call().input[0],
                         operands.call().output[static_cast<std::size_t>(rank_)]);
@@ -132,6 +133,7 @@ Pg::WorkPtr Pg::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c1
   Tensors parts;
   if (rank_ == opts.rootRank) {
     parts = one_per_rank("scatter", "input", inputs, size_);
+    check_one_shape("scatter", outputs[0], parts);
     operands.read(parts);
     operands.check_size("the root's own input", operands.call().output[0],
                         operands.call().input[static_cast<std::size_t>(rank_)]);

@@ -233,13 +233,22 @@ WorkPtr IslandLibrary::watched_work_of(std::vector<WorkPtr> returned, c10::Devic
   return work_of(std::move(returned), std::move(entry));
 }
 
+void IslandLibrary::report_refusal(const std::exception& why) const {
+  const auto group = open_->group();
+  group->fail(Error(ErrorKind::kMismatch, "the library " + place_.library + " refused an operation on rank " +
+                                              std::to_string(open_->rank()) + ": " + plain_text(why)));
+  note_raised(watchdog_of(*open_), *group);
+}
+
 // The group knows which rank has died; the library does not.
 void IslandLibrary::explain(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
-  } catch (const c10::ValueError&) {
+  } catch (const c10::ValueError& refused) {
+    report_refusal(refused);
     throw;
-  } catch (const c10::TypeError&) {
+  } catch (const c10::TypeError& refused) {
+    report_refusal(refused);
     throw;
   } catch (const std::exception& known) {
     const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + plain_text(known));

@@ -31,6 +31,10 @@ std::shared_ptr<Library> PassThrough::for_list(const Tensors& tensors, const Red
   return equal || !tensors.front().device().is_cpu() ? library : nullptr;
 }
 
+std::shared_ptr<Library> PassThrough::for_rooted(const at::Tensor& tensor) const {
+  return tensor.device().is_cpu() ? nullptr : for_whole({tensor});
+}
+
 std::shared_ptr<Library> PassThrough::for_message(const at::Tensor& tensor, int peer) const {
   if (tensor.device().is_cpu()) return nullptr;
   auto library = island_->get();

@@ -35,6 +35,10 @@ class PassThrough {
   /// The same for lists with one tensor per rank, whose sizes all ranks know.
   std::shared_ptr<Library> for_list(const Tensors& tensors, const Reduction* how = nullptr) const;
 
+  /// The library for a gather or scatter of `tensor`, as an exchange of any sizes. Gloo's are equal: Atoll does it on
+  /// the CPU.
+  std::shared_ptr<Library> for_rooted(const at::Tensor& tensor) const;
+
   /// The library for a reduction that it does not have, but that scaling makes of its sum.
   std::shared_ptr<Library> for_scaled(const at::Tensor& tensor, const Reduction& how) const;
 
