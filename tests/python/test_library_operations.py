@@ -11,6 +11,16 @@ import torch.distributed as dist
 from support import Ranks, device
 
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
+LACKED = (
+    torch.int16,
+    torch.uint16,
+    torch.uint32,
+    torch.uint64,
+    torch.complex64,
+    torch.complex128,
+    torch.bool,
+    torch.float8_e4m3fn,
+)
 
 
 @pytest.fixture(params=["cpu", "sim"], scope="module")
@@ -51,7 +61,50 @@ def gather_and_scatter_any_sizes(rank: int) -> None:
         assert whole.cpu().eq(torch.arange(7.0)).all()
 
 
-JOBS = [fill_strided_in_a_region, gather_and_scatter_any_sizes]
+def of_rank(rank: int, dtype: torch.dtype) -> torch.Tensor:
+    """Returns a row for each rank, in which every byte is 0 or 1."""
+    generator = torch.Generator().manual_seed(rank)
+    shape = (dist.get_world_size(), 3, dtype.itemsize)
+    return torch.randint(0, 2, shape, dtype=torch.uint8, generator=generator).view(dtype).squeeze(-1)
+
+
+def same(found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return torch.equal(found.cpu().view(torch.uint8), wanted.view(torch.uint8))
+
+
+def move_dtypes_that_libraries_lack(rank: int) -> None:
+    size, where = dist.get_world_size(), dist.group.WORLD
+    for dtype in LACKED:
+        everything = [of_rank(each, dtype) for each in range(size)]
+        mine = everything[rank].to(device())
+
+        whole = mine.clone()
+        where.broadcast(whole, 1).wait()
+        assert same(whole, everything[1]), ("broadcast", dtype)
+
+        lists = [torch.empty_like(mine) for _ in range(size)]
+        where.allgather(lists, mine).wait()
+        assert all(map(same, lists, everything)), ("all_gather", dtype)
+
+        dist.gather(mine[1], [each[0] for each in lists] if rank == 0 else None, 0)
+        assert rank != 0 or all(same(lists[each][0], everything[each][1]) for each in range(size)), ("gather", dtype)
+        dist.scatter(whole[0], list(mine) if rank == 2 else None, 2)
+        assert same(whole[0], everything[2][rank]), ("scatter", dtype)
+
+        crossed = [each[rank] for each in everything]
+        dist.all_to_all_single(whole, mine)
+        assert all(map(same, whole, crossed)), ("all_to_all_single", dtype)
+        rows = [torch.empty_like(row) for row in mine]
+        dist.all_to_all(rows, list(mine))
+        assert all(map(same, rows, crossed)), ("all_to_all", dtype)
+
+        works = [dist.isend(mine, (rank + 1) % size), dist.irecv(whole, (rank - 1) % size)]
+        for work in works:
+            work.wait()
+        assert same(whole, everything[rank - 1]), ("message", dtype)
+
+
+JOBS = [fill_strided_in_a_region, gather_and_scatter_any_sizes, move_dtypes_that_libraries_lack]
 
 
 @pytest.mark.parametrize("job", JOBS)

@@ -9,6 +9,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
+#include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {
 namespace {
@@ -33,21 +34,6 @@ bool reports_errors_of(c10d::Backend& backend) {
     return true;
   } catch (const std::exception&) {
     return false;
-  }
-}
-
-// The types that every vendor's library adds up; Atoll reduces the others itself.
-bool is_common(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kInt:
-    case at::kLong:
-    case at::kChar:
-    case at::kByte: return true;
-    default: return false;
   }
 }
 

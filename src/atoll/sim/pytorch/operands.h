@@ -11,7 +11,7 @@
 namespace atl::sim {
 
 /// One call of the library with its tensors. Each function checks its arguments and throws ValueError that begins with
-/// the operation's name.
+/// the operation's name; of a dtype that NCCL lacks, the error that PyTorch throws for NCCL.
 class Operands {
  public:
   Operands(Operation operation, const char* name) : name_(name) { call_.operation = operation; }
