@@ -2,7 +2,8 @@
 """Communicators of the libraries that reduce inside islands: how a row of atoll.vendors becomes one."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -60,20 +61,38 @@ def _from_plugin(plugin: Any, request: Request) -> Any:
     return plugin.creator_fn(settings, None)
 
 
-def _nccl(request: Request) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = request.timeout
-    options.global_ranks_in_group = request.global_ranks
-    options.group_name = dist.distributed_c10d.GroupName(request.group_name)
-    # Its watchdog must not end the process: Atoll itself detects failures and aborts the communicator.
-    quiet = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-    before = {key: os.environ.get(key) for key in quiet}
-    os.environ.update(quiet)
+# NCCL's watchdog must neither end the process nor hold its locks for a minute, which delays an abort: Atoll itself
+# detects failures and aborts the communicator.
+_QUIET = {
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
+    "TORCH_NCCL_DESYNC_DEBUG": "0",  # it would switch the first on again, as the debug level DETAIL would
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
+    "TORCH_NCCL_RETHROW_CUDA_ERRORS": "0",
+    "TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "0",
+}
+
+
+@contextmanager
+def _quiet_watchdog() -> Iterator[None]:
+    before, level = {key: os.environ.get(key) for key in _QUIET}, dist.get_debug_level()
+    os.environ.update(_QUIET)
+    dist.set_debug_level(dist.DebugLevel.OFF)
     try:
-        return dist.ProcessGroupNCCL(request.store, request.rank, request.size, options)
+        yield
     finally:
+        dist.set_debug_level(level)
         for key, value in before.items():
             os.environ.pop(key) if value is None else os.environ.__setitem__(key, value)
+
+
+def _nccl(request: Request) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timedelta(days=1)  # Atoll has the deadlines
+    options.global_ranks_in_group = request.global_ranks
+    options.group_name = dist.distributed_c10d.GroupName(request.group_name)
+    with _quiet_watchdog():
+        return dist.ProcessGroupNCCL(request.store, request.rank, request.size, options)
 
 
 def _gloo(request: Request) -> Any:
