@@ -145,8 +145,8 @@ class BackendAtoll final : public c10d::Backend {
   /// Torch's name of the type of device that this rank computes on.
   const std::string& device_type() const noexcept { return place_.device; }
 
-  /// Shuts down every open group of the process. Called when the interpreter is about to exit: afterwards no thread of
-  /// Atoll touches Python.
+  /// Shuts down every open group of the process, on all ranks the latest first, because an island's library may wait
+  /// for the others. Called when the interpreter is about to exit: afterwards no thread of Atoll touches Python.
   static void shut_down_all() noexcept;
 
  private:
