@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "atoll/core/fd.h"
 #include "atoll/sim/pytorch/allocator.h"
@@ -107,10 +108,27 @@ void ProcessGroupSimccl::check_open() const {
   }
 }
 
+ProcessGroupSimccl::Regions& ProcessGroupSimccl::regions() {
+  thread_local Regions of_thread;
+  return of_thread;
+}
+
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::vector<Operands> all,
                                                       const Tensors& inputs, Tensors outputs) {
   check_open();
   connect();
+  if (regions().open > 0) {
+    regions().waiting.push_back({c10::intrusive_ptr<ProcessGroupSimccl>::unsafe_reclaim_from_nonowning(this), about,
+                                 std::move(all), inputs, std::move(outputs)});
+    return nullptr;
+  }
+  const auto work = begin(about, std::move(all), inputs, std::move(outputs));
+  if (about.async) return work;
+  return finished_on_stream(*work);
+}
+
+c10::intrusive_ptr<WorkSimccl> ProcessGroupSimccl::begin(const About& about, std::vector<Operands> all,
+                                                         const Tensors& inputs, Tensors outputs) {
   const auto timeout = about.timeout >= Milliseconds(0) ? about.timeout : Milliseconds(timeout_ms_.load());
   std::vector<WorkSimccl::Part> parts;
   std::uint64_t sequence = 0;
@@ -120,18 +138,7 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::v
     for (Operands& operands : all) parts.push_back(issue_one(std::move(operands), timeout));
   }
   const WorkSimccl::Facts facts{about.type, about.title, rank_, sequence, about.type == c10d::OpType::BARRIER};
-  auto work = c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
-  {
-    const std::lock_guard lock(regions_mutex_);
-    const auto region = regions_.find(std::this_thread::get_id());
-    if (region != regions_.end()) {
-      region->second.works.push_back(work);
-      region->second.async = about.async;
-      return work;
-    }
-  }
-  if (about.async) return work;
-  return finished_on_stream(*work);
+  return c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
 }
 
 // Synchronous operations are a part of the caller's stream, as NCCL's are, whose caller gets no Work either.
@@ -219,32 +226,26 @@ std::function<Clock::time_point(Clock::time_point)> ProcessGroupSimccl::run_of(C
   };
 }
 
-void ProcessGroupSimccl::startCoalescing() {
-  Coalesced left_open;  // by an exception, after which torch does not close regions
-  const std::lock_guard lock(regions_mutex_);
-  std::swap(regions_[std::this_thread::get_id()], left_open);
-}
+void ProcessGroupSimccl::startCoalescing() { ++regions().open; }
 
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
-  Coalesced region;
-  {
-    const std::lock_guard lock(regions_mutex_);
-    const auto open = regions_.find(std::this_thread::get_id());
-    TORCH_CHECK(open != regions_.end(), "end of a coalescing region that this thread has not started");
-    region = std::move(open->second);
-    regions_.erase(open);
-  }
-  if (region.works.empty()) return nullptr;
+  TORCH_CHECK(regions().open > 0, "end of a coalescing region that this thread has not started");
+  if (--regions().open > 0) return nullptr;
   std::vector<WorkSimccl::Part> parts;
   Tensors outputs;
-  for (const auto& work : region.works) {
+  bool async = false;
+  for (Waiting& each : std::exchange(regions().waiting, {})) {
+    const auto work = each.group->begin(each.about, std::move(each.all), each.inputs, std::move(each.outputs));
+    if (each.group.get() != this) continue;
     parts.insert(parts.end(), work->parts().begin(), work->parts().end());
     outputs.insert(outputs.end(), work->outputs().begin(), work->outputs().end());
+    async = each.about.async;
   }
+  if (parts.empty()) return nullptr;
   const WorkSimccl::Facts facts{c10d::OpType::COALESCED, "simccl:coalesced", rank_, collectives_.load(), false};
-  auto work =
+  const auto work =
       c10::make_intrusive<WorkSimccl>(facts, std::move(parts), Tensors{}, std::move(outputs), communicator_);
-  if (region.async) return work;
+  if (async) return work;
   return finished_on_stream(*work);
 }
 

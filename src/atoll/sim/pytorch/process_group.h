@@ -9,7 +9,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -68,8 +67,10 @@ class ProcessGroupSimccl final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
 
-  /// Between the two calls, this thread's operations are issued at once; endCoalescing returns one Work for all of
-  /// them.
+  /// Between the two calls, this thread's operations of all groups only queue, also where an exception has kept the
+  /// second from being called, as between ncclGroupStart() and ncclGroupEnd(). endCoalescing() has them begin, if no
+  /// other region of the thread is open, and returns one Work for all of this group's; null if there are none, or the
+  /// last one is synchronous.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -94,10 +95,18 @@ class ProcessGroupSimccl final : public c10d::Backend {
     std::chrono::milliseconds timeout;
     bool async;
   };
-  /// What a thread has issued between startCoalescing() and endCoalescing().
-  struct Coalesced {
-    std::vector<c10::intrusive_ptr<WorkSimccl>> works;
-    bool async = false;  ///< as the last operation requests
+  /// An operation that a region holds back.
+  struct Waiting {
+    c10::intrusive_ptr<ProcessGroupSimccl> group;
+    About about;
+    std::vector<Operands> all;
+    Tensors inputs;
+    Tensors outputs;
+  };
+  /// The regions of a thread.
+  struct Regions {
+    int open = 0;
+    std::vector<Waiting> waiting;
   };
   /// A sequence of operations that must run one after the other, on any streams.
   struct Flow {
@@ -113,7 +122,10 @@ class ProcessGroupSimccl final : public c10d::Backend {
   static About about_call(c10d::OpType type, const char* title, const Opts& opts) {
     return {type, title, opts.timeout, opts.asyncOp};
   }
+  static Regions& regions();
   WorkPtr issue(const About& about, std::vector<Operands> all, const Tensors& inputs, Tensors outputs);
+  c10::intrusive_ptr<WorkSimccl> begin(const About& about, std::vector<Operands> all, const Tensors& inputs,
+                                       Tensors outputs);
   static WorkPtr finished_on_stream(WorkSimccl& work);
   WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
   std::function<Clock::time_point(Clock::time_point)> run_of(Call call, std::shared_ptr<Outcome> outcome);
@@ -145,9 +157,6 @@ class ProcessGroupSimccl final : public c10d::Backend {
   std::map<std::tuple<c10::DeviceIndex, Operation, int>, std::unique_ptr<StreamLease>> lanes_;
   std::map<std::pair<Operation, int>, Flow> flows_;
   std::vector<Touched> touched_;  // by collectives under way that may overtake each other
-
-  std::mutex regions_mutex_;
-  std::map<std::thread::id, Coalesced> regions_;
 };
 
 }  // namespace atl::sim

@@ -125,12 +125,19 @@ WorkPtr PassThrough::issue_now(const std::shared_ptr<Library>& library, const Pl
   c10d::Backend& inner = library->in();
   const bool in_region = regions_.try_join(library, plain.device(), stated.timeout);
   const bool own_region = !in_region && count > 1 && inner.supportsCoalescing();
+  bool is_open = false;
   std::vector<WorkPtr> works;
   try {
     if (own_region) inner.startCoalescing();
+    is_open = own_region;
     for (std::size_t i = 0; i < count; ++i) works.push_back(call(inner, stated, i));
+    is_open = false;
     if (own_region) works = {inner.endCoalescing()};
   } catch (...) {
+    end_quietly([&] {
+      if (is_open) inner.endCoalescing();
+      regions_.flush();
+    });
     island_->explain(std::current_exception());
   }
   return in_region ? regions_.placeholder(plain) : work_of(std::move(works), plain, stated.timeout);

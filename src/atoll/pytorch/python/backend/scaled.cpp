@@ -36,6 +36,7 @@ WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const
                                   const About& about, const Reduction& how, const Tensors& inputs,
                                   const Tensors& outputs, const std::function<WorkPtr()>& sum) {
   begin(plain);
+  regions_.flush();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   Operands operands;
   for (const at::Tensor& tensor : inputs) operands.read(tensor);
