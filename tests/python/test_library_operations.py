@@ -104,9 +104,23 @@ def move_dtypes_that_libraries_lack(rank: int) -> None:
         assert same(whole, everything[rank - 1]), ("message", dtype)
 
 
-JOBS = [fill_strided_in_a_region, gather_and_scatter_any_sizes, move_dtypes_that_libraries_lack]
+def block_the_stream(rank: int) -> None:
+    tensor = torch.full((50_003,), float(rank), device=device())
+    dist.all_reduce(tensor, async_op=True).block_current_stream()
+    assert tensor.eq(sum(range(dist.get_world_size()))).all().item()
+
+
+JOBS = [fill_strided_in_a_region, gather_and_scatter_any_sizes, move_dtypes_that_libraries_lack, block_the_stream]
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_in_one_island(one_island: Ranks, job: Any) -> None:
     one_island.run(job)
+
+
+def test_a_stream_waits_for_other_islands() -> None:
+    ranks = Ranks(2, ["A", "B"], {}, ["sim", "cpu"])
+    try:
+        ranks.run(block_the_stream)
+    finally:
+        ranks.stop()
