@@ -237,11 +237,17 @@ def check_messages(rank: int) -> None:
     ranks = dist.get_world_size()
     where = group()
     others = [peer for peer in range(ranks) if peer != rank]
-    # All ranks send first, then receive, so none waits for the order of another.
+    # Messages of two ranks run in the order of their issue.
     for size in (0, 1, LARGE):
-        works = [dist.isend(on_sim(data(rank, size, torch.float32, seed=peer)), peer, group=where) for peer in others]
+        works = []
         inboxes = {peer: torch.zeros(size, device="sim") for peer in others}
-        works += [dist.irecv(inboxes[peer], peer, group=where) for peer in others]
+        for peer in others:
+            ends = [
+                (dist.isend, on_sim(data(rank, size, torch.float32, seed=peer))),
+                (dist.irecv, inboxes[peer]),
+            ]
+            for issue, tensor in ends if rank < peer else reversed(ends):
+                works.append(issue(tensor, peer, group=where))
         for work in works:
             assert work is not None
             work.wait()
