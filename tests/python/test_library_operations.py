@@ -124,3 +124,26 @@ def test_a_stream_waits_for_other_islands() -> None:
         ranks.run(block_the_stream)
     finally:
         ranks.stop()
+
+
+def wait_for_the_future_of_a_region(rank: int) -> None:
+    """The message of two ranks arrives on another stream than the sum of all, and later."""
+    group, where = dist.group.WORLD, torch.device(device())
+    total, message = torch.ones(3, device=where), torch.full((200_000,), 7.0 if rank == 0 else 0.0, device=where)
+    group._start_coalescing(where)
+    group.allreduce([total], dist.AllreduceOptions())
+    if rank == 0:
+        group.send([message], 1, 0)
+    elif rank == 1:
+        group.recv([message], 0, 0)
+    group._end_coalescing(where).get_future().wait()
+    assert total.eq(3).all().item(), total
+    assert rank == 2 or message.eq(7).all().item(), message
+
+
+def test_a_future_waits_for_all_of_its_region() -> None:
+    ranks = Ranks(3, ["A", "A", "B"], {"ATOLL_SIM_LINK": "1M"}, ["sim", "sim", "cpu"])
+    try:
+        ranks.run(wait_for_the_future_of_a_region)
+    finally:
+        ranks.stop()
