@@ -127,7 +127,7 @@ def _reporting_each(batch: Callable[..., Any]) -> Callable[..., Any]:
                 if isinstance(left, dist.P2POp):
                     peer = "group_dst" if left.op is distributed_c10d.isend else "group_src"
                     named = {"group": left.group, "tag": left.tag, peer: left.group_peer}
-                    _tell(left.op, (left.tensor,), named, error, batched=True)
+                    _tell(left.op, (left.tensor,), named, error)
             raise
 
     return call
@@ -149,13 +149,7 @@ def reported_to(group: dist.ProcessGroup, what: str) -> Iterator[None]:
         raise
 
 
-def _tell(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-    error: Exception,
-    batched: bool = False,
-) -> None:
+def _tell(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict[str, Any], error: Exception) -> None:
     from atoll.backend import backend_of
 
     try:
@@ -172,7 +166,7 @@ def _tell(
     if name in _SENDS or name in _RECEIVES:
         peer = _peer(group, given.arguments, "dst" if name in _SENDS else "src")
         if peer is not None:
-            backend.refuse_message(peer, given.arguments.get("tag", 0), name in _SENDS, why, batched)
+            backend.refuse_message(peer, given.arguments.get("tag", 0), name in _SENDS, why)
     else:
         backend.refuse(why)
 

@@ -237,17 +237,11 @@ def check_messages(rank: int) -> None:
     ranks = dist.get_world_size()
     where = group()
     others = [peer for peer in range(ranks) if peer != rank]
-    # Messages of two ranks run in the order of their issue.
+    # All ranks send first, then receive, so none waits for the order of another.
     for size in (0, 1, LARGE):
-        works = []
+        works = [dist.isend(on_sim(data(rank, size, torch.float32, seed=peer)), peer, group=where) for peer in others]
         inboxes = {peer: torch.zeros(size, device="sim") for peer in others}
-        for peer in others:
-            ends = [
-                (dist.isend, on_sim(data(rank, size, torch.float32, seed=peer))),
-                (dist.irecv, inboxes[peer]),
-            ]
-            for issue, tensor in ends if rank < peer else reversed(ends):
-                works.append(issue(tensor, peer, group=where))
+        works += [dist.irecv(inboxes[peer], peer, group=where) for peer in others]
         for work in works:
             assert work is not None
             work.wait()

@@ -98,8 +98,8 @@ def move_dtypes_that_libraries_lack(rank: int) -> None:
         dist.all_to_all(rows, list(mine))
         assert all(map(same, rows, crossed)), ("all_to_all", dtype)
 
-        ends = [dist.P2POp(dist.irecv, whole, (rank - 1) % size), dist.P2POp(dist.isend, mine, (rank + 1) % size)]
-        for work in dist.batch_isend_irecv(ends):
+        works = [dist.isend(mine, (rank + 1) % size), dist.irecv(whole, (rank - 1) % size)]
+        for work in works:
             work.wait()
         assert same(whole, everything[rank - 1]), ("message", dtype)
 

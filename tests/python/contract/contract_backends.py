@@ -85,18 +85,18 @@ GLOO: dict[str, dict[str, Lack]] = {
 
 ATOLL: dict[str, dict[str, Lack]] = {}
 
-ON_DEVICES: dict[str, dict[str, Lack]] = {
-    "works": {
-        "waited for": Lack("a work on devices is waited for once its rest is in a stream, and completed later", None)
-    },
-}
 # Devices of one island communicate over their library, which Atoll leaves as it is.
-ISLANDS_OF_DEVICES = {
-    **ON_DEVICES,
+ON_DEVICES: dict[str, dict[str, Lack]] = {
     "message_forms": {
         "tags": Lack("libraries of devices have no tags: messages arrive in the order of their sending", "for tag"),
         "any source": Lack("libraries of devices receive from no unnamed rank", None),
     },
+    "works": {
+        "waited for": Lack("a work on devices is waited for once its rest is in a stream, and completed later", None)
+    },
+}
+ISLANDS_OF_DEVICES = {
+    **ON_DEVICES,
     "order_of_issue": {
         "one tensor": Lack("between islands, a device's tensor is read when its operation is issued", None)
     },

@@ -91,7 +91,6 @@ void ProcessGroupSimccl::connect() {
 void ProcessGroupSimccl::eagerConnectSingleDevice(at::Device /*device*/) {
   check_open();
   connect();
-  is_eager_ = true;
 }
 
 void ProcessGroupSimccl::check_open() const {
@@ -136,7 +135,7 @@ c10::intrusive_ptr<WorkSimccl> ProcessGroupSimccl::begin(const About& about, std
   {
     const std::lock_guard lock(mutex_);
     sequence = collectives_.load();
-    for (Operands& operands : all) parts.push_back(issue_one(std::move(operands), timeout, about.batched));
+    for (Operands& operands : all) parts.push_back(issue_one(std::move(operands), timeout));
   }
   const WorkSimccl::Facts facts{about.type, about.title, rank_, sequence, about.type == c10d::OpType::BARRIER};
   return c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
@@ -152,17 +151,10 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::finished_on_stream(WorkSimccl& w
   return nullptr;
 }
 
-StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call, bool batched) {
+StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call) {
   const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kReceive;
-  auto kind = Operation::kBarrier;  // one kind for all collectives
-  int number = reorder_ && !is_message ? static_cast<int>(call.sequence % kSlots) : 0;
-  if (is_message && batched) {  // all messages of a batch are under way at once
-    kind = call.operation;
-    number = call.root;
-  } else if (is_message && !is_eager_) {
-    kind = Operation::kSend;
-    number = size_ + call.root;  // for both directions
-  }
+  const auto kind = is_message ? call.operation : Operation::kBarrier;  // one kind for all collectives
+  const int number = is_message ? call.root : reorder_ ? static_cast<int>(call.sequence % kSlots) : 0;
   auto& lease = lanes_[{index, kind, number}];
   if (!lease) lease = std::make_unique<StreamLease>(index);
   return *lease;
@@ -183,7 +175,7 @@ void ProcessGroupSimccl::wait_for_overlapping(const Call& call, Stream& stream) 
   touched_.push_back(std::move(mine));
 }
 
-WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds timeout, bool batched) {
+WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds timeout) {
   Call call = operands.call();
   const bool is_message = call.operation == Operation::kSend || call.operation == Operation::kReceive;
   call.sequence = communicator_->next_sequence(call.operation, call.root);
@@ -191,7 +183,7 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
   call.timeout = timeout;
   call.duration = time_of(static_cast<double>(operands.bytes()), link_bytes_per_s_);
 
-  const StreamLease& place = lane(operands.index(), call, batched);
+  const StreamLease& place = lane(operands.index(), call);
   Stream& stream = place.queue();
   stream.wait_for(stream_of(current_stream(operands.index())).record());
   Flow& flow = is_message ? flows_[{call.operation, call.root}]
@@ -243,7 +235,6 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
   Tensors outputs;
   bool async = false;
   for (Waiting& each : std::exchange(regions().waiting, {})) {
-    each.about.batched = true;
     const auto work = each.group->begin(each.about, std::move(each.all), each.inputs, std::move(each.outputs));
     if (each.group.get() != this) continue;
     parts.insert(parts.end(), work->parts().begin(), work->parts().end());

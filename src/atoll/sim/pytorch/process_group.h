@@ -23,11 +23,10 @@ namespace atl::sim {
 /// caller's current stream, runs on a stream of the library's, and Work::wait() makes the caller's current stream wait
 /// for it. Tensors are contiguous and on simulated devices of this process, those of one call on one device; they may
 /// be freed at any time. Collectives must be issued in the same order on all ranks. Messages match in order, whatever
-/// their tags. As with NCCL, those outside coalescing regions run in the order of their issue with the others of the
-/// same two ranks, or with all operations of a group that was connected eagerly. Invalid arguments throw ValueError
-/// before anything is issued; any other error is a DistBackendError, ends the group on all ranks, and is thrown by
-/// every later call. A failed operation blocks its stream until abort() or for a few seconds, so that its values are
-/// not used unnoticed. Thread-safe.
+/// their tags, and those of each peer and direction run concurrently with everything else. Invalid arguments throw
+/// ValueError before anything is issued; any other error is a DistBackendError, ends the group on all ranks, and is
+/// thrown by every later call. A failed operation blocks its stream until abort() or for a few seconds, so that its
+/// values are not used unnoticed. Thread-safe.
 class ProcessGroupSimccl final : public c10d::Backend {
  public:
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
@@ -95,7 +94,6 @@ class ProcessGroupSimccl final : public c10d::Backend {
     const char* title;  ///< for the profiler
     std::chrono::milliseconds timeout;
     bool async;
-    bool batched = false;  ///< it was held back by a region
   };
   /// An operation that a region holds back.
   struct Waiting {
@@ -129,9 +127,9 @@ class ProcessGroupSimccl final : public c10d::Backend {
   c10::intrusive_ptr<WorkSimccl> begin(const About& about, std::vector<Operands> all, const Tensors& inputs,
                                        Tensors outputs);
   static WorkPtr finished_on_stream(WorkSimccl& work);
-  WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout, bool batched);
+  WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
   std::function<Clock::time_point(Clock::time_point)> run_of(Call call, std::shared_ptr<Outcome> outcome);
-  StreamLease& lane(c10::DeviceIndex index, const Call& call, bool batched);
+  StreamLease& lane(c10::DeviceIndex index, const Call& call);
   void wait_for_overlapping(const Call& call, Stream& stream);
   void check_open() const;
   std::shared_ptr<Communicator> communicator() const;
@@ -152,7 +150,6 @@ class ProcessGroupSimccl final : public c10d::Backend {
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> collectives_{0};
   std::atomic<bool> closed_{false};
-  std::atomic<bool> is_eager_{false};
 
   // Guards the following. Held while an operation is issued, so that streams hold operations in the order of their
   // sequences.

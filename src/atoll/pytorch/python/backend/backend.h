@@ -87,8 +87,7 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  /// Messages never block in the order of issue: a batch may hold sends and receives in any order. Where accelerators
-  /// are one island, its library carries batches, as an operation like its others; both ends are then in a batch.
+  /// Messages never block in the order of issue: a batch may hold sends and receives in any order.
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -140,8 +139,8 @@ class BackendAtoll final : public c10d::Backend {
   /// Refuses the next collective on this rank: it ends on the other ranks with an error that contains `why`.
   void refuse(const std::string& why);
 
-  /// Refuses a message to or from `peer` in the same way, one of a batch or not.
-  void refuse_message(int peer, int tag, bool sends, const std::string& why, bool batched);
+  /// Refuses a message to or from `peer` in the same way.
+  void refuse_message(int peer, int tag, bool sends, const std::string& why);
 
   /// Torch's name of the type of device that this rank computes on.
   const std::string& device_type() const noexcept { return place_.device; }
@@ -179,7 +178,7 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr issue_barrier(const c10d::BarrierOptions& opts);
   WorkPtr issue_send(Tensors& tensors, int destination, int tag);
 
-  void report_refused_message(int peer, int tag, bool sends, const std::string& why, bool batched);
+  void report_refused_message(int peer, int tag, bool sends, const std::string& why);
   template <typename Issue>
   WorkPtr collective(Issue&& issue);
   template <typename Issue>

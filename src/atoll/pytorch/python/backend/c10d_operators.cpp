@@ -64,7 +64,7 @@ void report_refusal(const c10::OperatorHandle& op, const Stack& stack, BackendAt
   const c10::IValue* const peer = argument(op, stack, sends ? "dst" : "src");
   const c10::IValue* const tag = argument(op, stack, "tag");
   backend.refuse_message(peer ? static_cast<int>(peer->toInt()) : collectives::kAnySource,
-                         tag ? static_cast<int>(tag->toInt()) : 0, sends, why, /*batched=*/false);
+                         tag ? static_cast<int>(tag->toInt()) : 0, sends, why);
 }
 
 }  // namespace

@@ -47,8 +47,7 @@ WorkPtr BackendAtoll::message(int peer, int tag, bool sends, Issue&& issue) {
   try {
     return issue();
   } catch (...) {
-    if (!open_->is_inherited())
-      report_refused_message(peer, tag, sends, text_of(std::current_exception()), /*batched=*/false);
+    if (!open_->is_inherited()) report_refused_message(peer, tag, sends, text_of(std::current_exception()));
     throw;
   }
 }
@@ -70,19 +69,19 @@ void BackendAtoll::refuse(const std::string& why) {
   if (group && !group->error()) group->refuse(why);
 }
 
-void BackendAtoll::refuse_message(int peer, int tag, bool sends, const std::string& why, bool batched) {
+void BackendAtoll::refuse_message(int peer, int tag, bool sends, const std::string& why) {
   ++calls_entered;
-  report_refused_message(peer, tag, sends, why, batched);
+  report_refused_message(peer, tag, sends, why);
 }
 
-void BackendAtoll::report_refused_message(int peer, int tag, bool sends, const std::string& why, bool batched) {
+void BackendAtoll::report_refused_message(int peer, int tag, bool sends, const std::string& why) {
   const auto group = open_->is_inherited() ? nullptr : open_->parts().group;
   const bool from_any = !sends && peer == collectives::kAnySource;
   const bool has_peer = peer >= 0 && peer < size_ && peer != rank_;
   if (!group || group->error() || tag < 0 || !(has_peer || from_any)) return;
-  // The way of tensors on this rank's device, where the peer expects its end.
-  const auto library = from_any ? nullptr : island_->get();
-  if (library && pass_through_.for_message(library->device_type(), peer, batched || regions_.is_open())) {
+  // The same choice as PassThrough::for_message makes for tensors on this rank's device, where the peer expects its
+  // end.
+  if (island_->get() && place_.device != "cpu" && !from_any && group->topology().same_island(rank_, peer)) {
     return group->refuse_committed_message(peer, sends, why);
   }
   const auto number = static_cast<std::uint64_t>(tag);

@@ -109,7 +109,7 @@ WorkPtr BackendAtoll::issue_send(Tensors& tensors, int destination, int tag) {
   const auto number = checked_tag("send", tag);
   const OpenGroup::Parts open = open_->open_parts();
   const auto group = open.group;
-  if (const auto library = pass_through_.for_message(tensor.device().type(), destination, regions_.is_open())) {
+  if (const auto library = pass_through_.for_message(tensor, destination)) {
     if (!island_->has_all_ranks()) {
       const About about{c10d::OpType::SEND, "atoll:send", c10d::kUnsetTimeout, true};
       return island_messages_.issue(library, about, tensor, {destination, true, tag});
@@ -165,8 +165,7 @@ WorkPtr BackendAtoll::receive_from(const char* title, c10d::OpType type, Tensors
   check_output("recv", tensor);
   const auto number = checked_tag("recv", tag);
   const auto group = this->group();
-  const auto device = tensor.device().type();
-  if (const auto library = source < 0 ? nullptr : pass_through_.for_message(device, source, regions_.is_open())) {
+  if (const auto library = source < 0 ? nullptr : pass_through_.for_message(tensor, source)) {
     if (!island_->has_all_ranks()) {
       const About about{type, title, c10d::kUnsetTimeout, true};
       return island_messages_.issue(library, about, tensor, {source, false, tag});

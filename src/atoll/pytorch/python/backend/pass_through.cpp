@@ -35,10 +35,10 @@ std::shared_ptr<Library> PassThrough::for_rooted(const at::Tensor& tensor) const
   return tensor.device().is_cpu() ? nullptr : for_whole({tensor});
 }
 
-std::shared_ptr<Library> PassThrough::for_message(c10::DeviceType device, int peer, bool batched) const {
-  auto library = device == c10::kCPU ? nullptr : island_->get();
-  if (!library || device != library->device_type()) return nullptr;
-  if (island_->has_all_ranks() && !(batched && library->in().supportsCoalescing())) return nullptr;
+std::shared_ptr<Library> PassThrough::for_message(const at::Tensor& tensor, int peer) const {
+  if (tensor.device().is_cpu()) return nullptr;
+  auto library = island_->get();
+  if (!library || tensor.device().type() != library->device_type()) return nullptr;
   return open_->group()->topology().same_island(open_->rank(), peer) ? library : nullptr;
 }
 

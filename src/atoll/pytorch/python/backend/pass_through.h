@@ -42,10 +42,8 @@ class PassThrough {
   /// The library for a reduction that it does not have, but that scaling makes of its sum.
   std::shared_ptr<Library> for_scaled(const at::Tensor& tensor, const Reduction& how) const;
 
-  /// The library for a message inside an island of accelerators. Elsewhere Atoll's own links are used, and for one that
-  /// is not `batched` where the island has all ranks: NCCL does what a rank issues in that order, and waits each time
-  /// for the other end, so that two ranks that both receive before they send would wait forever.
-  std::shared_ptr<Library> for_message(c10::DeviceType device, int peer, bool batched) const;
+  /// The library for a message inside an island of accelerators. On the CPU Atoll's own links are used.
+  std::shared_ptr<Library> for_message(const at::Tensor& tensor, int peer) const;
 
   /// `call(inner, opts)` issues one operation, on tensors that `plain` has made, with options whose timeout is set.
   template <typename Opts, typename Call>

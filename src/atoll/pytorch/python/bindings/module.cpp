@@ -243,7 +243,7 @@ void bind_backend(py::module_& module) {
       .def_static("stop_tensor_alloc", &BackendAtoll::stop_tensor_alloc)
       .def("refuse", &BackendAtoll::refuse, py::arg("why"), py::call_guard<py::gil_scoped_release>())
       .def("refuse_message", &BackendAtoll::refuse_message, py::arg("peer"), py::arg("tag"), py::arg("sends"),
-           py::arg("why"), py::arg("batched"), py::call_guard<py::gil_scoped_release>())
+           py::arg("why"), py::call_guard<py::gil_scoped_release>())
       .def("time_split", &time_split)
       .def(
           "perform_nocolor_split", [](const BackendAtoll&, const py::object&) {}, py::arg("device"),
