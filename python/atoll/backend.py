@@ -32,10 +32,6 @@ Options = _C.Backend.Options
 atexit.register(_C.shut_down_all)
 
 
-def _make_library(*arguments: Any) -> Any:
-    return communicators.connect(communicators.Request(*arguments))
-
-
 def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
     """Raises torch's exception in `thread`, a Python thread, when it next runs Python code, so that it does not use the
     values that an island's library failed to produce."""
@@ -53,7 +49,7 @@ def _take_back(thread: int) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
 
-_C.set_library_maker(_make_library)
+_C.set_library_maker(lambda *arguments: communicators.connect(communicators.Request(*arguments)))
 _C.set_network_memory("cuda", "rocm" if torch.version.hip else "cuda")
 _C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
 _coalescing.install()
@@ -136,16 +132,7 @@ def _place() -> _C.Place:
     place = vendors.this_place()
     _register_host_memory(place.device)
     _prepare_threads(place.device, place.index)
-    return _C.Place(
-        device=place.device,
-        index=place.index,
-        library=place.library,
-        stack=place.stack,
-        one_host=place.one_host,
-        named=place.named,
-        reductions=list(place.reductions),
-        problem=place.problem,
-    )
+    return _C.Place(**vars(place))
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from atoll import _host_registrars
+from atoll import _host_registrars as registrars
 
 ENTRY_POINTS = "atoll.vendors"
 _NAME = re.compile(r"[a-z0-9_-]+")
@@ -67,44 +67,29 @@ class Vendor:
 
 
 _NCCL = frozenset({"sum", "avg", "product", "min", "max"})
+
+
+def _is_cuda() -> bool:
+    """Returns whether the device type "cuda" means NVIDIA's devices in this PyTorch, not AMD's."""
+    return torch.version.hip is None
+
+
 _rows = [
-    Vendor(
-        "nvidia",
-        "cuda",
-        "nccl",
-        reductions=_NCCL,
-        present=lambda: torch.version.hip is None,
-        host_registrar=_host_registrars.cuda,
-        capture_mode=_host_registrars.cuda_capture_mode,
-    ),
-    Vendor(
-        "amd",
-        "cuda",
-        "nccl",
-        reductions=_NCCL,
-        present=lambda: torch.version.hip is not None,
-        host_registrar=_host_registrars.rocm,
-        capture_mode=_host_registrars.rocm_capture_mode,
-    ),
+    Vendor("nvidia", "cuda", "nccl", reductions=_NCCL, present=_is_cuda, host_registrar=registrars.cuda,
+           capture_mode=registrars.cuda_capture_mode),
+    Vendor("amd", "cuda", "nccl", reductions=_NCCL, present=lambda: not _is_cuda(), host_registrar=registrars.rocm,
+           capture_mode=registrars.rocm_capture_mode),
     Vendor("intel", "xpu", "xccl"),
     Vendor("huawei", "npu", "hccl", module="torch_npu", follows_torch=True),
     Vendor("cambricon", "mlu", "cncl", module="torch_mlu"),
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
-    Vendor(
-        "sim",
-        "sim",
-        "simccl",
-        module="atoll.sim",
-        one_host=True,
-        reductions=_NCCL,
-        host_registrar=_host_registrars.sim,
-        capture_mode=_host_registrars.sim_capture_mode,
-    ),
+    Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL, host_registrar=registrars.sim,
+           capture_mode=registrars.sim_capture_mode),
 ]
 # Used only if ATOLL_INNER names them: on the CPU Atoll itself reduces, and the older of NCCL's classes is the default.
 _on_demand = [
     Vendor("gloo", "cpu", "gloo"),
-    Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=lambda: torch.version.hip is None),
+    Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=_is_cuda),
 ]
 
 

@@ -227,9 +227,9 @@ def bad_settings(rank: int) -> None:
         os.environ[name] = value
         try:
             with raises(ValueError, name, value, text):
-                from atoll.sim import process_group
+                from atoll import _sim
 
-                process_group.create(dist.PrefixStore(f"bad/{rank}", store()), 0, 1, LONG)
+                _sim.ProcessGroupSimccl(dist.PrefixStore(f"bad/{rank}", store()), 0, 1, LONG)
         finally:
             del os.environ[name]
 

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "atoll/collectives/group/impl.h"
+#include "atoll/core/fd.h"
 #include "atoll/core/log.h"
-#include "atoll/core/private_file.h"
 #include "atoll/json/parse.h"
 
 namespace atl::collectives {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/collectives/group/context_impl.h"
-#include "atoll/transport/stream/key_file.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::collectives {
 namespace {

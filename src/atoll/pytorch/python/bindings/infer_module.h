@@ -5,7 +5,8 @@
 
 namespace atl::pytorch {
 
-/// Adds the region rules to the module: infer_split, infer_slice, infer_dims. Graphs and answers are JSON texts.
+/// Adds split inference to the module: infer_dims (`choose_dims` and `count` of a graph, as JSON texts), a server's
+/// admission of models (infer_admit, infer_admitted_operators), and sessions, servers and profiles.
 void bind_infer(pybind11::module_& module);
 
 }  // namespace atl::pytorch

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "atoll/infer/profile.h"
-#include "atoll/plan/operators/answer.h"
 #include "atoll/plan/operators/forecast.h"
+#include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/policies.h"
 #include "atoll/pytorch/python/errors.h"
 

@@ -6,7 +6,7 @@
 
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/store/redis_store.h"
-#include "atoll/redis/jobs.h"
+#include "atoll/redis/membership.h"
 
 namespace atl::pytorch {
 

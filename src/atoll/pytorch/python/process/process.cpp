@@ -12,6 +12,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/logging/spdlog_sink.h"
@@ -36,16 +37,6 @@ std::vector<std::byte> random_bytes(std::size_t count) {
   return bytes;
 }
 
-std::string hexadecimal(const std::byte* bytes, std::size_t count) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto value = std::to_integer<unsigned>(bytes[i]);
-    text += {kDigits[value >> 4], kDigits[value & 15]};
-  }
-  return text;
-}
-
 std::string value_of_variable(const char* variable) {
   const char* value = std::getenv(variable);
   return value ? value : "";
@@ -65,7 +56,7 @@ void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::Endpoi
     throw Error(ErrorKind::kStore,
                 "the job's store holds " + std::to_string(agreed.size()) + " bytes where Atoll keeps the job's name");
   }
-  options.job = hexadecimal(agreed.data(), kJobBytes);
+  options.job = hex(std::span(agreed).first(kJobBytes));
   // With TLS a key from the store is not accepted: without a key file the endpoint refuses to start.
   if (options.key.empty() && !options.tls) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
 }

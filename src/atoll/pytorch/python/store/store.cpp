@@ -12,7 +12,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/python/store/store_calls.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::pytorch {
 namespace {
