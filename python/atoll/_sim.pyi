@@ -6,8 +6,8 @@ import torch.distributed as dist
 
 class ProcessGroupSimccl(dist.Backend):
     """The backend "simccl" of a new group, for tensors on simulated devices. The ranks meet in its first operation, or
-    when they call eager_connect_single_device(), which blocks until all have come; it raises DistBackendError if one has
-    not within `timeout`, or is on another host."""
+    when they call eager_connect_single_device(), which blocks until all have come; it raises DistBackendError if one
+    has not within `timeout`, or is on another host."""
 
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None: ...
 

@@ -87,7 +87,8 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  /// Messages never block in the order of issue: a batch may hold sends and receives in any order.
+  /// Messages never block in the order of issue: a batch may hold sends and receives in any order. Single messages
+  /// inside a group of one island are the exception: its library runs them, and NCCL's wait for those issued before.
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
