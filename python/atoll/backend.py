@@ -21,7 +21,7 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _C, _coalescing, refusals, ucx, vendors  # noqa: E402 - only after the check
+from atoll import _C, _coalescing, communicators, refusals, ucx, vendors  # noqa: E402 - only after the check
 from atoll._variables import warn_of_unknown  # noqa: E402
 from atoll.arena import give_to_ddp  # noqa: E402
 from atoll.redis import members  # noqa: E402
@@ -49,7 +49,7 @@ def _take_back(thread: int) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
 
-_C.set_library_maker(lambda *arguments: vendors.connect(vendors.Request(*arguments)))
+_C.set_library_maker(lambda *arguments: communicators.connect(communicators.Request(*arguments)))
 _C.set_network_memory("cuda", "rocm" if torch.version.hip else "cuda")
 _C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
 _coalescing.install()
@@ -123,9 +123,15 @@ def _register_host_memory(device: str) -> None:
         _C.set_host_registrar(device, *functions)
 
 
+@functools.cache
+def _prepare_threads(device: str, index: int) -> None:
+    _C.set_device_threads(device, index, vendors.capture_mode(device))
+
+
 def _place() -> _C.Place:
     place = vendors.this_place()
     _register_host_memory(place.device)
+    _prepare_threads(place.device, place.index)
     return _C.Place(**vars(place))
 
 

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from atoll import _C, vendors
+from atoll import _C, communicators
 
 _LEADER = 0  # the first rank of an island, numbered within the island
 _KNOWN = "all_reduce, broadcast, all_gather, reduce_scatter_tensor and barrier"
@@ -104,8 +104,8 @@ class Relay(dist.ProcessGroup):
     def _connect(self, settings: Any, name: str, library: str, device: str, ranks: list[int]) -> Any:
         everybody = list(settings.global_ranks_in_group) or list(range(self._size))
         store = dist.PrefixStore(f"relay/{name}/", settings.store)
-        return vendors.connect(
-            vendors.Request(
+        return communicators.connect(
+            communicators.Request(
                 library, device, store, ranks.index(self._rank), len(ranks), settings.timeout,
                 f"{settings.group_id}/relay/{name}", [everybody[rank] for rank in ranks],
             )

@@ -248,8 +248,9 @@ def bare(rank: int) -> None:
     again.allreduce([tensor]).wait()
     assert tensor.tolist() == [4.0] * 3
     if rank == 0:
+        lonely = _sim.ProcessGroupSimccl(dist.PrefixStore("lonely", store()), 0, 2, timedelta(milliseconds=200))
         with raises(Failed, "rank 0 timed out waiting for rank 1 to join"):
-            _sim.ProcessGroupSimccl(dist.PrefixStore("lonely", store()), 0, 2, timedelta(milliseconds=200))
+            lonely.allreduce([tensor])
     for made in (group_alone, again):
         made.shutdown()
 

@@ -46,8 +46,9 @@ std::shared_ptr<const CopyStreams> copy_streams(c10::Device device);
 /// Returns the calling thread's current stream on `device`.
 c10::Stream current_stream(c10::Device device);
 
-/// Returns whether work issued on the stream is being captured into a graph.
-bool is_capturing(const c10::Stream& stream);
+/// Throws c10::Error while the calling thread's current stream on `device` is being captured into a graph, which cannot
+/// record what happens between ranks.
+void refuse_capture(c10::Device device);
 
 /// Keeps the tensor's memory alive for the work issued on `stream`, even if the tensor is freed before that has run.
 void note_use(const at::Tensor& tensor, const c10::Stream& stream);

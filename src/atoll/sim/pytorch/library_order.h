@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <deque>
 #include <functional>
 #include <mutex>
 #include <vector>
@@ -9,13 +10,13 @@
 
 namespace atl::sim {
 
-/// Orders the operations that libraries issue to one device as a busy real device would: a collective begins when
-/// everything that any communicator issued before it has ended, and a message when the collectives before it have.
-/// Ranks that issue operations of several communicators in different orders then wait for each other forever.
-/// Thread-safe.
+/// The operations that libraries issue to one device. Thread-safe.
 class LibraryOrder {
  public:
-  /// Issues an operation: `enqueue` puts it in `stream` and returns its end.
+  /// Issues an operation in the order in which a busy real device would run it: a collective begins when everything
+  /// that any communicator issued before it has ended, and a message when the collectives before it have. Ranks that
+  /// issue operations of several communicators in different orders then wait for each other forever. `enqueue` puts the
+  /// operation in `stream` and returns its end.
   Event issue(Stream& stream, bool is_message, const std::function<Event()>& enqueue) {
     const std::lock_guard lock(mutex_);
     stream.wait_for(collective_);
@@ -33,8 +34,26 @@ class LibraryOrder {
     return end;
   }
 
+  /// Notes the end of an operation of any library, issued in this order or not.
+  void note(const Event& end) {
+    const std::lock_guard lock(mutex_);
+    while (!all_.empty() && all_.front().is_reached()) all_.pop_front();
+    all_.push_back(end);
+  }
+
+  /// Blocks until all operations that were noted so far have ended.
+  void wait() {
+    std::deque<Event> all;
+    {
+      const std::lock_guard lock(mutex_);
+      all = all_;
+    }
+    for (const Event& each : all) each.wait();
+  }
+
  private:
   std::mutex mutex_;
+  std::deque<Event> all_;        // from the first that is under way
   Event collective_;             // the last collective
   std::vector<Event> messages_;  // issued since then
 };

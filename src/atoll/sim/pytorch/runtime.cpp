@@ -21,6 +21,7 @@ constexpr c10::DeviceIndex kMaxDevices = 64;
 constexpr c10::DeviceIndex kUsualDevices = 8;
 constexpr double kUsualMemory = 64.0 * (std::size_t{1} << 30);  // address space; pages are taken at first use
 constexpr c10::StreamId kPoolStreams = 32;                      // 1 to 32, as many as CUDA has
+constexpr int kAllCaptures = 0;                                 // cudaStreamCaptureModeGlobal
 
 struct Runtime {
   std::mutex mutex;
@@ -38,12 +39,30 @@ Runtime& runtime() {
 thread_local c10::DeviceIndex this_device = 0;
 thread_local std::array<c10::StreamId, kMaxDevices> this_stream{};
 thread_local bool this_captures = false;
+thread_local int this_capture_mode = kAllCaptures;
+std::atomic<int> captures = 0;  // of all threads, under way
+std::atomic<bool> captures_are_ended = false;
 std::atomic<const std::string*> failing_threads = nullptr;
 
 }  // namespace
 
 bool is_capturing() noexcept { return this_captures; }
-void pretend_capturing(bool on) noexcept { this_captures = on; }
+
+void pretend_capturing(bool on) {
+  if (on == std::exchange(this_captures, on)) return;
+  captures += on ? 1 : -1;
+  const bool are_ended = captures_are_ended.exchange(false);
+  TORCH_CHECK(on || !are_ended, "sim: the capture was ended by another thread, which queried an event");
+}
+
+void note_query() noexcept {
+  if (captures > 0 && !this_captures && this_capture_mode == kAllCaptures) captures_are_ended = true;
+}
+
+int exchange_capture_mode(int* mode) noexcept {
+  std::swap(*mode, this_capture_mode);
+  return 0;
+}
 
 void pretend_failed(const std::optional<std::string>& threads) {
   failing_threads = threads ? new const std::string(*threads) : nullptr;  // leaked: a thread may still be reading it
@@ -166,13 +185,24 @@ bool is_initialized() noexcept {
   return false;
 }
 
+std::vector<int> used_devices() {
+  std::vector<int> used;
+  for (std::size_t index = 0; index < runtime().devices.size(); ++index) {
+    if (runtime().devices[index].load() != nullptr) used.push_back(static_cast<int>(index));
+  }
+  return used;
+}
+
 c10::DeviceIndex current_device() noexcept { return this_device; }
 
 void set_current_device(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < device_count(), "sim:", static_cast<int>(index), " is not there: this process has ",
               static_cast<int>(device_count()), " simulated devices (ATOLL_SIM_DEVICES)");
+  device(index);
   this_device = index;
 }
+
+void reset_current_device(c10::DeviceIndex index) noexcept { this_device = index; }
 
 c10::Stream current_stream(c10::DeviceIndex index) noexcept {
   if (index < 0) index = this_device;

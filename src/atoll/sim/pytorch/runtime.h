@@ -72,16 +72,28 @@ Device* device_of(const void* address) noexcept;
 /// Returns whether a device has been used.
 bool is_initialized() noexcept;
 
+/// Returns the devices that have been used or made current, on each of which a real accelerator has a context.
+std::vector<int> used_devices();
+
 // Each thread has its own current device and streams.
 c10::DeviceIndex current_device() noexcept;
-void set_current_device(c10::DeviceIndex index);
+void set_current_device(c10::DeviceIndex index);             ///< begins to use it, as CUDA makes a context
+void reset_current_device(c10::DeviceIndex index) noexcept;  ///< does not
 c10::Stream current_stream(c10::DeviceIndex index) noexcept;
 c10::Stream set_current_stream(c10::Stream stream);  ///< returns the previous one
 
 /// Returns whether the calling thread acts as if its streams were being captured into a graph. The device has no
 /// graphs: this tests code that must refuse them.
 bool is_capturing() noexcept;
-void pretend_capturing(bool on) noexcept;
+
+/// Throws c10::Error if `on` is false and another thread has queried an event in the meantime, without having said that
+/// captures do not concern it: with CUDA that ends them.
+void pretend_capturing(bool on);
+void note_query() noexcept;  ///< by the calling thread
+
+/// Says how captures by other threads concern the calling thread, with the signature and the numbers of CUDA's
+/// cudaThreadExchangeStreamCaptureMode.
+int exchange_capture_mode(int* mode) noexcept;
 
 /// Makes every use of an event, and every query of a Work, throw c10::Error on threads whose names begin with `threads`
 /// (none: on no thread), as a real device does for the rest of the process after an error. For tests.

@@ -56,6 +56,7 @@ WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::v
 
 bool WorkSimccl::isCompleted() {
   require_working();
+  note_query();
   return std::all_of(parts_.begin(), parts_.end(),
                      [](const Part& part) { return part.outcome->is_set() && part.done.is_reached(); });
 }
