@@ -75,16 +75,38 @@ def _is_cuda() -> bool:
 
 
 _rows = [
-    Vendor("nvidia", "cuda", "nccl", reductions=_NCCL, present=_is_cuda, host_registrar=registrars.cuda,
-           capture_mode=registrars.cuda_capture_mode),
-    Vendor("amd", "cuda", "nccl", reductions=_NCCL, present=lambda: not _is_cuda(), host_registrar=registrars.rocm,
-           capture_mode=registrars.rocm_capture_mode),
+    Vendor(
+        "nvidia",
+        "cuda",
+        "nccl",
+        reductions=_NCCL,
+        present=_is_cuda,
+        host_registrar=registrars.cuda,
+        capture_mode=registrars.cuda_capture_mode,
+    ),
+    Vendor(
+        "amd",
+        "cuda",
+        "nccl",
+        reductions=_NCCL,
+        present=lambda: not _is_cuda(),
+        host_registrar=registrars.rocm,
+        capture_mode=registrars.rocm_capture_mode,
+    ),
     Vendor("intel", "xpu", "xccl"),
     Vendor("huawei", "npu", "hccl", module="torch_npu", follows_torch=True),
     Vendor("cambricon", "mlu", "cncl", module="torch_mlu"),
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
-    Vendor("sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL, host_registrar=registrars.sim,
-           capture_mode=registrars.sim_capture_mode),
+    Vendor(
+        "sim",
+        "sim",
+        "simccl",
+        module="atoll.sim",
+        one_host=True,
+        reductions=_NCCL,
+        host_registrar=registrars.sim,
+        capture_mode=registrars.sim_capture_mode,
+    ),
 ]
 # Used only if ATOLL_INNER names them: on the CPU Atoll itself reduces, and the older of NCCL's classes is the default.
 _on_demand = [
