@@ -10,27 +10,33 @@ from contenders import Contender
 
 BLOCK_SECONDS = 0.02
 PROBE_ROUNDS = 3
+FAR_BEHIND = 2  # times the fastest: a candidate this slow in its warm-up is not probed further
 
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
     return {"median": quantile(samples, 0.5), "p10": quantile(samples, 0.1), "p90": quantile(samples, 0.9)}
 
 
-def warm_up(contender: Contender, problem: Problem, target_seconds: float) -> int:
-    """Makes some calls; returns how many of them a block should have."""
+def warm_up(contender: Contender, problem: Problem, target_seconds: float) -> tuple[int, float]:
+    """Makes some calls, fewer where they are long; returns how many of them a block should have, and the seconds that
+    one takes."""
     contender.block(problem, 1, False)
-    contender.block(problem, 3, False)
     result = contender.block(problem, 3, False)
-    return choose_calls(result.seconds / 3, target_seconds, result.most_calls)
+    if result.seconds < target_seconds:
+        result = contender.block(problem, 3, False)
+    seconds = result.seconds / 3
+    return choose_calls(seconds, target_seconds, result.most_calls), seconds
 
 
 def fastest(candidates: Mapping[str, Contender], problem: Problem) -> str:
     """Returns the name of the candidate whose fastest block is the fastest of all."""
-    calls = {name: warm_up(candidate, problem, BLOCK_SECONDS) for name, candidate in candidates.items()}
-    best = dict.fromkeys(candidates, float("inf"))
+    found = {name: warm_up(candidate, problem, BLOCK_SECONDS) for name, candidate in candidates.items()}
+    least = min(seconds for _, seconds in found.values())
+    best = {name: float("inf") for name, (_, seconds) in found.items() if seconds <= FAR_BEHIND * least}
     for _ in range(PROBE_ROUNDS):
-        for name, candidate in candidates.items():
-            best[name] = min(best[name], candidate.block(problem, calls[name], False).seconds / calls[name])
+        for name in best:
+            calls = found[name][0]
+            best[name] = min(best[name], candidates[name].block(problem, calls, False).seconds / calls)
     return min(best, key=lambda name: best[name])
 
 
@@ -41,7 +47,7 @@ def compare(
     """Times by contender in microseconds per call, and ratios of the others' times to the first contender's, by round.
 
     With `turns` every other round goes in reverse order. Raises RuntimeError on a wrong element."""
-    calls = {name: warm_up(contender, problem, block_seconds) for name, contender in contenders.items()}
+    calls = {name: warm_up(contender, problem, block_seconds)[0] for name, contender in contenders.items()}
     times: dict[str, list[float]] = {name: [] for name in contenders}
     single: dict[str, list[float]] = {name: [] for name in contenders}
     size = problem.bytes

@@ -37,6 +37,7 @@ CASES = (
     Case("PCIe 4 x16 : 25 GbE", LINK, 8 * LINK_BYTES),
     Case("PCIe 4 x16 : 200 Gbit/s InfiniBand", LINK, LINK_BYTES),
     Case("copies slower than the bridge", 0, 500_000_000),
+    Case("one host, the fastest copies that two processors keep", 0, 1_000_000_000),
 )
 
 

@@ -9,8 +9,8 @@ import plots
 import split_kept
 import split_tables
 from atoll.infer.planning import models, trace
-from atoll.infer.planning.asking import plan
 from atoll.infer.planning.watts import watts_of
+from atoll.plan.documents import plan_operators as plan
 from result_files import Part
 from results import ROOT, Settings, say
 

@@ -19,7 +19,7 @@
 
 #include "atoll/collectives/group/context.h"
 #include "atoll/collectives/group/group.h"
-#include "atoll/core/memory_store.h"
+#include "tests/support/memory_store.h"
 
 namespace {
 

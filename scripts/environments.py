@@ -15,8 +15,8 @@ from releases import Release
 FOLDER = BUILD / "matrix"
 LIBRARY = BUILD / "release/src/atoll/libatoll.so"  # of `make setup`
 NEEDED = {
-    "numpy", "typer", "rich", "plotly", "jinja2", "tensorboard", "prometheus_client", "scikit-build-core", "cmake",
-    "ninja", "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "expecttest", "safetensors", "scikit-learn",
+    "numpy", "typer", "rich", "plotly", "tensorboard", "prometheus_client", "scikit-build-core", "cmake", "ninja",
+    "pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "expecttest", "safetensors", "scikit-learn",
     "transformers",
 }  # fmt: skip
 

@@ -27,8 +27,8 @@ LAYERS = {
 OPENING = """\
 # Promises
 
-What users of each layer rely on. A promise is stated in the header comment of the interface that is linked above its
-table, and is proven by the tests beside it: each of them fails if the promise is broken.
+This page lists what users of each layer rely on. A promise is stated in the header comment of the interface that is
+linked above its table, and is proven by the tests in its row: each of them fails if the promise is broken.
 `.venv/bin/python scripts/promises.py` writes this page from the sources, and `make check` fails where a promise has no
 test, or where the page is out of date.
 """

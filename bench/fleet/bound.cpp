@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fleet/bound.h"
-
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/fluid_bound.h"
-#include "atoll/plan/text.h"
+#include "bench/fleet/plan.h"
 
 namespace atl::plan::fleet {
 namespace {
@@ -69,7 +67,7 @@ std::vector<Condition> conditions_of(const FleetRobot& robot) {
 // A robot's least times by level of its parts.
 struct Times {
   std::vector<double> seconds;  // by level of the server, then of the radio
-  int robots = 0;               // number of equal robots
+  int robots = 1;               // number of equal robots
 
   double at(std::size_t server, std::size_t radio) const { return seconds[server * (kLevels + 1) + radio]; }
 };
@@ -90,7 +88,6 @@ Times times_of(const FleetRobot& robot, double airtime) {
       times.seconds.push_back(most);
     }
   }
-  times.robots = 1;
   return times;
 }
 

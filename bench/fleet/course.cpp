@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/fleet/course.h"
 
-#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <utility>

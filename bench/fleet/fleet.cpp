@@ -10,6 +10,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/replay.h"
 #include "atoll/plan/operators/timeline.h"
 #include "atoll/plan/text.h"
 #include "bench/fleet/shared_medium.h"
@@ -124,8 +125,7 @@ class Events {
     }
     if (!state.is_running) return false;
     has_moved = deliver(state) || has_moved;
-    has_moved = compute(state) || has_moved;
-    has_moved = serve(state) || has_moved;
+    for (const std::size_t side : {kRobot, kServer}) has_moved = compute(state, side) || has_moved;
     if (state.left > 0) return has_moved;
     finish(state);
     return true;
@@ -172,34 +172,24 @@ class Events {
     if (leg.is_output) state.output = now_;
   }
 
-  bool compute(State& state) {
+  // Runs the side's legs until one computes, or waits for rows or for a turn of the server.
+  bool compute(State& state, std::size_t side) {
+    const bool is_server = side == kServer;
     for (bool has_moved = false;; has_moved = true) {
-      if (state.end[kRobot] != kInfinity) {
-        if (state.end[kRobot] > now_) return has_moved;
-        end_leg(state, kRobot);
+      if (state.end[side] != kInfinity) {
+        if (state.end[side] > now_) return has_moved;
+        end_leg(state, side);
         continue;
       }
-      if (state.leg[kRobot] == state.course.robot.size()) return has_moved;
-      const Course::Leg& leg = state.course.robot[state.leg[kRobot]];
-      if (!is_ready(state, leg)) return has_moved;
-      state.end[kRobot] = now_ + leg.seconds;
-    }
-  }
-
-  bool serve(State& state) {
-    for (bool has_moved = false;; has_moved = true) {
-      if (state.end[kServer] != kInfinity) {
-        if (state.end[kServer] > now_) return has_moved;
-        end_leg(state, kServer);
-        continue;
+      if (state.leg[side] == legs(state, side).size()) return (is_server && give_up(state)) || has_moved;
+      const Course::Leg& leg = legs(state, side)[state.leg[side]];
+      if (!is_ready(state, leg)) return (is_server && has_waited(state)) || has_moved;
+      if (is_server) {
+        state.keeps_until = kInfinity;
+        if (!state.has_turn) return wants(state) || has_moved;
+        state.sums.on_server += leg.seconds;
       }
-      if (state.leg[kServer] == state.course.server.size()) return give_up(state) || has_moved;
-      const Course::Leg& leg = state.course.server[state.leg[kServer]];
-      if (!is_ready(state, leg)) return has_waited(state) || has_moved;
-      state.keeps_until = kInfinity;
-      if (!state.has_turn) return wants(state) || has_moved;
-      state.end[kServer] = now_ + leg.seconds;
-      state.sums.on_server += leg.seconds;
+      state.end[side] = now_ + leg.seconds;
     }
   }
 
@@ -281,10 +271,7 @@ class Events {
     state.sums.frame_wait += state.started - state.came;
     const double sending =
         seconds_of(state, Lane::kUp, state.plan.up_bytes) + seconds_of(state, Lane::kDown, state.plan.down_bytes);
-    const RobotPower& power = state.robot.power;
-    const double idle = std::max(0.0, state.output - state.started - state.plan.robot_busy);
-    state.sums.joules +=
-        power.compute_watts * state.plan.robot_busy + power.idle_watts * idle + power.radio_watts * sending;
+    state.sums.joules += joules(state.robot.power, state.output - state.started, state.plan.robot_busy, sending);
   }
 
   RobotUse summed_up(State& state) const {
@@ -298,9 +285,9 @@ class Events {
     if (latencies.empty()) return use;
     const auto count = static_cast<double>(latencies.size());
     for (double* each : {&use.joules, &use.frame_wait, &use.radio_wait, &use.turn_wait}) *each /= count;
-    std::sort(latencies.begin(), latencies.end());
-    for (const double latency : latencies) use.mean += latency / count;
-    use.p95 = latencies[static_cast<std::size_t>(std::ceil(0.95 * count)) - 1];
+    const Spread spread = spread_of(std::move(latencies));
+    use.mean = spread.mean;
+    use.p95 = spread.p95;
     return use;
   }
 
@@ -353,8 +340,7 @@ FleetSimulator::FleetSimulator(std::span<const FleetRobot> robots, const Shared&
 
 FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpan& span) const {
   if (choice.size() != robots_.size()) {
-    refuse(counted(static_cast<std::int64_t>(choice.size()), "choice") + " for " +
-           counted(static_cast<std::int64_t>(robots_.size()), "robot") + ": give one for each");
+    refuse(counted(choice.size(), "choice") + " for " + counted(robots_.size(), "robot") + ": give one for each");
   }
   if (!(span.seconds > 0 && std::isfinite(span.seconds)) && span.frames < 1) {
     refuse("a simulation of robots has no end: give its seconds or frames");
@@ -362,23 +348,17 @@ FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpa
   std::vector<State> states;
   for (std::size_t i = 0; i < choice.size(); ++i) {
     if (choice[i] >= candidates_[i].size()) {
-      refuse(name_of(i) + " has " + counted(static_cast<std::int64_t>(candidates_[i].size()), "candidate") +
-             ", but number " + std::to_string(choice[i]) + " is chosen, counted from 0");
+      refuse(name_of(i) + " has " + counted(candidates_[i].size(), "candidate") + ", but number " +
+             std::to_string(choice[i]) + " is chosen, counted from 0");
     }
     const OperatorPlan& plan = candidates_[i][choice[i]];
     if (!(plan.seconds > 0) && robots_[i].period == 0 && span.frames < 1) {
-      refuse(
-          name_of(i) +
-          " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
+      refuse(name_of(i) +
+             " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
     }
     states.push_back(State{robots_[i], plan, courses_[i][choice[i]]});
   }
   return Events(std::move(states), shared_, span).run();
-}
-
-FleetRun simulate_fleet(std::span<const FleetRobot> robots, std::span<const std::size_t> choice, const Shared& shared,
-                        const FleetSpan& span) {
-  return FleetSimulator(robots, shared).run(choice, span);
 }
 
 }  // namespace atl::plan::fleet

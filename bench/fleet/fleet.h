@@ -90,7 +90,4 @@ class FleetSimulator {
   std::vector<std::vector<Course>> courses_;
 };
 
-FleetRun simulate_fleet(std::span<const FleetRobot> robots, std::span<const std::size_t> choice, const Shared& shared,
-                        const FleetSpan& span);
-
 }  // namespace atl::plan::fleet

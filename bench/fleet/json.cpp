@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fleet/json.h"
-
 #include <memory>
 #include <optional>
 #include <utility>
@@ -11,7 +9,6 @@
 #include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/published_profile.h"
 #include "atoll/plan/text.h"
-#include "bench/fleet/bound.h"
 #include "bench/fleet/plan.h"
 #include "bench/fleet/rounds.h"
 

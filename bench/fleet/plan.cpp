@@ -2,13 +2,12 @@
 #include "bench/fleet/plan.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <utility>
 
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/server_load.h"
 #include "atoll/plan/text.h"
-#include "bench/fleet/expectation.h"
 
 namespace atl::plan::fleet {
 namespace {
@@ -16,6 +15,64 @@ namespace {
 using FleetChoice = std::vector<std::size_t>;
 
 constexpr double kMinFleetGain = 1e-9;  // anything smaller is rounding
+
+struct Use {
+  double alone = 0;
+  double up = 0;  // seconds on the radio; includes `down` if it is one medium
+  double down = 0;
+  double server = 0;
+  double period = 0;
+  // Expected values.
+  double seconds = 0;
+  double waited = 0;
+  double up_taken = 0;
+  double down_taken = 0;
+
+  double per_second() const { return seconds > 0 || period > 0 ? 1 / std::max(period, seconds) : 0; }
+};
+
+Use use_of(const FleetSimulator& fleet, std::size_t robot, std::size_t chosen) {
+  const LinkCost& link = fleet.robots()[robot].link;
+  const OperatorPlan& plan = fleet.candidate(robot, chosen);
+  Use use;
+  use.alone = use.seconds = plan.seconds;
+  use.up = plan.up_bytes / link.up_bytes_per_second;
+  use.down = plan.down_bytes / link.down_bytes_per_second;
+  if (link.is_half_duplex) use.up += std::exchange(use.down, 0);
+  use.server = plan.server_busy;
+  use.period = fleet.robots()[robot].period;
+  use.up_taken = use.up;
+  use.down_taken = use.down;
+  return use;
+}
+
+// The load that `self` sees from the others.
+void expect(std::vector<Use>& uses, std::size_t self, const Shared& shared) {
+  ServerLoad load;
+  load.turns = shared.turns;
+  double up_messages = 0;  // mean numbers on the radio
+  double down_messages = 0;
+  double turns = 0;
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    if (i == self) continue;
+    const Use& other = uses[i];
+    up_messages += other.per_second() * other.up_taken;
+    down_messages += other.per_second() * other.down_taken;
+    load.computing += other.per_second() * other.server;
+    load.waiting += other.per_second() * other.waited;
+    if (other.server > 0) turns += other.per_second();
+  }
+  if (turns > 0) load.turn_seconds = load.computing / turns;
+  Use& use = uses[self];
+  const double up = use.up * (1 + up_messages) / shared.airtime;
+  const double down = use.down * (1 + down_messages) / shared.airtime;
+  const double waited = use.server > 0 ? expected_wait(load) : 0;
+  // Damped by half, so that the robots do not oscillate in response to one another.
+  use.up_taken = (use.up_taken + up) / 2;
+  use.down_taken = (use.down_taken + down) / 2;
+  use.waited = (use.waited + waited) / 2;
+  use.seconds = use.alone + use.up_taken - use.up + use.down_taken - use.down + use.waited;
+}
 
 class Planner {
  public:
@@ -29,14 +86,13 @@ class Planner {
   }
 
   FleetChoice local() const {
-    const FleetChoice alone = selfish();
-    FleetChoice choice = each([](const OperatorPlan& plan) {
-      const bool is_alone = plan.server_busy + plan.up_bytes + plan.down_bytes == 0;
-      return is_alone ? plan.seconds : kInfinity;
-    });
+    const auto seconds_alone = [](const OperatorPlan& plan) {
+      return plan.server_busy + plan.up_bytes + plan.down_bytes == 0 ? plan.seconds : kInfinity;
+    };
+    const FleetChoice best = selfish();
+    FleetChoice choice = each(seconds_alone);
     for (std::size_t i = 0; i < choice.size(); ++i) {
-      const OperatorPlan& plan = fleet_.candidate(i, choice[i]);
-      if (plan.server_busy + plan.up_bytes + plan.down_bytes > 0) choice[i] = alone[i];
+      if (seconds_alone(fleet_.candidate(i, choice[i])) == kInfinity) choice[i] = best[i];
     }
     return choice;
   }
@@ -49,9 +105,12 @@ class Planner {
     if (is_whole) {
       simulate_all();
     } else {
-      for (const FleetChoice& start : starts) simulated(improved_by_expectation(start));
-      limit_ = simulations_ + options_.simulations;
-      improve_by_simulation(best()->first);
+      for (const FleetChoice& start : starts) {
+        simulated(improved(start, [this](const FleetChoice& choice) { return expected(choice); }));
+      }
+      const int limit = simulations_ + options_.simulations;
+      improved(best()->first,
+               [&](const FleetChoice& choice) { return simulations_ < limit ? simulated(choice) : kInfinity; });
     }
     FleetPlan plan = plan_of("aware", best()->first);
     plan.is_optimum = is_whole;
@@ -91,8 +150,7 @@ class Planner {
   }
 
   std::map<FleetChoice, double>::const_iterator best() const {
-    return std::min_element(values_.begin(), values_.end(),
-                            [](const auto& a, const auto& b) { return a.second < b.second; });
+    return std::ranges::min_element(values_, {}, [](const auto& each) { return each.second; });
   }
 
   void simulate_all() {
@@ -117,24 +175,6 @@ class Planner {
     return value_of(run, options_);
   }
 
-  FleetChoice improved_by_expectation(FleetChoice choice) const {
-    double value = expected(choice);
-    for (bool is_better = true; std::exchange(is_better, false);) {
-      for (std::size_t i = 0; i < choice.size(); ++i) {
-        for (std::size_t plan = 0; plan < fleet_.candidates(i); ++plan) {
-          FleetChoice other = choice;
-          other[i] = plan;
-          const double other_value = expected(other);
-          if (other_value >= value * (1 - kMinFleetGain)) continue;
-          choice = std::move(other);
-          value = other_value;
-          is_better = true;
-        }
-      }
-    }
-    return choice;
-  }
-
   // Returns the choices that differ in one robot, in the order of their expected values.
   std::vector<FleetChoice> neighbours(const FleetChoice& choice, std::size_t robot) const {
     std::vector<std::pair<double, FleetChoice>> found;
@@ -151,13 +191,14 @@ class Planner {
     return result;
   }
 
-  void improve_by_simulation(FleetChoice choice) {
-    double value = simulated(choice);
+  // Changes one robot at a time, to what is expected to be best first, until nothing has a smaller value.
+  template <typename Value>
+  FleetChoice improved(FleetChoice choice, const Value& value_of_choice) const {
+    double value = value_of_choice(choice);
     for (bool is_better = true; std::exchange(is_better, false);) {
       for (std::size_t i = 0; i < choice.size(); ++i) {
         for (const FleetChoice& other : neighbours(choice, i)) {
-          if (simulations_ >= limit_) return;
-          const double other_value = simulated(other);
+          const double other_value = value_of_choice(other);
           if (other_value >= value * (1 - kMinFleetGain)) continue;
           choice = other;
           value = other_value;
@@ -165,16 +206,28 @@ class Planner {
         }
       }
     }
+    return choice;
   }
 
   const FleetSimulator& fleet_;
   FleetOptions options_;
   std::map<FleetChoice, double> values_;
   int simulations_ = 0;
-  int limit_ = 0;
 };
 
 }  // namespace
+
+std::vector<double> expected_seconds(const FleetSimulator& fleet, std::span<const std::size_t> choice) {
+  constexpr int kSteps = 60;
+  std::vector<Use> uses;
+  for (std::size_t i = 0; i < choice.size(); ++i) uses.push_back(use_of(fleet, i, choice[i]));
+  for (int step = 0; step < kSteps; ++step) {
+    for (std::size_t i = 0; i < uses.size(); ++i) expect(uses, i, fleet.shared());
+  }
+  std::vector<double> seconds;
+  for (const Use& use : uses) seconds.push_back(use.seconds);
+  return seconds;
+}
 
 FleetSpan usual_span(const FleetSimulator& fleet) {
   constexpr double kFrames = 15;
@@ -207,9 +260,7 @@ FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, con
   if (policy == "aware") return planner.aware();
   if (policy == "selfish") return planner.plan_of(policy, planner.selfish());
   if (policy == "local") return planner.plan_of(policy, planner.local());
-  std::string known;
-  for (const std::string& name : fleet_policies()) known += (known.empty() ? "" : ", ") + name;
-  refuse("the policy \"" + policy + "\" for several robots is not known: give one of " + known);
+  refuse("the policy \"" + policy + "\" for several robots is not known: give one of " + joined(fleet_policies()));
 }
 
 }  // namespace atl::plan::fleet

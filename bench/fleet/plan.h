@@ -34,6 +34,12 @@ FleetSpan usual_span(const FleetSimulator& fleet);
 /// Returns the value of the objective for a run.
 double value_of(const FleetRun& run, const FleetOptions& options);
 
+/// Returns the seconds of each robot's inferences with the candidates of `choice`, as expected from how long the others
+/// use radio and server: a fixed point of expected_wait() and of fair shares of the radio, in the manner of approximate
+/// mean value analysis (Schweitzer, "Approximate analysis of multiclass closed networks of queues", 1979). Robots with
+/// a period count as often as frames arrive. An estimate, not a bound, and much faster than a simulation.
+std::vector<double> expected_seconds(const FleetSimulator& fleet, std::span<const std::size_t> choice);
+
 /// local    each robot's fastest candidate that does not use the server; if there is none, as selfish
 /// selfish  each robot's best candidate as if it were alone
 /// aware    the best that the search finds by simulation, never worse than the other two
@@ -44,5 +50,21 @@ std::vector<std::string> fleet_policies();
 /// Throws Error(kInvalidArgument) for an unknown policy and for a weight that is negative or infinite, and as
 /// FleetSimulator::run.
 FleetPlan plan_fleet(const std::string& policy, const FleetSimulator& fleet, const FleetOptions& options = {});
+
+/// Returns a lower bound in seconds on the long-run sum of the robots' mean times, whatever their plans, candidates or
+/// not, and whatever the order on radio and server. A robot that infers every T seconds uses parts of the radio's time
+/// and of the server's, whose sums are at most what is available; and for any weights of robot, radio and server that
+/// add up to 1, its plan's weighted sum of busy times is at least a minimum cut (FluidBounds::least). So its mean time
+/// is at least a decreasing function of its parts. The least sum of these functions over all ways to distribute the
+/// parts is bounded by prices for the parts (Everett, "Generalized Lagrange multiplier method for solving problems of
+/// optimum allocation of resources", 1963): parts are evaluated on a grid, each cell with the price of its lower and
+/// the time of its upper end, and the best of many prices is taken. On full-duplex links only the way up counts as
+/// shared. Candidates are ignored. Throws as FleetSimulator.
+double fleet_bound(std::span<const FleetRobot> robots, const Shared& shared);
+
+/// Plans several robots on one server and one radio by each policy; docs/planning.md ("Several robots") describes the
+/// JSON of request and answer. Throws Error(kInvalidArgument) that names the key if the request is invalid or a key
+/// unknown, and as make_table, FleetSimulator and plan_fleet.
+std::string plan_fleet_json(const std::string& request);
 
 }  // namespace atl::plan::fleet

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a request about several robots as JSON from standard input, and prints the answer (json.h).
+// Reads a request about several robots as JSON from standard input, and prints the answer (plan.h).
 #include <exception>
 #include <iostream>
 #include <iterator>
 #include <string>
 
-#include "bench/fleet/json.h"
+#include "bench/fleet/plan.h"
 
 int main() {
   try {

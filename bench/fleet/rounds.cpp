@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/fleet/rounds.h"
 
-#include <utility>
+#include <algorithm>
 
 #include "atoll/plan/operators/timeline.h"
+#include "atoll/plan/random.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan::fleet {
 namespace {
 
 // Predicts each candidate of a robot as its session does.
-std::vector<double> predicted(const FleetSimulator& fleet, const ServerLoad& load, std::size_t index) {
+std::vector<double> predicted(const FleetSimulator& fleet, const FleetLoad& load, std::size_t index) {
   const FleetRobot& robot = fleet.robots()[index];
   LinkCost link = robot.link;
-  link.up_bytes_per_second /= expected_stretch(load);
-  link.down_bytes_per_second /= expected_stretch(load);
+  link.up_bytes_per_second /= 1 + load.messages;  // fair shares of the radio
+  link.down_bytes_per_second /= 1 + load.messages;
   std::vector<double> seconds;
   for (std::size_t i = 0; i < fleet.candidates(index); ++i) {
     const OperatorPlan& plan = fleet.candidate(index, i);
@@ -26,8 +27,8 @@ std::vector<double> predicted(const FleetSimulator& fleet, const ServerLoad& loa
 
 }  // namespace
 
-ServerLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t robot) {
-  ServerLoad load;
+FleetLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t robot) {
+  FleetLoad load;
   load.turns = fleet.shared().turns;
   load.sessions = static_cast<int>(run.robots.size()) - 1;
   double turns = 0;
@@ -46,16 +47,25 @@ ServerLoad load_of(const FleetSimulator& fleet, const FleetRun& run, std::size_t
   return load;
 }
 
+std::size_t next_plan(const RoundOptions& options, std::size_t robot, int round, std::size_t current,
+                      std::span<const double> seconds, int others) {
+  const auto best = static_cast<std::size_t>(std::ranges::min_element(seconds) - seconds.begin());
+  Random random(options.seed + robot, round, Purpose::kChoice);
+  const bool may_move = random.unit() * (others + 1) < 1;
+  return may_move && seconds[best] < seconds[current] * (1 - options.gain) ? best : current;
+}
+
 FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options) {
   if (options.rounds < 1) refuse("rounds is " + std::to_string(options.rounds) + ": give at least 1");
+  if (!(options.gain >= 0 && options.gain < 1)) {
+    refuse("the gain of a change is " + number(options.gain) + ": give a share in [0, 1)");
+  }
   FleetOptions each;
   each.span = options.span;
   FleetRounds result;
   result.plan = plan_fleet("selfish", fleet, each);
   if (!(each.span.seconds > 0) && each.span.frames < 1) each.span = usual_span(fleet);
-  std::vector<PlanChooser> choosers;
   std::vector<std::vector<double>> seconds(fleet.robots().size());
-  for (std::size_t i = 0; i < seconds.size(); ++i) choosers.emplace_back(options.seed + i, options.gain);
   std::vector<std::size_t> choice = result.plan.choice;
   for (int round = 0; round < options.rounds; ++round) {
     const bool is_new = result.choices.empty() || choice != result.choices.back();
@@ -67,9 +77,9 @@ FleetRounds run_rounds(const FleetSimulator& fleet, const RoundOptions& options)
     result.choices.push_back(choice);
     result.totals.push_back(value_of(result.plan.run, each));
     for (std::size_t i = 0; i < choice.size(); ++i) {
-      const ServerLoad load = load_of(fleet, result.plan.run, i);
+      const FleetLoad load = load_of(fleet, result.plan.run, i);
       if (is_new) seconds[i] = predicted(fleet, load, i);
-      choice[i] = choosers[i].choose(choice[i], seconds[i], options.is_damped ? load.sessions : 0);
+      choice[i] = next_plan(options, i, round, choice[i], seconds[i], options.is_damped ? load.sessions : 0);
     }
   }
   result.plan.policy = "distributed";

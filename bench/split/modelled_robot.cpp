@@ -8,13 +8,13 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/infer/graph_json.h"
 #include "atoll/infer/run/costs.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/wire/frame.h"
 #include "atoll/plan/operators/published_profile.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::bench {
 namespace {

@@ -6,16 +6,20 @@ first group is made."""
 import contextlib
 import os
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
 NAME = "atoll"
 
 
-def _create(settings: Any, options: Any) -> Any:
-    from atoll import backend
+def _later(module: str, name: str) -> Callable[..., Any]:
+    """Returns a function that imports its module when it is called."""
 
-    return backend.create(settings, options)
+    def call(*arguments: Any, **named: Any) -> Any:
+        return getattr(import_module(module), name)(*arguments, **named)
+
+    return call
 
 
 def _register() -> None:
@@ -31,45 +35,28 @@ def _register() -> None:
     if accelerator is not None:
         devices.append(accelerator.type)
     if NAME.upper() not in dist.Backend._plugins:
-        dist.Backend.register_backend(NAME, _create, extended_api=True, devices=devices)
+        create = _later("atoll.backend", "create")
+        dist.Backend.register_backend(NAME, create, extended_api=True, devices=devices)
         return
     # An accelerator's own plug-in may have been loaded in the meantime.
     known = dist.Backend.backend_capability[NAME]
     known.extend(device for device in devices if device not in known)
 
 
-def _meet(url: str, **settings: Any) -> Any:
-    from atoll.redis import store
-
-    return store.meet(url, **settings)
-
-
-def _meet_by_environment(url: str, **settings: Any) -> Any:
-    from atoll.redis import store
-
-    return store.meet_by_environment(url, **settings)
-
-
 def _register_stores() -> None:
     """Registers redis:// and rediss:// for init_method. env://, the default, uses the store that a launcher names, if
     any."""
     handlers = import_module("torch.distributed.rendezvous")._rendezvous_handlers
-    handlers.setdefault("redis", _meet)
-    handlers.setdefault("rediss", _meet)
+    for scheme in ("redis", "rediss"):
+        handlers.setdefault(scheme, _later("atoll.redis.store", "meet"))
     if os.environ.get("ATOLL_STORE"):
-        handlers["env"] = _meet_by_environment
+        handlers["env"] = _later("atoll.redis.store", "meet_by_environment")
 
 
 def rendezvous_handler() -> Any:
     """Returns the factory of rendezvous handlers for `--rdzv-backend redis`, which torch elastic finds by its entry
     point "torchrun.handlers"."""
-
-    def create(parameters: Any) -> Any:
-        from atoll.redis import elastic
-
-        return elastic.create(parameters)
-
-    return create
+    return _later("atoll.redis.elastic", "create")
 
 
 def _load_device() -> None:

@@ -21,7 +21,7 @@ from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
-from atoll import _C, _coalescing, refusals, ucx, vendors  # noqa: E402 - only after the check
+from atoll import _C, _coalescing, communicators, refusals, ucx, vendors  # noqa: E402 - only after the check
 from atoll._variables import warn_of_unknown  # noqa: E402
 from atoll.arena import give_to_ddp  # noqa: E402
 from atoll.redis import members  # noqa: E402
@@ -30,10 +30,6 @@ Options = _C.Backend.Options
 
 # Threads of a group may call back into Python (callbacks of futures), so they end before the interpreter does.
 atexit.register(_C.shut_down_all)
-
-
-def _make_library(*arguments: Any) -> Any:
-    return vendors.connect(vendors.Request(*arguments))
 
 
 def _interrupt(thread: int, peer_lost: bool, text: str) -> None:
@@ -53,7 +49,7 @@ def _take_back(thread: int) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), None)
 
 
-_C.set_library_maker(_make_library)
+_C.set_library_maker(lambda *arguments: communicators.connect(communicators.Request(*arguments)))
 _C.set_network_memory("cuda", "rocm" if torch.version.hip else "cuda")
 _C.set_interrupt(_interrupt, _take_back, threading.main_thread().ident or 0)
 _coalescing.install()
@@ -127,18 +123,16 @@ def _register_host_memory(device: str) -> None:
         _C.set_host_registrar(device, *functions)
 
 
+@functools.cache
+def _prepare_threads(device: str, index: int) -> None:
+    _C.set_device_threads(device, index, vendors.capture_mode(device))
+
+
 def _place() -> _C.Place:
     place = vendors.this_place()
     _register_host_memory(place.device)
-    return _C.Place(
-        device=place.device,
-        library=place.library,
-        stack=place.stack,
-        one_host=place.one_host,
-        named=place.named,
-        reductions=set(place.reductions),
-        problem=place.problem,
-    )
+    _prepare_threads(place.device, place.index)
+    return _C.Place(**vars(place))
 
 
 def backend_of(group: dist.ProcessGroup | None = None) -> _C.Backend:

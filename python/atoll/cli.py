@@ -17,8 +17,7 @@ from atoll.doctor.command import doctor
 from atoll.generate.command import generate
 from atoll.infer.command import export
 from atoll.infer.planning.command import infer
-from atoll.infer.planning.link_command import profile
-from atoll.infer.planning.profile_command import model
+from atoll.infer.planning.profile_command import profile
 from atoll.infer.serving import serve
 from atoll.launch import command as launch
 from atoll.planning.command import plan
@@ -80,7 +79,6 @@ app.add_typer(plan)
 app.command()(simulate)
 app.command()(trace)
 app.command()(top)
-profile.command()(model)
 app.add_typer(profile)
 
 

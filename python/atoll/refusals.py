@@ -4,8 +4,7 @@
 PyTorch checks arguments, and serializes objects, in Python. An exception there would leave the other ranks waiting for
 their timeout. Every such function of torch.distributed is a wrapper around another function; the inner one is replaced,
 so that this also works if a program imported the function before Atoll. `isend`, `irecv` and `batch_isend_irecv` have
-no
-wrapper: their code is replaced, so that they stay the objects that `P2POp` compares with."""
+no wrapper: their code is replaced, so that they stay the objects that `P2POp` compares with."""
 
 import contextlib
 import functools

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from atoll import _C, vendors
+from atoll import _C, communicators
 
 _LEADER = 0  # the first rank of an island, numbered within the island
 _KNOWN = "all_reduce, broadcast, all_gather, reduce_scatter_tensor and barrier"
@@ -104,43 +104,39 @@ class Relay(dist.ProcessGroup):
     def _connect(self, settings: Any, name: str, library: str, device: str, ranks: list[int]) -> Any:
         everybody = list(settings.global_ranks_in_group) or list(range(self._size))
         store = dist.PrefixStore(f"relay/{name}/", settings.store)
-        return vendors.connect(
-            vendors.Request(
+        return communicators.connect(
+            communicators.Request(
                 library, device, store, ranks.index(self._rank), len(ranks), settings.timeout,
                 f"{settings.group_id}/relay/{name}", [everybody[rank] for rank in ranks],
             )
         )  # fmt: skip
 
-    def allreduce(  # type: ignore[override]
-        self, tensors: list[torch.Tensor], opts: Any = None
-    ) -> _Done:
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> _Done:  # type: ignore[override]
         tensor, inside = self._checked("all_reduce", tensors)
         op, divisor = self._reduction(opts)
         if inside and len(self._islands) == 1:
-            _all_reduce(inside, tensor, op)
+            _all_reduce(inside, tensor, op).wait()
             return self._divided(tensor, divisor)
         if inside:
-            _reduce(inside, tensor, op, _LEADER)
+            _reduce(inside, tensor, op, _LEADER).wait()
         if self._between:
             with self._on_host(tensor) as host:
-                _all_reduce(self._between, host, op)
+                _all_reduce(self._between, host, op).wait()
         if inside:
-            _broadcast(inside, tensor, _LEADER)
+            _broadcast(inside, tensor, _LEADER).wait()
         return self._divided(tensor, divisor)
 
-    def broadcast(  # type: ignore[override]
-        self, tensors: list[torch.Tensor], opts: Any = None
-    ) -> _Done:
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> _Done:  # type: ignore[override]
         tensor, inside = self._checked("broadcast", tensors)
         root: int = opts.rootRank if opts else 0
         island = next(index for index, ranks in enumerate(self._islands) if root in ranks)
         if inside and island == self._mine:
-            _broadcast(inside, tensor, self._island.index(root))
+            _broadcast(inside, tensor, self._island.index(root)).wait()
         if self._between:
             with self._on_host(tensor, back=island != self._mine) as host:
-                _broadcast(self._between, host, island)
+                _broadcast(self._between, host, island).wait()
         if inside and island != self._mine:
-            _broadcast(inside, tensor, _LEADER)
+            _broadcast(inside, tensor, _LEADER).wait()
         return _Done([tensor])
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Done:
@@ -158,7 +154,7 @@ class Relay(dist.ProcessGroup):
         elif not inside:  # the only rank
             rows.copy_(block)
         if inside:
-            _broadcast(inside, output, _LEADER)
+            _broadcast(inside, output, _LEADER).wait()
         return _Done([output])
 
     def _exchange_blocks(self, block: torch.Tensor, rows: torch.Tensor) -> None:
@@ -166,7 +162,7 @@ class Relay(dist.ProcessGroup):
         host = self._host_like(rows)
         parts = self._by_island(host)
         parts[self._mine].copy_(block)
-        _wait_all([self._between.broadcast([part], _from(i)) for i, part in enumerate(parts)])
+        _wait_all([_broadcast(self._between, part, root) for root, part in enumerate(parts)])
         self._permute(host, rows, back=True)
 
     def _reduce_scatter_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Done:
@@ -175,19 +171,19 @@ class Relay(dist.ProcessGroup):
         op, divisor = self._reduction(opts)
         rows = input.view(self._size, output.numel())
         if len(self._islands) == 1 and inside:
-            inside._reduce_scatter_base(output.view(-1), input.view(-1), _with_op(ReduceScatterOptions(), op)).wait()
+            options = _with(ReduceScatterOptions(), reduceOp=op)
+            inside._reduce_scatter_base(output.view(-1), input.view(-1), options).wait()
             return self._divided(output, divisor)
         if inside:
             rows = rows.clone()
-            _reduce(inside, rows, op, _LEADER)
+            _reduce(inside, rows, op, _LEADER).wait()
         block = rows
         if self._between:
             block = torch.empty(len(self._island), output.numel(), dtype=output.dtype, device=output.device)
             self._reduce_blocks(rows, op, block)
         if inside:
             parts = list(block.unbind()) if self._leads else []
-            options = ScatterOptions()
-            options.rootRank = _LEADER
+            options = _with(ScatterOptions(), rootRank=_LEADER)
             inside.scatter([output.view(-1)], [parts] if parts else [], options).wait()
         else:
             output.view(-1).copy_(block.view(-1))
@@ -198,7 +194,7 @@ class Relay(dist.ProcessGroup):
         host = self._host_like(rows)
         self._permute(host, rows, back=False)
         parts = self._by_island(host)
-        _wait_all([self._between.reduce([part], _to(i, op)) for i, part in enumerate(parts)])
+        _wait_all([_reduce(self._between, part, op, root) for root, part in enumerate(parts)])
         block.copy_(parts[self._mine])
 
     def allgather(  # type: ignore[override]
@@ -305,34 +301,22 @@ for _name in _REFUSED:
     setattr(Relay, _name, _refusing(_name))
 
 
-def _with_op(options: Any, op: Any) -> Any:
-    options.reduceOp = op
+def _with(options: Any, **fields: Any) -> Any:
+    for name, value in fields.items():
+        setattr(options, name, value)
     return options
 
 
-def _from(root: int) -> BroadcastOptions:
-    options = BroadcastOptions()
-    options.rootRank = root
-    return options
+def _broadcast(backend: Any, tensor: torch.Tensor, root: int) -> Any:
+    return backend.broadcast([tensor], _with(BroadcastOptions(), rootRank=root))
 
 
-def _to(root: int, op: Any) -> ReduceOptions:
-    options = ReduceOptions()
-    options.rootRank = root
-    options.reduceOp = op
-    return options
+def _reduce(backend: Any, tensor: torch.Tensor, op: Any, root: int) -> Any:
+    return backend.reduce([tensor], _with(ReduceOptions(), rootRank=root, reduceOp=op))
 
 
-def _broadcast(backend: Any, tensor: torch.Tensor, root: int) -> None:
-    backend.broadcast([tensor], _from(root)).wait()
-
-
-def _reduce(backend: Any, tensor: torch.Tensor, op: Any, root: int) -> None:
-    backend.reduce([tensor], _to(root, op)).wait()
-
-
-def _all_reduce(backend: Any, tensor: torch.Tensor, op: Any) -> None:
-    backend.allreduce([tensor], _with_op(AllreduceOptions(), op)).wait()
+def _all_reduce(backend: Any, tensor: torch.Tensor, op: Any) -> Any:
+    return backend.allreduce([tensor], _with(AllreduceOptions(), reduceOp=op))
 
 
 def _wait_all(works: Sequence[Any]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The libraries that may reduce inside an island: one row per vendor, and how a row becomes a communicator.
+"""The libraries that may reduce inside an island: one row per vendor.
 
 A row is added from outside with `register_vendor`, or by a package that declares an entry point of the group
 "atoll.vendors" (docs/adding-a-vendor.md)."""
@@ -9,16 +9,15 @@ import importlib
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from importlib.metadata import entry_points
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from atoll import _host_registrars
+from atoll import _host_registrars as registrars
 
 ENTRY_POINTS = "atoll.vendors"
 _NAME = re.compile(r"[a-z0-9_-]+")
@@ -49,6 +48,10 @@ class Vendor:
     memory at full rate, and undo it: `int add(void *, size_t, unsigned)` and `int remove(void *)`, 0 for success, and
     `int last_error(void)`, called after a failure so that the runtime forgets it (0: there is none). With them, ranks
     of one host use each other's staging memory where it lies. None: pinned memory is used."""
+    capture_mode: Callable[[], int] = lambda: 0
+    """Returns the address of the C function with which a thread says how graphs that other threads capture concern it,
+    `int exchange(int *mode)`, as CUDA's cudaThreadExchangeStreamCaptureMode does. 0: there is none, and threads of
+    Atoll may end such a capture."""
     present: Callable[[], bool] = lambda: True
     """Returns whether this PyTorch is this vendor's build, if two vendors share a device type."""
 
@@ -64,35 +67,51 @@ class Vendor:
 
 
 _NCCL = frozenset({"sum", "avg", "product", "min", "max"})
+
+
+def _is_cuda() -> bool:
+    """Returns whether the device type "cuda" means NVIDIA's devices in this PyTorch, not AMD's."""
+    return torch.version.hip is None
+
+
 _rows = [
     Vendor(
         "nvidia",
         "cuda",
         "nccl",
         reductions=_NCCL,
-        present=lambda: torch.version.hip is None,
-        host_registrar=_host_registrars.cuda,
+        present=_is_cuda,
+        host_registrar=registrars.cuda,
+        capture_mode=registrars.cuda_capture_mode,
     ),
     Vendor(
         "amd",
         "cuda",
         "nccl",
         reductions=_NCCL,
-        present=lambda: torch.version.hip is not None,
-        host_registrar=_host_registrars.rocm,
+        present=lambda: not _is_cuda(),
+        host_registrar=registrars.rocm,
+        capture_mode=registrars.rocm_capture_mode,
     ),
     Vendor("intel", "xpu", "xccl"),
     Vendor("huawei", "npu", "hccl", module="torch_npu", follows_torch=True),
     Vendor("cambricon", "mlu", "cncl", module="torch_mlu"),
     Vendor("moorethreads", "musa", "mccl", module="torch_musa"),
     Vendor(
-        "sim", "sim", "simccl", module="atoll.sim", one_host=True, reductions=_NCCL, host_registrar=_host_registrars.sim
+        "sim",
+        "sim",
+        "simccl",
+        module="atoll.sim",
+        one_host=True,
+        reductions=_NCCL,
+        host_registrar=registrars.sim,
+        capture_mode=registrars.sim_capture_mode,
     ),
 ]
 # Used only if ATOLL_INNER names them: on the CPU Atoll itself reduces, and the older of NCCL's classes is the default.
 _on_demand = [
     Vendor("gloo", "cpu", "gloo"),
-    Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=lambda: torch.version.hip is None),
+    Vendor("nvidia", "cuda", "nccl2", reductions=_NCCL, present=_is_cuda),
 ]
 
 
@@ -100,6 +119,12 @@ def host_registrar(device: str) -> tuple[int, int, int] | None:
     """Returns Vendor.host_registrar's functions for a type of device."""
     rows = (row for row in vendors() if row.device == device and row.present())
     return next((functions for row in rows if (functions := row.host_registrar()) is not None), None)
+
+
+def capture_mode(device: str) -> int:
+    """Returns Vendor.capture_mode's function for a type of device; 0 if there is none."""
+    rows = (row for row in vendors() if row.device == device and row.present())
+    return next((address for row in rows if (address := row.capture_mode())), 0)
 
 
 class VendorError(RuntimeError):
@@ -189,7 +214,7 @@ def _require(vendor: Vendor) -> None:
     if vendor.module:
         module = _load_module(vendor, f"set ATOLL_INNER={vendor.device}:none to reduce through host memory")
         _require_version(vendor, module)
-    if _plugin(vendor.library) is None and not _built_in(vendor.library):
+    if plugin_of(vendor.library) is None and not _built_in(vendor.library):
         raise VendorError(
             f"this PyTorch ({torch.__version__}) has no backend {vendor.library} for {vendor.device}: install a build "
             f"that has it, or set ATOLL_INNER={vendor.device}:none to reduce through host memory"
@@ -206,7 +231,7 @@ def _require_version(vendor: Vendor, module: Any) -> None:
         )
 
 
-def _plugin(library: str) -> Any:
+def plugin_of(library: str) -> Any:
     """Returns the plug-in that is registered for this name by another package or by PyTorch itself; None if there is
     none. Since 2.14 plug-ins that packages declare, including PyTorch's own, are registered on request."""
     ensure = getattr(dist.Backend, "_ensure_backend_registered", None)
@@ -218,85 +243,9 @@ def _plugin(library: str) -> Any:
     return dist.Backend._plugins.get(library.upper())
 
 
-def _is_foreign(plugin: Any) -> bool:
-    return plugin is not None and not getattr(plugin.creator_fn, "__module__", "").startswith("torch.distributed")
-
-
 def _built_in(library: str) -> bool:
     present = getattr(dist, f"is_{library}_available", None)
     return bool(present and present())
-
-
-@dataclass(frozen=True)
-class Request:
-    """A request for a communicator, made by all ranks of an island at the same time."""
-
-    library: str
-    device: str
-    store: Any  # for this communicator only
-    rank: int
-    size: int
-    timeout: timedelta
-    group_name: str  # unique
-    global_ranks: list[int]
-
-
-def connect(request: Request) -> Any:
-    """Returns a bare c10d Backend of the request's library, without a process group around it."""
-    name = request.library
-    plugin, own = _plugin(name), _OWN.get(name)
-    # PyTorch's own registrations mean the classes made here, except "nccl" since 2.15, which is another class.
-    if own is not None and not _is_foreign(plugin):
-        backend = own(request)
-    elif plugin is not None:
-        backend = _from_plugin(plugin, request)
-    else:
-        raise VendorError(f"a communicator of {name} cannot be made: it is not a registered plug-in")
-    if not isinstance(backend, torch._C._distributed_c10d.Backend):
-        raise VendorError(f"{name} makes a {type(backend).__name__}, which is not a c10d Backend")
-    return backend
-
-
-def _from_plugin(plugin: Any, request: Request) -> Any:
-    if not plugin.extended_api:
-        return plugin.creator_fn(request.store, request.rank, request.size, request.timeout)
-    settings = torch._C._distributed_c10d._DistributedBackendOptions()
-    settings.store = request.store
-    settings.group_rank = request.rank
-    settings.group_size = request.size
-    settings.timeout = request.timeout
-    settings.group_id = request.group_name
-    settings.global_ranks_in_group = request.global_ranks
-    return plugin.creator_fn(settings, None)
-
-
-def _nccl(request: Request) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
-    options._timeout = request.timeout
-    options.global_ranks_in_group = request.global_ranks
-    options.group_name = dist.distributed_c10d.GroupName(request.group_name)
-    # Its watchdog must not end the process: Atoll itself detects failures and aborts the communicator.
-    quiet = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "0", "TORCH_NCCL_ENABLE_MONITORING": "0"}
-    before = {key: os.environ.get(key) for key in quiet}
-    os.environ.update(quiet)
-    try:
-        return dist.ProcessGroupNCCL(request.store, request.rank, request.size, options)
-    finally:
-        for key, value in before.items():
-            os.environ.pop(key) if value is None else os.environ.__setitem__(key, value)
-
-
-def _gloo(request: Request) -> Any:
-    return dist.ProcessGroupGloo(request.store, request.rank, request.size, timeout=request.timeout)
-
-
-def _xccl(request: Request) -> Any:
-    options = dist.ProcessGroupXCCL.Options()
-    options._timeout = request.timeout
-    return dist.ProcessGroupXCCL(request.store, request.rank, request.size, options)
-
-
-_OWN: dict[str, Callable[[Request], Any]] = {"gloo": _gloo, "nccl": _nccl, "xccl": _xccl}
 
 
 def this_device(wanted: str = "") -> torch.device:
@@ -369,22 +318,31 @@ class Place:
     stack: str = ""  # of the island's label without ATOLL_ISLAND; "": the device type
     one_host: bool = True
     named: bool = False  # by ATOLL_INNER
-    reductions: Sequence[str] = ()
+    reductions: frozenset[str] = frozenset()
     problem: str = ""
+    index: int = 0  # of the device
+
+
+def _index_in_use(device: torch.device) -> int:
+    """Returns the index of the device that the program has made current; where that is 0, as it is before a program
+    chooses one, that of atoll.device()."""
+    if device.type == "cpu":
+        return 0
+    return torch.accelerator.current_device_index() or device.index or 0
 
 
 def this_place() -> Place:
     """Returns this rank's place. Never raises: problems are reported to all ranks of the group."""
     try:
-        device = this_device().type
-        vendor = find(device)
+        own = this_device()
+        vendor = find(own.type)
     except VendorError as error:
         return Place(problem=str(error))
-    named = is_named(device)
+    device, index, named = own.type, _index_in_use(own), is_named(own.type)
     if vendor is None or device == "cpu":
-        library, reductions = (vendor.library, sorted(vendor.reductions)) if vendor else ("", [])
-        return Place(device, library, stack=device, one_host=True, named=named, reductions=reductions)
+        library, reductions = (vendor.library, vendor.reductions) if vendor else ("", frozenset())
+        return Place(device, library, device, True, named, reductions, index=index)
     stack = f"{vendor.name}/{device}"
     if device == "sim" and (label := os.environ.get("ATOLL_SIM_VENDOR", "")):
         stack = f"{label}/{device}"
-    return Place(device, vendor.library, stack, vendor.one_host, named, sorted(vendor.reductions))
+    return Place(device, vendor.library, stack, vendor.one_host, named, vendor.reductions, index=index)

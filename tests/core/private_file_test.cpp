@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/core/private_file.h"
-
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
@@ -9,6 +7,7 @@
 #include <iterator>
 
 #include "atoll/core/error.h"
+#include "atoll/core/fd.h"
 #include "tests/transport/temporary_folder.h"
 
 namespace atl::test {

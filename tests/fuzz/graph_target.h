@@ -10,6 +10,7 @@
 #include "atoll/infer/dims.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/regions.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::fuzz {
 

@@ -35,7 +35,7 @@ class MessageGroup {
         ports_(port_, id_.group),
         messages_(
             ports_, failure_, 0, check_data, std::chrono::nanoseconds(0), [this](const Error& error) { end(error); },
-            [](int) {}),
+            [](int) {}, nullptr),
         channel_(pair_.link().channel(id_)) {
     receive(1, kUnusedTag, 1);
     transport::FrameHeader first;

@@ -70,13 +70,9 @@ inline bool plan_requests(const std::string& text) {
   const bool is_cost = cost(text);
   const bool is_request = request(text);
   const bool is_adaptation = adaptation(text);
-  const bool is_list = is_read(ErrorKind::kInvalidArgument, [&] {
-    const std::string written = plan::ranks_to_json(plan::ranks_from_json(text));
-    if (plan::ranks_to_json(plan::ranks_from_json(written)) != written) std::abort();
-  });
   const bool is_membership =
       is_read(ErrorKind::kInvalidArgument, [&] { static_cast<void>(plan::membership_from_json(text).to_json()); });
-  return is_cost || is_request || is_adaptation || is_list || is_membership;
+  return is_cost || is_request || is_adaptation || is_membership;
 }
 
 }  // namespace atl::fuzz

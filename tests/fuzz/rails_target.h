@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/tcp/control_reader.h"
+#include "atoll/transport/tcp/reassembly.h"
 #include "atoll/transport/tcp/wire.h"
 
 // Bytes that a peer sends on channel 0 of a link over several rails, and through UCX into a channel's ring: pieces at

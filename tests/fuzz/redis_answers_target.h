@@ -10,7 +10,7 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/redis/job_store.h"
-#include "atoll/redis/jobs.h"
+#include "atoll/redis/membership.h"
 #include "tests/support/redis_answers.h"
 
 namespace atl::fuzz {

@@ -26,9 +26,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       rest = rest.subspan(taken);
       while (const auto message = parser.next()) {
         if (message->body.size() > atl::transport::kMaxControlBytes) std::abort();
-        if (message->type == MessageType::kHello) static_cast<void>(decode_hello(*message));
-        if (message->type == MessageType::kOpen) static_cast<void>(decode_open(*message));
-        if (message->type == MessageType::kSlab) static_cast<void>(decode_slab(*message));
+        if (message->type == MessageType::kHello) static_cast<void>(decode<Hello>(*message));
+        if (message->type == MessageType::kOpen) static_cast<void>(decode<Open>(*message));
+        if (message->type == MessageType::kSlab) static_cast<void>(decode<Slab>(*message));
       }
     }
   } catch (const atl::Error& error) {

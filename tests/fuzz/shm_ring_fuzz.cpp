@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/shm/ring.h"
 
 namespace {

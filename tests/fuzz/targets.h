@@ -14,7 +14,7 @@
 #include "atoll/transport/address.h"
 #include "atoll/transport/handshake/handshake.h"
 #include "atoll/transport/tcp/parser.h"
-#include "atoll/transport/tcp/segment_map.h"
+#include "atoll/transport/tcp/reassembly.h"
 
 // How bytes from a peer are handled, for libFuzzer and for the tests that run the same with mutated bytes. A target
 // returns if the code behaved, whatever the bytes; it aborts if a promise was broken.

@@ -8,7 +8,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/tcp/wire.h"
-#include "atoll/transport/ucx/receive_ring.h"
+#include "atoll/transport/ucx/rings.h"
 #include "tests/fuzz/rails_target.h"
 
 namespace atl::fuzz {

@@ -9,6 +9,7 @@
 
 #include "infer_cases.h"
 #include "tests/fuzz/graph_target.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::infer {
 namespace {

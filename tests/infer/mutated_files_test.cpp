@@ -72,7 +72,7 @@ TEST(MutatedFiles, Bundles) {
   run("bundle", 10'000, 2, [](const ByteVector& bytes) { return fuzz::bundle(bytes); });
 }
 
-TEST(MutatedFiles, ProfilesAndDivisions) {
+TEST(MutatedFiles, Profiles) {
   run("saved_json", 10'000, 2, [](const ByteVector& bytes) { return fuzz::saved_json(text_of_bytes(bytes)); });
 }
 
@@ -81,7 +81,7 @@ TEST(MutatedFiles, FilesOfThePlanner) {
 }
 
 TEST(MutatedFiles, WhatRanksSayOfThemselves) {
-  run("plan_requests", 10'000, 8, [](const ByteVector& bytes) { return fuzz::plan_requests(text_of_bytes(bytes)); });
+  run("plan_requests", 10'000, 7, [](const ByteVector& bytes) { return fuzz::plan_requests(text_of_bytes(bytes)); });
 }
 
 TEST(MutatedFiles, Addresses) {

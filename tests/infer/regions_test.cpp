@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "infer_cases.h"
+#include "tests/support/rules_text.h"
 
 namespace atl::infer {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "infer_cases.h"
+#include "tests/support/rules_text.h"
 
 namespace atl::infer {
 namespace {

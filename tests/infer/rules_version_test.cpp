@@ -6,10 +6,10 @@
 #include <string>
 #include <utility>
 
-#include "atoll/infer/graph_json.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/plan/hash.h"
 #include "infer_cases.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::infer {
 namespace {

@@ -9,6 +9,7 @@
 #include "atoll/infer/regions.h"
 #include "infer_cases.h"
 #include "row_operators.h"
+#include "tests/support/rules_text.h"
 
 namespace atl::infer {
 namespace {

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 
-#include "atoll/plan/cost_fit.h"
 #include "plan_cases.h"
 
 namespace atl::plan {
@@ -86,7 +85,7 @@ double step_by_bucket(double compute, double forward_share, const std::vector<Bu
 TEST(Cost, OverlapEqualsTheStepByStepRecursion) {
   Dice dice(2);
   for (int i = 0; i < 5000; ++i) {
-    const Cost compute = any_cost(dice).compute_only();
+    const Cost compute = any_cost(dice).overlapped(0, {});
     const double forward_share = dice.real(0, 1);
     std::vector<Bucket> buckets;
     for (std::int64_t k = dice.integer(0, 8); k > 0; --k) {
@@ -103,7 +102,7 @@ TEST(Cost, AnEmptyRankStillWaitsForCollectives) {
   const Cost cost = Cost::affine(1, 1).overlapped(0.3, {{0.5, 2}, {1, 3}});
   EXPECT_DOUBLE_EQ(cost.seconds(0), 5);
   EXPECT_EQ(cost.most_within(4.9, 10), -1);
-  EXPECT_EQ(cost.compute_only().seconds(0), 0);
+  EXPECT_EQ(cost.compute_seconds(0), 0);
 }
 
 TEST(Cost, KeepsItselfAsJson) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/permutation.h"
+#include "atoll/plan/random.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "atoll/plan/hash.h"
-#include "atoll/plan/random.h"
 #include "plan_cases.h"
 
 namespace atl::plan {

@@ -44,7 +44,7 @@ def make(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 def order(epochs: int) -> Iterator[list[int]]:
     """Returns the samples of each step."""
-    from atoll.loading.order import Order
+    from atoll.loading.source import Order
 
     for epoch in range(epochs):
         indices = Order(SAMPLES, SEED).of_epoch(epoch).tolist()
@@ -89,7 +89,7 @@ class Rank:
         """Records the rank that others see in Redis, and the number of members that are alive. Collective."""
         if not (url := os.environ["ATOLL_SUPERVISOR"]).startswith("redis"):
             return
-        from atoll.redis.listing import rows
+        from atoll.redis.members import rows
         from atoll.redis.store import beside
 
         dist.barrier()
@@ -185,7 +185,9 @@ def main() -> None:
         return made
 
     meet_with_faults(me)
-    trainer = atoll.ElasticTrainer(net, optimizer, loader, timeout=timedelta(seconds=40))
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)  # a power of 2, which rounds nothing
+    extra = {"scaler": scaler}
+    trainer = atoll.ElasticTrainer(net, optimizer, loader, extra=extra, timeout=timedelta(seconds=40))
 
     def wait_for_newcomers() -> None:
         assert trainer._member is not None
@@ -204,10 +206,12 @@ def main() -> None:
             loss = nn.functional.cross_entropy(trainer.model(inputs), targets)
             # Before others can have applied them: a rank may be the only one that does not learn that they have.
             me.note("computed", group=trainer.group, indices=indices.tolist() if step.weight else [])
-            loss.backward()
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
             mean = step.mean(loss).item()
             me.strike("reduced")
-            optimizer.step()
+            scaler.step(optimizer)
+            scaler.update()
             me.has_applied()
         if step.is_done:
             me.note("done", group=trainer.group, members=trainer.members, loss=mean)

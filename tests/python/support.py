@@ -9,6 +9,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,19 @@ def threads_of_atoll() -> list[str]:
 def device() -> str:
     """Returns the device for this rank's tensors: "cpu", or "sim" on a rank with simulated devices."""
     return os.environ.get(DEVICE, "cpu")
+
+
+def group_of_library(*reductions: str) -> Any:
+    """Returns a new group, whose ranks declare that their libraries have these reductions."""
+    import torch.distributed as dist
+
+    from atoll import vendors
+
+    before = list(vendors._rows)
+    vendors._rows[:] = [replace(row, reductions=frozenset(reductions)) for row in before]
+    group = dist.new_group()
+    vendors._rows[:] = before
+    return group
 
 
 @contextlib.contextmanager

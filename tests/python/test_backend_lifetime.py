@@ -65,6 +65,24 @@ print("fine")
     )
 
 
+def test_groups_close_in_one_order_at_exit() -> None:
+    """An island's library waits for the other ranks when it closes."""
+    check(
+        """
+import atoll, glob, json, tempfile
+os.environ["ATOLL_TRACE_DIR"] = folder = tempfile.mkdtemp()
+dist.init_process_group("atoll")
+groups = [dist.group.WORLD, *(dist.new_group() for _ in range(6))]
+atoll._C.shut_down_all()
+records = [json.load(open(path)) for path in glob.glob(folder + "/*.json")]
+closed = [each["group"] for each in sorted(records, key=lambda record: record["written_us"])]
+assert closed == [group.group_name for group in reversed(groups)], closed
+print("fine")
+""",
+        2,
+    )
+
+
 def test_exit_with_an_unanswered_receive() -> None:
     took = check(
         END_IN_FULL

@@ -382,8 +382,8 @@ def test_text() -> None:
 
 def test_the_report_of_a_large_group_lists_pairs() -> None:
     pair = {**asdict(TCP), "kind": "tcp", "reason": "ATOLL_TRANSPORT=tcp"}
-    note = Finding(NOTE, "something differs", "nothing to do").as_json()
-    document = {"ranks": [each.as_json() for each in ranks(20)], "islands": [], "links": [pair], "groups": [],
+    note = asdict(Finding(NOTE, "something differs", "nothing to do"))
+    document = {"ranks": [asdict(each) for each in ranks(20)], "islands": [], "links": [pair], "groups": [],
                 "schedule": None, "self_test": [], "problems": 0, "findings": [note], "verdict": "V"}  # fmt: skip
     written = io.StringIO()
     report.show(document, Console(file=written, highlight=False))

@@ -5,7 +5,7 @@ import ast
 import io
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ def document(*pairs: Measured, ranks: int = 3, **others: Any) -> dict[str, Any]:
     return {
         "ranks": [{"rank": number, **rank} for number in range(ranks)], "islands": [], "groups": [], "schedule": None,
         "self_test": [], "problems": 0, "warnings": 0, "findings": [], "verdict": "Atoll: doctor found no problem",
-        "links": [{**pair.as_json(), "kind": pair.kind, "reason": "both on host h"} for pair in pairs], **others,
+        "links": [{**asdict(pair), "kind": pair.kind, "reason": "both on host h"} for pair in pairs], **others,
     }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_a_terminal_shows_colours_and_a_file_none() -> None:
 
 
 def test_the_page() -> None:
-    finding = Finding(WARNING, "TCP inside <one> machine", "unset ATOLL_TRANSPORT").as_json()
+    finding = asdict(Finding(WARNING, "TCP inside <one> machine", "unset ATOLL_TRANSPORT"))
     page = heat_map.html(document(*some_links(), findings=[finding], warnings=1))
     assert "TCP inside &lt;one&gt; machine. What to do: unset ATOLL_TRANSPORT." in page
     assert page.count('<td style="--heat:60%">9</td>') == 4, "the fastest, each way"

@@ -5,7 +5,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import torch.distributed as dist
 
 import atoll
 from launching import eventually
-from support import Ranks, crossed, device, raises, threads_of_atoll
+from support import Ranks, crossed, device, group_of_library, raises, threads_of_atoll
 
 GLOO = {"ATOLL_INNER": "cpu:gloo"}
 LAYOUTS: dict[str, tuple[str, list[str], dict[str, str]]] = {
@@ -299,14 +298,8 @@ def give_wrong_arguments(rank: int) -> None:
 
 
 def average_with_a_library_that_only_adds(rank: int) -> None:
-    """Runs in a group of its own, whose ranks declare a library with fewer reductions."""
-    from atoll import vendors
-
     size = dist.get_world_size()
-    poor = [replace(row, reductions=frozenset({"sum"})) for row in vendors._rows]
-    rich, vendors._rows[:] = list(vendors._rows), poor
-    group = dist.new_group()
-    vendors._rows[:] = rich
+    group = group_of_library("sum")
     for count in (7, 300_007):
         for dtype in (torch.float32, torch.int64):
             inputs = values_of_all(count, dtype)

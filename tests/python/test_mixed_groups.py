@@ -273,7 +273,7 @@ def test_devices_mixed_in_one_call_are_refused(mixed: Ranks) -> None:
 
 
 def issue_while_capturing(rank: int) -> None:
-    """Ranks that capture nothing learn of it."""
+    """Ranks that capture nothing learn of it. What one library would do alone could be captured, but not watched."""
     from atoll import _sim
 
     _sim.pretend_capturing(device() == "sim")
@@ -286,8 +286,9 @@ def issue_while_capturing(rank: int) -> None:
 
 # Proves D-9.
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="torch 2.11 cannot be asked whether a stream is captured")
-def test_graph_capture_is_refused() -> None:
-    ranks = Ranks(2, ["A", "B"], None, ["cpu", "sim"])
+@pytest.mark.parametrize(("islands", "devices"), [("AB", ["cpu", "sim"]), ("AA", ["sim", "sim"])])
+def test_graph_capture_is_refused(islands: str, devices: list[str]) -> None:
+    ranks = Ranks(2, list(islands), None, devices)
     try:
         ranks.run(issue_while_capturing)
         ranks.run(mix_layouts)  # the group goes on

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from atoll.launch.members import Members, Publish
 from atoll.launch.supervisor import NoNotice, _heard
 from atoll.recovering.notices import AWAY, BACK, READY, TORN, Notice, Roster, Seat
-from atoll.redis import listing
+from atoll.redis import members
 
 Parsed = TypeVar("Parsed")
 NOTICE = Notice("0.0", READY, 2, 40, ("1.0", "2.0"), "rank 1 died", 60.0)
@@ -123,8 +123,8 @@ MEMBERS = some.lists(changed(json.dumps(MEMBER)).map(as_bytes) | some.binary(), 
 def test_members_of_a_redis_job_are_shown(texts: list[bytes]) -> None:
     job = SimpleNamespace(name="j", created=1, alive=1, world_size=2, members=dict(enumerate(texts)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(listing, "_C", SimpleNamespace(redis_jobs=lambda url, timeout: [job]))
-        rows = list(listing.rows("redis://host"))
+        patch.setattr(members, "_C", SimpleNamespace(redis_jobs=lambda url, timeout: [job]))
+        rows = list(members.rows("redis://host"))
     assert len(rows) == max(1, len(texts))
     for _, _, row in rows:
         assert len(row) == 7
@@ -135,5 +135,5 @@ def test_scores_are_relative_to_the_fastest(monkeypatch: pytest.MonkeyPatch) -> 
     scores = [10, 40, None, 0, float("nan")]
     texts = {rank: member(rank=rank, score=score) for rank, score in enumerate(scores)}
     job = SimpleNamespace(name="j", created=1, alive=5, world_size=0, members=texts)
-    monkeypatch.setattr(listing, "_C", SimpleNamespace(redis_jobs=lambda url, timeout: [job]))
-    assert [row[3] for _, _, row in listing.rows("redis://host")] == ["0.25", "1.00", "-", "0", "nan"]
+    monkeypatch.setattr(members, "_C", SimpleNamespace(redis_jobs=lambda url, timeout: [job]))
+    assert [row[3] for _, _, row in members.rows("redis://host")] == ["0.25", "1.00", "-", "0", "nan"]

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from atoll import _C
 from atoll.loading.facts import RankFacts
+from atoll.loading.windows import Window, cut
 from atoll.profiling import power, stored_profiles
 from atoll.profiling.device import DeviceProfile, Measured, drop_gradients, one_step, profile_device, sizes_to_try
 from atoll.profiling.device_memory import fits, memory_used, usable_bytes
@@ -158,13 +160,27 @@ def test_a_sensor_is_read_over_time(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_measured_watts_are_planned_where_none_are_stated() -> None:
-    profile = DeviceProfile("cpu", [Measured(4, 0.25)], busy_watts=50.0, idle_watts=20.0).to_json()
+    profile = DeviceProfile("cpu", [Measured(4, 0.25)], busy_watts=50.0, idle_watts=20.0)
     for stated, told in ((None, (50.0, 20.0)), ((300.0, 60.0), (300.0, 60.0))):
         known = RankFacts("cpu", watts=stated, profile=profile).as_planned(1, 1)
         assert (known["busy_watts"], known["idle_watts"]) == told
-    assert "busy_watts" not in RankFacts("cpu", profile=DeviceProfile("cpu", [Measured(4, 0.25)]).to_json()).as_planned(
-        1, 1
-    )
+    assert "busy_watts" not in RankFacts("cpu", profile=DeviceProfile("cpu", [Measured(4, 0.25)])).as_planned(1, 1)
+
+
+def test_a_share_costs_what_its_passes_cost() -> None:
+    """Four ranks that are equally fast, but for 2 %, get about equal shares, although a share needs a whole pass."""
+    facts = []
+    for slowness in (1.0, 1.005, 1.01, 1.02):
+        points = [Measured(size, slowness * (0.02 + 0.001 * size)) for size in (1, 2, 4, 8, 16, 32)]
+        facts.append(RankFacts("cpu", micro_batch=32, profile=DeviceProfile("cpu", points)))
+    cost = facts[0].cost()
+    for batch in (*range(1, 513), 1024, 4096):
+        parts = cut(Window(0, batch), [batch], 0, -(-batch // 32))
+        wanted = sum(0.02 + 0.001 * part.counted for part in parts)
+        assert cost.seconds(batch) == pytest.approx(wanted), batch
+    ranks = [each.as_planned(1, 1) for each in facts]
+    batches = _C.plan_batches({"policy": "minmax", "ranks": ranks, "batch": 64})["batches"]
+    assert max(batches) <= 17, batches
 
 
 def test_without_counters(tmp_path: Path) -> None:

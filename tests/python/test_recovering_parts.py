@@ -16,8 +16,8 @@ from atoll.recovering.elastic_trainer import ElasticTrainer
 from atoll.recovering.member import Member, post
 from atoll.recovering.notices import END, READY, VOID, Notice, Roster, Seat, answer_key, count_key, notice_key
 from atoll.recovering.replica import Buffers
-from atoll.recovering.sharing import share, share_module
-from atoll.recovering.steps import Applied
+from atoll.recovering.sharing import share, share_tensors
+from atoll.recovering.steps import Applied, restart_scalers
 from atoll.recovering.world import is_of_group, named_ranks
 from support import Ranks, raises
 from training import network
@@ -65,6 +65,40 @@ def test_an_optimizer_that_was_left_in_the_middle() -> None:
     with pytest.raises(dist.DistNetworkError):
         optimizers[0].step()
     assert (applied.whole, applied.torn) == (False, True)
+
+
+def test_an_optimizer_that_steps_twice_does_not_stand_for_another() -> None:
+    optimizers = two_optimizers()
+    applied = Applied(optimizers, torch.device("cpu"))
+    optimizers[0].step()
+    optimizers[0].step()
+    assert (applied.whole, applied.torn) == (False, True)
+    optimizers[1].step()
+    assert (applied.whole, applied.torn) == (True, False)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_of_a_repeated_step_are_unscaled(fused: bool) -> None:
+    """The first try ends in the optimizer's step, after the scaler has begun it."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([parameter], lr=1.0, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    lost = [dist.DistNetworkError("rank 1 died")]
+
+    def fail_once(*_: Any) -> None:
+        if lost:
+            raise lost.pop()
+
+    optimizer.register_step_pre_hook(fail_once)
+    scaler.scale(parameter.sum()).backward()
+    with pytest.raises(dist.DistNetworkError):
+        scaler.step(optimizer)
+    restart_scalers([torch.amp.GradScaler("cpu"), torch.amp.GradScaler("cpu", enabled=False), scaler], [optimizer])
+    optimizer.zero_grad()
+    scaler.scale(parameter.sum()).backward()
+    scaler.step(optimizer)
+    assert parameter.tolist() == [0.0] * 3
+    assert scaler.get_scale() == 64
 
 
 def test_a_group_that_was_there_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +181,7 @@ def receive(rank: int) -> None:
         optimizer.step()
     own = {"optimizer": optimizer.state_dict(), "n": (3, [1.5, None, "x"]), "t": torch.arange(6).reshape(2, 3).t()}
     got = share(own if rank == 1 else None, 1, exchange)
-    share_module(net, 1, exchange)
+    share_tensors([*net.parameters(), *net.buffers()], 1, exchange)
     optimizer.load_state_dict(got["optimizer"])
     assert got["n"] == (3, [1.5, None, "x"])
     assert torch.equal(got["t"], own["t"])

@@ -18,7 +18,7 @@ from torch.distributed.elastic.rendezvous import RendezvousConnectionError
 
 import atoll
 from atoll.redis.elastic import RedisBackend
-from atoll.redis.listing import rows
+from atoll.redis.members import rows
 from forking import Program
 from launching import TIMEOUT_S, launched
 from launching import atoll as command
@@ -111,7 +111,7 @@ def test_a_job_needs_a_name(server: RedisServer, tmp_path: Path) -> None:
 SUM = """
 import os, torch, torch.distributed as dist, atoll
 from torch.distributed import distributed_c10d
-from atoll.redis.listing import rows
+from atoll.redis.members import rows
 dist.init_process_group("atoll")
 tensor = torch.full((1000,), dist.get_rank() + 1.0)
 dist.all_reduce(tensor)
@@ -252,7 +252,7 @@ def test_the_list_of_members(server: RedisServer) -> None:
 SCORES = """
 import json, os, torch, torch.distributed as dist, atoll, training
 from torch.utils.data import TensorDataset
-from atoll.redis.listing import rows
+from atoll.redis.members import rows
 dist.init_process_group("atoll", init_method=os.environ["STORE"])
 model = torch.nn.parallel.DistributedDataParallel(training.network())
 data = TensorDataset(torch.randn(64, training.FEATURES, dtype=torch.float64), torch.zeros(64, dtype=torch.long))

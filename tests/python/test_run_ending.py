@@ -207,7 +207,7 @@ def entry(folder: Path, identifier: str, pid: int, started: int) -> Path:
     job = {"id": identifier, "pid": pid, "started": started, "created": 0, "script": "x", "islands": {}}
     path = folder / f"{identifier}.{pid}"
     path.mkdir()
-    (path / "job.json").write_text(json.dumps({**job, "local_ranks": 1, "state": "running", "workers": []}))
+    (path / "job.json").write_text(json.dumps({**job, "state": "running", "workers": []}))
     return path
 
 
@@ -230,7 +230,7 @@ def test_an_unfinished_entry_is_kept(folder: Path) -> None:
 
 
 def test_nothing_is_written_after_the_end(folder: Path) -> None:
-    record = jobs.JobRecord("late", "x", {}, 1)
+    record = jobs.JobRecord("late", "x", {})
     assert [job.id for job in jobs.running_jobs()] == ["late"]
     record.remove()
     record.set_state("stopping")

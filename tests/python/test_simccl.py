@@ -237,19 +237,20 @@ def test_stock_ddp_trains_on_it(two_on_sim: Ranks) -> None:
 
 def bare(rank: int) -> None:
     import atoll.sim
-    from atoll.sim import process_group
+    from atoll import _sim
 
     del atoll
-    group_alone = process_group.create(dist.PrefixStore("alone", store()), rank, 2, LONG)
+    group_alone = _sim.ProcessGroupSimccl(dist.PrefixStore("alone", store()), rank, 2, LONG)
     tensor = torch.ones(3, device="sim")
     group_alone.allreduce([tensor]).wait()
     assert tensor.tolist() == [2.0] * 3
-    again = process_group.create(dist.PrefixStore("alone", store()), rank, 2, LONG)
+    again = _sim.ProcessGroupSimccl(dist.PrefixStore("alone", store()), rank, 2, LONG)
     again.allreduce([tensor]).wait()
     assert tensor.tolist() == [4.0] * 3
     if rank == 0:
+        lonely = _sim.ProcessGroupSimccl(dist.PrefixStore("lonely", store()), 0, 2, timedelta(milliseconds=200))
         with raises(Failed, "rank 0 timed out waiting for rank 1 to join"):
-            process_group.create(dist.PrefixStore("lonely", store()), 0, 2, timedelta(milliseconds=200))
+            lonely.allreduce([tensor])
     for made in (group_alone, again):
         made.shutdown()
 

@@ -63,6 +63,20 @@ def test_wrong_arguments_are_refused_before_anything_is_issued(two_on_sim: Ranks
     two_on_sim.run(wrong_calls)
 
 
+def foreign_dtypes(rank: int) -> None:
+    where = group()
+    for dtype in (torch.int16, torch.complex64):
+        tensor = torch.ones(4, dtype=dtype, device="sim")
+        with raises(TypeError, "broadcast", "has no dtype"):
+            backend(where).broadcast([tensor], dist.BroadcastOptions())
+        with raises(RuntimeError, "all_to_all", "has no dtype"):
+            backend(where).alltoall([tensor[:2], tensor[2:]], [tensor[:2], tensor[2:]], dist.AllToAllOptions())
+
+
+def test_dtypes_that_nccl_lacks_are_refused_as_pytorch_does(two_on_sim: Ranks) -> None:
+    two_on_sim.run(foreign_dtypes)
+
+
 def different_calls(rank: int, where: dist.ProcessGroup) -> None:
     tensor = torch.ones(3 + rank, device="sim")
     work = dist.all_reduce(tensor, group=where, async_op=True)
@@ -213,9 +227,9 @@ def bad_settings(rank: int) -> None:
         os.environ[name] = value
         try:
             with raises(ValueError, name, value, text):
-                from atoll.sim import process_group
+                from atoll import _sim
 
-                process_group.create(dist.PrefixStore(f"bad/{rank}", store()), 0, 1, LONG)
+                _sim.ProcessGroupSimccl(dist.PrefixStore(f"bad/{rank}", store()), 0, 1, LONG)
         finally:
             del os.environ[name]
 

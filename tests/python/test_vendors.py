@@ -2,6 +2,7 @@
 """The table of vendors: the library that a rank uses, and the errors if it cannot."""
 
 import importlib
+import os
 import re
 import sys
 from datetime import timedelta
@@ -14,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 import atoll
-from atoll import vendors
+from atoll import communicators, vendors
 from support import run_script
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -59,9 +60,39 @@ def test_a_registration_counts_where_it_is_not_pytorchs_own(of: str, monkeypatch
     create.__module__ = of
     plugin = SimpleNamespace(creator_fn=create, extended_api=False)
     monkeypatch.setitem(dist.Backend._plugins, "GLOO", plugin)
-    request = vendors.Request("gloo", "cpu", dist.HashStore(), 0, 1, timedelta(seconds=20), "one", [0])
-    assert isinstance(vendors.connect(request), dist.ProcessGroupGloo)
+    request = communicators.Request("gloo", "cpu", dist.HashStore(), 0, 1, timedelta(seconds=20), "one", [0])
+    assert isinstance(communicators.connect(request), dist.ProcessGroupGloo)
     assert asked == ([(0, 1)] if of == "acme" else [])
+
+
+def test_nccls_watchdog_is_kept_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would end the process after an error, or sleep for a minute with locks that an abort needs."""
+    seen: dict[str, Any] = {}
+
+    def nccl(store: Any, rank: int, size: int, options: Any) -> Any:
+        seen.update(os.environ, level=dist.get_debug_level(), timeout=options._timeout)
+        return dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=20))
+
+    nccl.Options = SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setattr(dist, "ProcessGroupNCCL", nccl, raising=False)
+    monkeypatch.setattr(vendors, "plugin_of", lambda library: None)
+    monkeypatch.setenv("TORCH_NCCL_DESYNC_DEBUG", "1")
+    monkeypatch.delenv("TORCH_NCCL_RETHROW_CUDA_ERRORS", raising=False)
+    level = dist.get_debug_level()
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+    try:
+        communicators.connect(
+            communicators.Request("nccl", "cuda", dist.HashStore(), 0, 1, timedelta(seconds=20), "one", [0])
+        )
+        assert dist.get_debug_level() == dist.DebugLevel.DETAIL
+    finally:
+        dist.set_debug_level(level)
+    assert (os.environ["TORCH_NCCL_DESYNC_DEBUG"], os.environ.get("TORCH_NCCL_RETHROW_CUDA_ERRORS")) == ("1", None)
+    for name in ("ASYNC_ERROR_HANDLING", "DESYNC_DEBUG", "DUMP_ON_TIMEOUT", "ENABLE_MONITORING", "RETHROW_CUDA_ERRORS"):
+        assert seen[f"TORCH_NCCL_{name}"] == "0", name
+    assert seen["TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC"] == "0"
+    assert seen["level"] != dist.DebugLevel.DETAIL
+    assert seen["timeout"] >= timedelta(hours=1)
 
 
 @pytest.mark.parametrize("value", ["gloo", "cpu=gloo", "cpu:", ":gloo", "cpu:gloo;x"])

@@ -16,10 +16,7 @@
 
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/plan.h"
-#include "atoll/infer/regions_json.h"
 #include "atoll/infer/run/costs.h"
-#include "atoll/infer/run/loopback.h"
-#include "atoll/infer/safety/admit_json.h"
 #include "atoll/infer/safety/sandbox.h"
 #include "atoll/json/fields.h"
 #include "atoll/plan/operators/policies.h"
@@ -29,6 +26,8 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/host_bytes.h"
+#include "tests/pytorch/rules_json.h"
+#include "tests/support/loopback.h"
 
 namespace atl::pytorch {
 namespace {
@@ -63,12 +62,12 @@ class InferModel {
 
   std::vector<at::Tensor> run_divided(const std::vector<at::Tensor>& inputs, const std::string& division,
                                       std::optional<std::size_t> stop_after) {
-    const Plan shares = infer::plan_from_json(division);
+    const Plan shares = infer::test::division_from(division);
     const Operators operators = infer::operators_of(graph(), shares.input_tensor, shares.dim);
     Program program = infer::program_of(graph(), operators, shares, Side::kRobot);
     Inference inference(robot_, operators);
     set_inputs(inference, inputs);
-    infer::Loopback link;
+    infer::test::Loopback link;
     std::exception_ptr server_failure;
     std::thread server([&] {
       try {
@@ -94,7 +93,7 @@ class InferModel {
   }
 
   std::size_t steps(const std::string& division) const {
-    const Plan shares = infer::plan_from_json(division);
+    const Plan shares = infer::test::division_from(division);
     const Operators operators = infer::operators_of(graph(), shares.input_tensor, shares.dim);
     return infer::program_of(graph(), operators, shares, Side::kRobot).steps.size();
   }
@@ -170,7 +169,7 @@ std::string plan_division(const std::string& text, int input, int dim, const std
   asked.evaluations = options.integer("evaluations", asked.evaluations);
   options.done();
   const plan::OperatorPlan made = plan::make_plan(policy, lowered, link, {}, asked);
-  return infer::to_json(Plan{input, dim, made.shares, made.chunks});
+  return infer::test::division_json({input, dim, made.shares, made.chunks});
 }
 
 using Released = py::call_guard<ReleaseGil>;
@@ -179,13 +178,13 @@ void bind_regions(py::module_& module) {
   module.def(
       "infer_split",
       [](const std::string& graph, std::int64_t node, int output_dim) {
-        return translated([&] { return infer::split_json(graph, node, output_dim); });
+        return translated([&] { return infer::test::split_json(graph, node, output_dim); });
       },
       py::arg("graph"), py::arg("node"), py::arg("output_dim"), Released());
   module.def(
       "infer_slice",
       [](const std::string& graph, std::int64_t node, int output_dim, std::int64_t begin, std::int64_t end) {
-        return translated([&] { return infer::slice_json(graph, node, output_dim, begin, end); });
+        return translated([&] { return infer::test::slice_json(graph, node, output_dim, {begin, end}); });
       },
       py::arg("graph"), py::arg("node"), py::arg("output_dim"), py::arg("begin"), py::arg("end"), Released());
 }
@@ -194,7 +193,7 @@ void bind_safety(py::module_& module) {
   module.def(
       "infer_admit_node",
       [](const std::string& graph, std::int64_t node, const std::string& call, const std::string& limits) {
-        return translated([&] { return infer::safety::admit_call_json(graph, node, call, limits); });
+        return translated([&] { return infer::test::admit_call_json(graph, node, call, limits); });
       },
       py::arg("graph"), py::arg("node"), py::arg("call") = "{}", py::arg("limits") = "{}", Released());
   module.def(

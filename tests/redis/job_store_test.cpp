@@ -11,10 +11,9 @@
 #include <set>
 
 #include "atoll/core/error.h"
-#include "atoll/redis/connection.h"
 #include "atoll/redis/job_store.h"
-#include "atoll/redis/jobs.h"
 #include "atoll/redis/script.h"
+#include "atoll/redis/server.h"
 #include "tests/redis/server_process.h"
 #include "tests/support/error_of.h"
 #include "tests/support/relay.h"

@@ -17,7 +17,7 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
-#include "atoll/redis/connection.h"
+#include "atoll/redis/server.h"
 #include "tests/transport/temporary_folder.h"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration)

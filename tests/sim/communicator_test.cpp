@@ -15,8 +15,8 @@
 #include <thread>
 #include <vector>
 
-#include "atoll/core/memory_store.h"
 #include "atoll/sim/library/socket.h"
+#include "tests/support/memory_store.h"
 
 namespace atl::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "atoll/collectives/group/group.h"
-#include "atoll/core/memory_store.h"
+#include "tests/support/memory_store.h"
 
 namespace atl::test {
 

@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/discovery.h"
-#include "atoll/transport/socket.h"
+#include "atoll/transport/rails/interfaces.h"
 
 namespace atl::transport {
 namespace {

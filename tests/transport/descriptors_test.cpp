@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/descriptors.h"
-
 #include <gtest/gtest.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <array>
 #include <cstring>
 #include <string>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/address.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {
@@ -34,7 +35,7 @@ class Descriptors : public testing::Test {
 TEST_F(Descriptors, ArriveInOrderWithTheirBytes) {
   std::vector<Fd> memories;
   std::vector<int> numbers;
-  for (std::size_t i = 0; i < kMaxDescriptors; ++i) {
+  for (std::size_t i = 0; i < kMaxSentDescriptors; ++i) {
     numbers.push_back(memories.emplace_back(make_sealed_memfd("atoll-test", 4'096)).get());
   }
   EXPECT_FALSE(receive_descriptors(there_.get(), 5));

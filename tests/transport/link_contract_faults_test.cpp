@@ -60,6 +60,28 @@ void expect_kind(const std::optional<Error>& error, ErrorKind kind, const std::s
 
 TEST_P(LinkContract, AChannelThatOnlyThePeerHasOpenedMayBeClosed) { run(send_to_unclaimed, close_unclaimed); }
 
+TEST_P(LinkContract, AChannelMayBeClosedBeforeThePeerOpensIt) {
+  const auto sender = [](Peer& peer) {
+    greet(peer, peer.channel(1));
+    peer.meeting.meet();
+    Channel& closed = peer.channel(0);
+    for (std::uint64_t i = 0; i < 100; ++i) send(peer, closed, numbered_header(i, 5000), pattern(i, 5000));
+    greet(peer, peer.channel(1));
+    peer.meeting.meet();
+  };
+  const auto closer = [](Peer& peer) {
+    const transport::ChannelId id{.group = 7, .index = 0, .bell = Bell::kCollective};
+    greet(peer, peer.channel(1));
+    peer.link().close_channel(id);
+    peer.link().close_channel(id);
+    peer.meeting.meet();
+    greet(peer, peer.channel(1));
+    EXPECT_THROW(peer.link().channel(id), Error);
+    peer.meeting.meet();
+  };
+  run(sender, closer);
+}
+
 TEST_P(LinkContract, ShutdownIsReportedAsInOrderAndLosesNoFrame) {
   const auto leaver = [](Peer& peer) {
     Channel& channel = peer.channel();

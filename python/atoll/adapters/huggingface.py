@@ -2,6 +2,7 @@
 """The Trainer of Hugging Face transformers with uneven, exactly weighted batches."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,7 +107,7 @@ class Trainer(transformers.Trainer):  # type: ignore[misc]
             "seed": args.seed if args.data_seed is None else args.data_seed,
             "shuffle": SHUFFLES[args.train_sampling_strategy],
             "drop_last": args.dataloader_drop_last,
-            "collate_fn": _AsDict(collate),
+            "collate_fn": partial(_as_dict, collate),
             "num_workers": args.dataloader_num_workers,
             "pin_memory": args.dataloader_pin_memory,
             "persistent_workers": args.dataloader_persistent_workers,
@@ -199,12 +200,7 @@ class _EpochOfResumed(transformers.TrainerCallback):  # type: ignore[misc]
             state.epoch += steps.skipped[1] / len(steps)
 
 
-class _AsDict:
-    """A collate function whose batches are plain dictionaries, which the profile's forward pass takes as keywords."""
-
-    def __init__(self, collate: Any) -> None:
-        self._collate = collate
-
-    def __call__(self, samples: list[Any]) -> Any:
-        batch = self._collate(samples)
-        return dict(batch) if isinstance(batch, Mapping) else batch
+def _as_dict(collate: Any, samples: list[Any]) -> Any:
+    """Collates samples to a plain dictionary, which the profile's forward pass takes as keywords."""
+    batch = collate(samples)
+    return dict(batch) if isinstance(batch, Mapping) else batch

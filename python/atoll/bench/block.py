@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy
 import torch.distributed as dist
 
 from atoll.bench.devices import synchronize
@@ -68,8 +69,4 @@ def quantile(samples: Sequence[float], share: float) -> float:
     """Returns the quantile, interpolated linearly; share 0.5 is the median. Raises ValueError without samples."""
     if not samples:
         raise ValueError("no samples")
-    ordered = sorted(samples)
-    place = share * (len(ordered) - 1)
-    low = math.floor(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return float(numpy.quantile(samples, share))

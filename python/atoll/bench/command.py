@@ -14,13 +14,7 @@ _OPERATIONS = "all_reduce, reduce_scatter, all_gather, broadcast, reduce, all_to
 
 
 def bench(
-    operation: Annotated[
-        str,
-        typer.Argument(
-            metavar="OP",
-            help=_OPERATIONS,
-        ),
-    ],
+    operation: Annotated[str, typer.Argument(metavar="OP", help=_OPERATIONS)],
     sizes: Annotated[str, typer.Option(help="Bytes: FIRST..LAST doubling, FIRST..LAST*FACTOR, or a list.")] = "4..256M",
     dtype: Annotated[str, typer.Option(help="Type of the elements.")] = "float32",
     op: Annotated[str, typer.Option(help="Reduction: sum, avg, product, min, max, band, bor, bxor.")] = "sum",
@@ -75,8 +69,6 @@ def bench(
 
 
 def _run_locally(options: Options) -> int:
-    from atoll.bench.launch import LocalRanks
+    from atoll.bench.launch import run_ranks
 
-    command = [sys.executable, "-m", "atoll.bench.worker", options.to_json()]
-    with LocalRanks(command, options.ranks) as job:
-        return job.wait()
+    return run_ranks([sys.executable, "-m", "atoll.bench.worker", options.to_json()], options.ranks)

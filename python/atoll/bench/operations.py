@@ -13,16 +13,7 @@ from atoll._newer_torch import all_gather_single, reduce_scatter_single
 from atoll.bench import values
 
 ROOT = 0
-REDUCE_OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "product": dist.ReduceOp.PRODUCT,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "band": dist.ReduceOp.BAND,
-    "bor": dist.ReduceOp.BOR,
-    "bxor": dist.ReduceOp.BXOR,
-}
+REDUCE_OPS = {name: getattr(dist.ReduceOp, name.upper()) for name in values.REDUCTIONS}
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,13 @@ class Options:
     expect_link: str = ""  # shm or tcp; empty: what suits where the ranks are
     force_busy: bool = False
     fault: bool = False  # corrupt a result, to prove that the check works
-    backends: list[str] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.backends = [self.backend, *([self.against] if self.against else [])]
+    @property
+    def backends(self) -> list[str]:
+        return [self.backend, *([self.against] if self.against else [])]
 
     def to_json(self) -> str:
-        values = asdict(self)
-        del values["backends"]
-        return json.dumps(values)
+        return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Options":

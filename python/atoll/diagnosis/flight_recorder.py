@@ -31,7 +31,10 @@ def write(folder: Folder, out: Path) -> list[Path]:
     """Writes one file for each rank that left a record. Operations that some rank of the group has already dropped are
     left out on all ranks, because the analyser matches them from the first one on."""
     out.mkdir(parents=True, exist_ok=True)
-    begins = {id: max(_first(record) for record in records) for id, records in folder.groups().items()}
+    begins = {
+        id: max(record.events[0].place if record.events else (0, 0) for record in records)
+        for id, records in folder.groups().items()
+    }
     sizes, numbers = _sizes(folder), _numbers(folder)
     written = []
     for rank in sorted({record.rank for record in folder.records}):
@@ -40,10 +43,6 @@ def write(folder: Folder, out: Path) -> list[Path]:
         path.write_bytes(pickle.dumps(_dump(records, begins, sizes, numbers)))
         written.append(path)
     return written
-
-
-def _first(record: Record) -> tuple[int, int]:
-    return record.events[0].place if record.events else (0, 0)
 
 
 def _numbers(folder: Folder) -> Numbers:

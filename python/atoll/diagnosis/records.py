@@ -104,11 +104,10 @@ def read_folder(folder: Path) -> Folder:
     ours = [record for record in records if (record.job, record.attempt) == (latest.job, max(newest))]
     if len(ours) < len(records):
         problems.append(f"{len(records) - len(ours)} files of earlier jobs or attempts are left out")
-    kept: dict[tuple[str, int], Record] = {}
-    for record in sorted(ours, key=lambda record: record.written):
-        kept[record.id, record.rank] = record
+    kept = {(record.id, record.rank): record for record in sorted(ours, key=lambda record: record.written)}
     chosen = Folder(list(kept.values()), problems)
-    return Folder(chosen.records, problems + list(_missing(chosen)))
+    problems += _missing(chosen)
+    return chosen
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -154,16 +153,7 @@ def _number(name: str, place: int) -> int:
 
 
 def _event(event: dict[str, Any]) -> Event:
-    return Event(
-        operation=str(event["operation"]),
-        sequence=int(event["sequence"]),
-        part=int(event.get("part", 0)),
-        reduce_op=str(event["reduce_op"]),
-        dtype=str(event["dtype"]),
-        bytes=int(event["bytes"]),
-        root=int(event["root"]),
-        state=str(event["state"]),
-        issued=int(event["issued_us"]),
-        started=int(event["started_us"]),
-        finished=int(event["finished_us"]),
-    )
+    fields: dict[str, Any] = {name: str(event[name]) for name in ("operation", "reduce_op", "dtype", "state")}
+    fields |= {name: int(event[name]) for name in ("sequence", "bytes", "root")}
+    fields |= {name: int(event[f"{name}_us"]) for name in ("issued", "started", "finished")}
+    return Event(part=int(event.get("part", 0)), **fields)

@@ -7,12 +7,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
 from atoll.diagnosis.clocks import Clocks
 from atoll.diagnosis.records import Folder, ranks_text
 from atoll.diagnosis.waiting import Absence, Collective, Late, blames, late, never_entered
 from atoll.planning.table import seconds_text
 
-_WIDTH = 120  # if the output is not a terminal
 _MAX_ERRORS = 8
 
 
@@ -20,9 +20,7 @@ def show(
     folder: Folder, found: Sequence[Collective], clocks: Clocks, most: int, console: Console | None = None
 ) -> None:
     """Prints what is missing, the ranks that never came, the latest arrivals, and the ranks that others waited for."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console)
     for problem in folder.problems:
         console.print(Text(problem, "yellow"), soft_wrap=True)
     console.print(Text(_summary(folder, found, clocks), "bold"), soft_wrap=True)
@@ -89,7 +87,8 @@ def _errors(folder: Folder) -> list[str]:
 
 
 def _absences(rows: Sequence[Absence]) -> Table:
-    table = _table("rank", "group", "collective", "its last", "waiting ranks", left=("group", "collective", "its last"))
+    left = ("group", "collective", "its last")
+    table = new_table("rank", "group", "collective", "its last", "waiting ranks", left=left)
     for row in rows:
         last = f"{row.last.label} ({row.last.state})" if row.last else "none"
         table.add_row(str(row.rank), row.collective.group, row.collective.name, last, ranks_text(row.others))
@@ -97,7 +96,7 @@ def _absences(rows: Sequence[Absence]) -> Table:
 
 
 def _late(rows: Sequence[Late], clocks: Clocks) -> Table:
-    table = _table(
+    table = new_table(
         "collective", "group", "bytes", "last", "after the others", "they waited", left=("collective", "group")
     )
     for row in rows:
@@ -111,17 +110,10 @@ def _late(rows: Sequence[Late], clocks: Clocks) -> Table:
 
 
 def _blames(found: Sequence[Collective], most: int) -> Table:
-    table = _table("rank", "others waited", "came last", "at worst")
+    table = new_table("rank", "others waited", "came last", "at worst")
     for rank, blame in list(blames(found).items())[:most]:
         if blame.waited > 0:
             table.add_row(str(rank), _micro(blame.waited), f"{blame.last} times", _micro(blame.worst))
-    return table
-
-
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
     return table
 
 

@@ -33,9 +33,9 @@ def doctor(
     launched = "RANK" in os.environ
     try:
         if launched:
-            from atoll.doctor.store_board import world_size
+            from atoll.doctor.store_board import number_in
 
-            ranks = world_size()
+            ranks = number_in("WORLD_SIZE")
         elif layout:
             ranks = len(layout)
         options = Options(ranks, layout, device, timeout, json, schedule, parse_size(size), dtype, rank, inject_fault,
@@ -76,12 +76,11 @@ def _check(options: Options) -> None:
 
 
 def _run_locally(options: Options) -> int:
-    from atoll.bench.launch import LocalRanks
+    from atoll.bench.launch import run_ranks
     from atoll.doctor import worker
 
     command = [sys.executable, "-m", "atoll.doctor.worker", options.to_json()]
-    with LocalRanks(command, options.ranks) as job:
-        status = job.wait(worker.STEPS * (options.timeout + 10))
+    status = run_ranks(command, options.ranks, worker.STEPS * (options.timeout + 10))
     if status > worker.PROBLEMS:
         typer.echo(f"Atoll: doctor could not finish: a rank ended with status {status}", err=True)
         return worker.PROBLEMS

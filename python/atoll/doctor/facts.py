@@ -7,9 +7,8 @@ import platform
 import resource
 import socket
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -46,9 +45,6 @@ class Facts:
     def place(self) -> str:
         """Equal for ranks that Atoll considers to be on one host."""
         return self.host_label or f"{self.machine}/{self.network}"
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def of_this_rank(rank: int, wanted_device: str) -> Facts:

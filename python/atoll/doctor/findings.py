@@ -3,7 +3,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
 from typing import Any
@@ -30,9 +30,6 @@ class Finding:
     def __post_init__(self) -> None:
         if not self.fix.strip():
             raise ValueError(f"{self.level} without a fix: {self.what}")
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def judge(facts: Sequence[Facts], links: Sequence[Measured], islands: Sequence[dict[str, Any]]) -> list[Finding]:

@@ -27,11 +27,11 @@ def backends_of(group: dist.ProcessGroup) -> dict[str, str]:
     return found
 
 
-def group_row(name: str, backends: Sequence[dict[str, str]], islands: list[dict[str, Any]]) -> dict[str, Any]:
-    """Combines the ranks' answers about one group: device types, each with its backends and the ranks that have it."""
+def row(backends: Sequence[dict[str, str]], islands: list[dict[str, Any]]) -> dict[str, Any]:
+    """Combines the ranks' answers about the default group: its device types with their backends and ranks."""
     devices: dict[tuple[str, str], list[int]] = {}
     for rank, found in enumerate(backends):
         for device, backend in found.items():
             devices.setdefault((device, backend), []).append(rank)
     rows = [{"device": device, "backend": backend, "ranks": ranks} for (device, backend), ranks in devices.items()]
-    return {"group": name, "ranks": len(backends), "backends": rows, "islands": islands}
+    return {"group": "default", "ranks": len(backends), "backends": rows, "islands": islands}

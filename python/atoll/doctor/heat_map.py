@@ -8,6 +8,7 @@ from typing import Any
 from rich.style import Style
 from rich.text import Text
 
+from atoll.report.links import rates
 from atoll.report.page import page
 from atoll.report.parts import BAD, GOOD, Sentence, heat, section, sentences, table
 
@@ -22,12 +23,6 @@ def latencies(document: Document) -> dict[tuple[int, int], float]:
     for pair in document["links"]:
         found[pair["a"], pair["b"]] = found[pair["b"], pair["a"]] = pair["latency_us"]
     return found
-
-
-def rates(document: Document) -> dict[tuple[int, int], float]:
-    """Returns the rates in GB/s, from one rank to another."""
-    found = {(pair["a"], pair["b"]): pair["a_to_b"] for pair in document["links"]}
-    return found | {(pair["b"], pair["a"]): pair["b_to_a"] for pair in document["links"]}
 
 
 def goodness(value: float, all_values: Mapping[tuple[int, int], float], low_is_good: bool) -> float:
@@ -48,7 +43,8 @@ def cell(text: str, good: float) -> Text:
 
 def html(document: Document) -> str:
     """Returns the page: the findings with their fixes, then the measurements of the links."""
-    said = [Sentence(document["verdict"].removeprefix("Atoll: ").capitalize() + ".", _kind(document))]
+    kind = BAD if document["problems"] or document["warnings"] else GOOD
+    said = [Sentence(document["verdict"].removeprefix("Atoll: ").capitalize() + ".", kind)]
     said += [Sentence(f"{each['what']}. What to do: {each['fix']}.", BAD if each["level"] != "note" else "plain")
              for each in document["findings"]]  # fmt: skip
     body = f"<header><h1>Links of {len(document['ranks'])} ranks</h1></header>{sentences(said)}"
@@ -78,7 +74,3 @@ def _maps(document: Document) -> list[str]:
         heat("Latency", "Half a round trip of 4 bytes. The stronger the colour the faster.", names,
              [[delay.get((a, b)) for b in range(count)] for a in range(count)], "us", dark_is_low=True),
     ]  # fmt: skip
-
-
-def _kind(document: Document) -> str:
-    return BAD if document["problems"] or document["warnings"] else GOOD

@@ -43,9 +43,6 @@ class Measured:
     def kind(self) -> str:
         return self.link.split()[0]
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def pairs_to_measure(ranks: int, islands: list[list[int]]) -> list[tuple[int, int]]:
     """Returns all pairs of a small group; of a larger one, the first ranks of every two islands, and each rank with the
@@ -61,7 +58,7 @@ def pairs_to_measure(ranks: int, islands: list[list[int]]) -> list[tuple[int, in
 
 
 def measure(group: dist.ProcessGroup, islands: list[list[int]]) -> list[dict[str, Any]]:
-    """Returns the measurements of this rank as the lower one of its pairs, as Measured.as_json(). Called on all
+    """Returns the measurements of this rank as the lower one of its pairs: Measured as dictionaries. Called on all
     ranks."""
     import atoll
 
@@ -76,7 +73,7 @@ def measure(group: dist.ProcessGroup, islands: list[list[int]]) -> list[dict[str
             _follow(group, a)
         dist.barrier(group=group)
     link_to = atoll.links(group)
-    return [Measured(rank, peer, link_to[peer], *numbers).as_json() for peer, numbers in found]
+    return [asdict(Measured(rank, peer, link_to[peer], *numbers)) for peer, numbers in found]
 
 
 class _Driver:

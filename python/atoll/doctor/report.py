@@ -8,22 +8,21 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
 from atoll.bench.sizes import format_size
 from atoll.doctor import heat_map
 from atoll.doctor.findings import NOTE, PROBLEM, ranks_text
 from atoll.doctor.links import MAX_RANKS_FOR_ALL_PAIRS
+from atoll.report.links import rates
 
 Document = dict[str, Any]
 Part = tuple[str, RenderableType]  # with its title
-_WIDTH = 120  # if the output is not a terminal
 _STYLES = {PROBLEM: "bold red", NOTE: "dim"}
 
 
 def show(document: Document, console: Console | None = None) -> None:
     """Prints all sections, the findings and the verdict; parts that were not reached are omitted."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console)
     for title, part in _parts(document):
         console.print(Text(title, "bold"))
         console.print(part)
@@ -57,16 +56,9 @@ def _parts(document: Document) -> Iterator[Part]:
         yield "Self-test", _self_test(document["self_test"])
 
 
-def _table(*columns: str, right: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
-    return table
-
-
 def _ranks(ranks: Sequence[Document]) -> Table:
     columns = ("rank", "host", "pid", "device", "name", "cores", "memory", "atoll", "torch", "python", "library")
-    table = _table(*columns, right=("rank", "pid", "cores", "memory"))
+    table = new_table(*columns, left=set(columns) - {"rank", "pid", "cores", "memory"})
     for each in ranks:
         device = each["device"] if each["device_count"] < 2 else f"{each['device']} of {each['device_count']}"
         versions = (each["versions"][name] for name in ("atoll", "torch", "python"))
@@ -78,7 +70,8 @@ def _ranks(ranks: Sequence[Document]) -> Table:
 
 
 def _islands(islands: Sequence[Document]) -> Table:
-    table = _table("island", "ranks", "device", "reduced by")
+    columns = ("island", "ranks", "device", "reduced by")
+    table = new_table(*columns, left=columns)
     for each in islands:
         table.add_row(each["island"], _numbers(each["ranks"]), each["device"], each["library"])
     return table
@@ -93,7 +86,7 @@ def _links(document: Document) -> Iterator[Part]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for pair in pairs:
         reasons.setdefault((pair["link"], pair["reason"]), []).append(f"{pair['a']}-{pair['b']}")
-    table = _table("pairs", "link", "why")
+    table = new_table("pairs", "link", "why", left=("pairs", "link", "why"))
     for (link, why), names in reasons.items():
         table.add_row(" ".join(names), link, why)
     yield "Links", table
@@ -102,11 +95,11 @@ def _links(document: Document) -> Iterator[Part]:
     if count > MAX_RANKS_FOR_ALL_PAIRS:
         yield f"Half a round trip of 4 bytes, and messages of {sizes}", _pair_list(pairs)
         return
-    delays, rates = heat_map.latencies(document), heat_map.rates(document)
+    delays, speeds = heat_map.latencies(document), rates(document)
     title = "Latency in us: half a round trip of 4 bytes"
     yield title, _matrix(count, lambda a, b: _heat(f"{delays[a, b]:.1f}", delays[a, b], delays, low_is_good=True))
     title = f"Bandwidth in GB/s, row to column, messages of {sizes}"
-    yield title, _matrix(count, lambda a, b: _heat(f"{rates[a, b]:.2f}", rates[a, b], rates, low_is_good=False))
+    yield title, _matrix(count, lambda a, b: _heat(f"{speeds[a, b]:.2f}", speeds[a, b], speeds, low_is_good=False))
 
 
 def _heat(text: str, value: float, of: Mapping[tuple[int, int], float], low_is_good: bool) -> Text:
@@ -115,24 +108,24 @@ def _heat(text: str, value: float, of: Mapping[tuple[int, int], float], low_is_g
 
 def _matrix(count: int, cell: Callable[[int, int], Text]) -> Table:
     names = [str(rank) for rank in range(count)]
-    table = _table("rank", *names, right=("rank", *names))
+    table = new_table("rank", *names)
     for a in range(count):
         table.add_row(str(a), *(Text("-") if a == b else cell(a, b) for b in range(count)))
     return table
 
 
 def _pair_list(pairs: Sequence[Document]) -> Table:
-    columns = ("pair", "us", "GB/s there", "GB/s back")
-    table = _table(*columns, right=columns)
+    table = new_table("pair", "us", "GB/s there", "GB/s back")
     for pair in pairs:
-        rates = (f"{pair[way]:.2f}" for way in ("a_to_b", "b_to_a"))
-        table.add_row(f"{pair['a']}-{pair['b']}", f"{pair['latency_us']:.1f}", *rates)
+        speeds = (f"{pair[way]:.2f}" for way in ("a_to_b", "b_to_a"))
+        table.add_row(f"{pair['a']}-{pair['b']}", f"{pair['latency_us']:.1f}", *speeds)
     return table
 
 
 def _group(group: Document) -> Table:
     inside = ", ".join(f"{each['island']}: {each['library']}" for each in group["islands"])
-    table = _table("device", "backend", "ranks", "islands use")
+    columns = ("device", "backend", "ranks", "islands use")
+    table = new_table(*columns, left=columns)
     for each in group["backends"]:
         table.add_row(each["device"], each["backend"], _numbers(each["ranks"]), inside)
     return table
@@ -141,7 +134,7 @@ def _group(group: Document) -> Table:
 def _schedule(schedule: Document) -> Iterator[Part]:
     size = format_size(schedule["bytes"])
     title = f"Schedule of {schedule['operation']}, {size}: {schedule['elements']} x {schedule['dtype']}"
-    table = _table("rank", "part", right=("rank",))
+    table = new_table("rank", "part", left=("part",))
     for rank, summary in enumerate(schedule["summaries"]):
         table.add_row(str(rank), summary)
     yield title, table
@@ -150,7 +143,8 @@ def _schedule(schedule: Document) -> Iterator[Part]:
 
 
 def _self_test(rows: Sequence[Document]) -> Table:
-    table = _table("operation", "tensors", "cases", "result", "seen by", right=("cases",))
+    columns = ("operation", "tensors", "cases", "result", "seen by")
+    table = new_table(*columns, left=set(columns) - {"cases"})
     for row in rows:
         result = Text("PASS", "green") if row["passed"] else Text("FAIL", "bold red")
         seen = "; ".join(f"rank {each['rank']}: {each['what']}" for each in row["failures"])

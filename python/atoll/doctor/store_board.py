@@ -63,7 +63,7 @@ class Board:
 def open_board(seconds: float) -> Board:
     """Opens the board of the job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe, as torchrun sets them.
     Raises JobError if one is missing or invalid, or the store cannot be reached within `seconds`."""
-    rank, ranks, port = (_number(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    rank, ranks, port = (number_in(name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
     address = _text("MASTER_ADDR")
     if not 0 <= rank < ranks:
         raise JobError(f"RANK={rank} does not fit WORLD_SIZE={ranks}: ranks count from 0 to {ranks - 1}")
@@ -98,11 +98,6 @@ def _wait_for_listener(address: str, port: int, seconds: float) -> None:
         time.sleep(_MAX_PAUSE_SECONDS)
 
 
-def world_size() -> int:
-    """Returns WORLD_SIZE. Raises JobError if it is missing or invalid."""
-    return _number("WORLD_SIZE")
-
-
 def _text(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
@@ -110,7 +105,8 @@ def _text(name: str) -> str:
     return value
 
 
-def _number(name: str) -> int:
+def number_in(name: str) -> int:
+    """Returns the number in an environment variable. Raises JobError if it is missing or invalid."""
     value = _text(name)
     try:
         return int(value)

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import torch.distributed as dist
 from rich.console import Console
 
+import atoll
 from atoll.doctor import facts, groups, heat_map, links, report, schedule, self_test
 from atoll.doctor.findings import LEVELS, PROBLEM, WARNING, Finding, judge, ranks_text
 from atoll.doctor.options import Options
@@ -69,7 +71,7 @@ class Examination:
         wanted = options.device_of(rank)
         if wanted != "auto":
             os.environ["ATOLL_DEVICE"] = wanted  # for later groups
-        answers = self.step("look at the ranks", lambda: facts.of_this_rank(rank, wanted).as_json())
+        answers = self.step("look at the ranks", lambda: asdict(facts.of_this_rank(rank, wanted)))
         self.facts = [facts.Facts(**answer) for answer in answers]
         self.document["ranks"] = answers
         self.step("start Atoll", self.start_alone)
@@ -78,7 +80,7 @@ class Examination:
         group = dist.group.WORLD
         assert group is not None
         backends = self.step("query the backends", lambda: groups.backends_of(group))
-        self.document["groups"] = [groups.group_row("default", backends, islands)]
+        self.document["groups"] = [groups.row(backends, islands)]
         members = [island["ranks"] for island in islands]
         measured = self.step("measure the links", lambda: links.measure(group, members))
         self.take_links([links.Measured(**pair) for pairs in measured for pair in pairs])
@@ -103,19 +105,14 @@ class Examination:
         except Exception as error:
             answer["error"] = " ".join(str(error).split()) or type(error).__name__
             seconds = min(seconds, _AFTER_A_FAILURE_SECONDS)
-            answer["follows"] = self.group_has_failed()
+            # Whether this error may be a consequence of another rank's.
+            answer["follows"] = dist.is_initialized() and "error" in atoll.dump()
             self.wake_the_others()
         answers = self.board.collect(name, answer, seconds)
         findings = failures(name, answers, self.options.timeout)
         if findings:
             raise StoppedError(findings)
         return [each["value"] for each in answers]
-
-    def group_has_failed(self) -> bool:
-        """Returns whether this rank's error may be a consequence of another rank's."""
-        import atoll
-
-        return dist.is_initialized() and "error" in atoll.dump()
 
     def wake_the_others(self) -> None:
         """Wakes ranks that wait for this one in the group, so that they do not wait for its timeout."""
@@ -144,7 +141,7 @@ class Examination:
         self.links = pairs
         for pair in pairs:
             why = links.reason(pair.kind, self.facts[pair.a], self.facts[pair.b])
-            self.document["links"].append({**pair.as_json(), "kind": pair.kind, "reason": why})
+            self.document["links"].append({**asdict(pair), "kind": pair.kind, "reason": why})
 
     def test_operations(self, group: dist.ProcessGroup) -> None:
         places = {"cpu": ["cpu"] * self.board.ranks, "device": [each.device for each in self.facts]}
@@ -171,17 +168,15 @@ class Examination:
         self.findings.sort(key=lambda finding: LEVELS.index(finding.level))
         levels = [finding.level for finding in self.findings]
         problems, warnings = levels.count(PROBLEM), levels.count(WARNING)
-        self.document["findings"] = [finding.as_json() for finding in self.findings]
+        self.document["findings"] = [asdict(finding) for finding in self.findings]
         self.document["problems"], self.document["warnings"] = problems, warnings
         self.document["verdict"] = report.verdict(problems, warnings)
 
     def write(self) -> int:
         text = json.dumps(self.document, indent=1)
-        status = (
-            self.keep("--html", self.options.html_path, heat_map.html(self.document))
-            if self.options.html_path
-            else GOOD
-        )
+        status = GOOD
+        if self.options.html_path:
+            status = self.keep("--html", self.options.html_path, heat_map.html(self.document))
         if self.options.json_path == "-":
             print(text, flush=True)
             return status

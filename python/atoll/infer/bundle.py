@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A captured model on disk: a folder named by the hash of its contents."""
 
+import contextlib
 import hashlib
 import json
 import os
+import secrets
 import shutil
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -15,7 +19,6 @@ import torch
 from atoll._build_info import VERSION as ATOLL_VERSION
 from atoll.infer import graph as graphs
 from atoll.infer import weights as weight_files
-from atoll.infer.default_dtype import node_of_default_dtype
 from atoll.infer.dtypes import name_of
 from atoll.infer.errors import BundleError, InputError
 from atoll.infer.graph import Graph
@@ -28,30 +31,22 @@ if TYPE_CHECKING:
 
 GRAPH, WEIGHTS, META = "graph.json", "weights.safetensors", "meta.json"
 MAX_GRAPH_BYTES = 1 << 24
-_CHUNK = 1 << 24
+_CHUNK = 1 << 24  # between two checks for signals
 
 
+@dataclass(eq=False, repr=False)
 class Bundle:
     """A graph of operators, its weights by name, and the structures of its inputs and its output. `sources` gives for
     each weight of a captured module the parameters, buffers and constants that it comes from: one, or several if the
     weight was computed from them. A loaded bundle has no sources."""
 
-    def __init__(
-        self,
-        graph: Graph,
-        weights: dict[str, torch.Tensor],
-        inputs: Inputs,
-        output: Structure,
-        watch: "Watch | None" = None,
-        sources: Mapping[str, tuple[str, ...]] | None = None,
-    ) -> None:
-        self.graph = graph
-        self.weights = weights
-        self.inputs = inputs
-        self.output = output
-        self.watch = watch  # of the module that it was captured from
-        self.sources = dict(sources or {})
-        self.place: Place | None = None  # of the module that it was captured from
+    graph: Graph
+    weights: dict[str, torch.Tensor]
+    inputs: Inputs
+    output: Structure
+    watch: "Watch | None" = None  # of the module that it was captured from, and so is the place
+    sources: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    place: "Place | None" = None
 
     @cached_property
     def hash(self) -> str:
@@ -76,26 +71,25 @@ class Bundle:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Writes the bundle into a new folder in `folder`, named by its hash, and returns its path. It appears complete
-        or not at all; an existing one is left as it is. Raises OSError if it cannot be written, and ModelChangedError
-        if the module has changed since it was captured."""
+        or not at all, also after a loss of power. An existing one is read: it is left as it is, or its files are
+        replaced if they are damaged. Raises OSError if it cannot be written, and ModelChangedError if the module has
+        changed since it was captured."""
         self.refuse_changes()
         target = Path(folder) / self.hash
-        if target.is_dir():
+        if _is_whole(target):
             return target
-        part = Path(folder) / f".{self.hash[:16]}.{os.getpid()}.part"
-        shutil.rmtree(part, ignore_errors=True)
+        part = Path(folder) / f".{self.hash[:16]}.{secrets.token_hex(8)}.part"
         try:
             part.mkdir(parents=True)
-            (part / GRAPH).write_bytes(graphs.to_text(self.graph))
-            with (part / WEIGHTS).open("wb") as file:
-                for piece in weight_files.pieces(self.weights):
-                    file.write(piece)
-            (part / META).write_text(json.dumps(self.facts(), indent=1) + "\n", encoding="utf-8")
+            _write(part / GRAPH, [graphs.to_text(self.graph)])
+            _write(part / WEIGHTS, weight_files.pieces(self.weights))
+            _write(part / META, [f"{json.dumps(self.facts(), indent=1)}\n".encode()])
+            _sync(part)
             try:
                 part.rename(target)
-            except OSError:
-                if not target.is_dir():  # if another process was faster, its folder is the same
-                    raise
+            except OSError:  # its files are damaged, or another one was faster and has written the same
+                for name in (GRAPH, WEIGHTS, META):
+                    (part / name).replace(target / name)
         finally:
             shutil.rmtree(part, ignore_errors=True)
         return target
@@ -131,9 +125,7 @@ class Bundle:
         """Returns the bundle with the mapped weights of an open file, as written by `save`, instead of the module's."""
         mapped = weight_files.map_open(file)
         weights = weight_files.tensors_in(Path(WEIGHTS), mapped, graphs.of_weights(self.graph))
-        bundle = Bundle(self.graph, weights, self.inputs, self.output, sources=self.sources)
-        bundle.place = self.place
-        return bundle
+        return Bundle(self.graph, weights, self.inputs, self.output, sources=self.sources, place=self.place)
 
     def refuse_changes(self) -> None:
         """Raises ModelChangedError if the weights, layers or hooks of the captured module have changed."""
@@ -157,11 +149,86 @@ class Bundle:
 
     @cached_property
     def _default_dtype_node(self) -> str | None:
-        return node_of_default_dtype(self.graph)
+        return graphs.node_of_default_dtype(self.graph)
 
     def _pieces(self) -> Iterator[bytes | memoryview]:
         yield graphs.to_text(self.graph)
         yield from weight_files.pieces(self.weights)
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """A session's model as files: the graph's text, the open file of weights, and the hash of both. As a context
+    manager it closes the file."""
+
+    graph: bytes
+    weights: IO[bytes]
+    hash: bytes
+
+    @staticmethod
+    def of_folder(folder: Path) -> "ModelFiles":
+        """Opens the files of a bundle that was saved in or loaded from `folder`, whose name is the hash."""
+        return ModelFiles(
+            (folder / GRAPH).read_bytes(), (folder / WEIGHTS).open("rb"), bytes.fromhex(folder.resolve().name)
+        )
+
+    @staticmethod
+    def unnamed(bundle: Bundle) -> "ModelFiles":
+        """Writes the current weights to an unnamed file in the temporary folder, which disappears with the process,
+        however that ends. Raises OSError, which names the folder, if it cannot be written."""
+        bundle.refuse_changes()
+        graph = graphs.to_text(bundle.graph)
+        digest = hashlib.sha256(graph)
+        with contextlib.ExitStack() as stack:
+            try:
+                file = stack.enter_context(tempfile.TemporaryFile(prefix="atoll-session-"))
+                for piece in weight_files.pieces(bundle.weights):
+                    for begin in range(0, len(piece), _CHUNK):
+                        part = memoryview(piece)[begin : begin + _CHUNK]
+                        digest.update(part)
+                        file.write(part)
+                file.flush()
+            except OSError as error:
+                megabytes = round(weight_files.total_bytes(bundle.weights) / 1e6)
+                raise OSError(
+                    error.errno,
+                    f"the weights ({megabytes} MB) cannot be written to {tempfile.gettempdir()}: "
+                    f"{os.strerror(error.errno or 0)}: free some space there, or set TMPDIR to another folder",
+                ) from None
+            stack.pop_all()
+        return ModelFiles(graph, file, digest.digest())
+
+    def __enter__(self) -> "ModelFiles":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.weights.close()
+
+
+def _is_whole(folder: Path) -> bool:
+    try:
+        Bundle.load(folder)
+    except BundleError:
+        return False
+    return True
+
+
+def _write(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
+    with path.open("wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    """Writes the names in a folder to the disk, where the file system can."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _read(path: Path, most: int) -> bytes:

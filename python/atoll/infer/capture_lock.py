@@ -14,6 +14,7 @@ import torch
 import torch.export._trace
 
 from atoll.infer.errors import ExportError
+from atoll.infer.export_errors import chain_of
 
 _MAX_SECONDS = 60.0  # for a torch.export that is not a capture
 _BETWEEN_LOOKS = 0.005
@@ -50,13 +51,9 @@ def wait_for_others() -> None:
     _clear_what_disturbed_traces_left()
 
 
-def is_disturbed(error: BaseException | None) -> bool:
+def is_disturbed(error: BaseException) -> bool:
     """Returns whether an error of tracing was caused by a torch.export that another thread started in between."""
-    while error is not None:
-        if any(text in str(error) for text in _DISTURBED):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
+    return any(text in str(one) for one in chain_of(error) for text in _DISTURBED)
 
 
 def is_disturbed_now(error: BaseException) -> bool:

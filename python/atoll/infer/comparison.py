@@ -13,6 +13,7 @@ from atoll.infer import graph as graphs
 from atoll.infer.bundle import Bundle
 from atoll.infer.dtypes import name_of
 from atoll.infer.errors import ExportError
+from atoll.infer.export_errors import STATELESS
 from atoll.infer.reference import run_graph
 from atoll.infer.structure import Structure
 
@@ -25,13 +26,14 @@ Tensors = Sequence[torch.Tensor]
 
 def compare(bundle: Bundle, call: Callable[[Tensors], Any], tensors: Tensors) -> list[torch.device]:
     """Returns the devices of the module's outputs. Raises ExportError, which says where, unless the graph gives for the
-    example's `tensors` what `call`, the module itself, gives without gradients: the same structure, and values that
-    differ only by rounding."""
+    example's `tensors` what `call`, one copy of the module, gives each time without gradients: the same structure, and
+    values that differ only by rounding."""
     with torch.no_grad():
         wanted = _results(bundle, call(tensors))
         found = run_graph(bundle, tensors, _device(tensors))
-        worst = _worst(bundle, found, wanted)
-        if worst is None or _is_rounding(bundle, tensors, found, wanted):
+        worst = _beyond_rounding(bundle, tensors, found, wanted)
+        if worst is None:
+            _refuse_state(bundle, call(tensors), tensors, found)
             return [output.device for output in wanted]
         advice = _layout_that_counts(bundle, call, tensors, found) or _ADVICE
     raise ExportError(f"the captured graph does not compute what the model computes: {worst}. {advice}")
@@ -53,6 +55,16 @@ def compare_orders(bundle: Bundle, call: Callable[[bool], Any]) -> None:
         )
 
 
+def _refuse_state(bundle: Bundle, again: Any, tensors: Tensors, found: Tensors) -> None:
+    """Raises ExportError if a second result differs from the graph's, which the first one has confirmed."""
+    structure, wanted = Structure.of(again, "output")
+    worst: str | None = "it has another structure"
+    if structure.spec == bundle.output.spec:
+        worst = _beyond_rounding(bundle, tensors, found, wanted)
+    if worst is not None:
+        raise ExportError(f"a second call of the model gives something else than the first ({worst}), {STATELESS}")
+
+
 _ADVICE = (
     "It computes something else while it is captured: look for a branch on torch.compiler.is_compiling(), gradients, "
     "values or strides, and for a fast path of PyTorch (torch.backends.mha.set_fastpath_enabled(False) disables that "
@@ -69,7 +81,14 @@ def _results(bundle: Bundle, result: Any) -> Tensors:
         )
     if structure.spec != bundle.output.spec:
         raise ExportError(f"the model returns another structure while it is captured than when it is called. {_ADVICE}")
+    structure.refuse_computing_classes(wanted, "output")
     return wanted
+
+
+def _beyond_rounding(bundle: Bundle, tensors: Tensors, found: Tensors, wanted: Tensors) -> str | None:
+    """Describes the output that differs most, unless rounding explains it."""
+    worst = _worst(bundle, found, wanted)
+    return None if worst is None or _is_rounding(bundle, tensors, found, wanted) else worst
 
 
 @dataclass(frozen=True)

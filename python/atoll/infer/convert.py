@@ -17,7 +17,7 @@ from atoll.infer.arguments import Made, complete, encode, entries
 from atoll.infer.dtypes import BY_NAME, CHOICE, name_of
 from atoll.infer.errors import ExportError
 from atoll.infer.export_errors import changes, line_of, module_of
-from atoll.infer.folding import Folding
+from atoll.infer.folding import Folding, has_no_values
 from atoll.infer.graph import MAX_ARGUMENTS, MAX_DIMENSIONS, MAX_NODES, VERSION, Graph
 from atoll.infer.memory_layouts import STRIDED, refuse_by_memory, steps_of
 
@@ -222,7 +222,7 @@ class Converter:
     def _weight(self, spec: Any) -> int:
         """Adds a weight. Tensors that share all their elements are one weight, under the first name."""
         value = self.values.get(spec.target)
-        if not isinstance(value, torch.Tensor) or isinstance(value, torch._subclasses.FakeTensor) or value.is_meta:
+        if value is None or has_no_values(value):
             raise ExportError(f"{_name(str(spec.target))} has no values: load the model's weights first")
         key = (value.data_ptr(), value.dtype, value.shape, value.stride()) if value.numel() else id(value)
         if key not in self._known:

@@ -1,5 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kinds of errors, by what the caller does next."""
+"""The kinds of errors, by what the caller does next, and warnings that name a line of the user's code."""
+
+import os
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+
+_OTHERS = tuple(f"{folder}{os.sep}" for folder in (Path(__file__).parent, Path(torch.__file__).parent))
 
 
 class ExportError(ValueError):
@@ -7,7 +16,12 @@ class ExportError(ValueError):
 
 
 class InputError(ValueError):
-    """The inputs of an inference differ from the example: pass inputs like it, or make another session for these."""
+    """The inputs of an inference differ from the example: pass inputs like it, or make another session for these.
+    `argument` is the one that differs, such as batch['mask']; "" if it is none in particular."""
+
+    def __init__(self, text: str, argument: str = "") -> None:
+        super().__init__(text)
+        self.argument = argument
 
 
 class BundleError(ValueError):
@@ -21,3 +35,11 @@ class ModelChangedError(RuntimeError):
 class RefusedError(RuntimeError):
     """The server refuses to run this model for this robot, and retrying does not help: change what the message
     names."""
+
+
+def warn(text: str) -> None:
+    """Warns at the line that called Atoll, perhaps through a module of PyTorch."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_OTHERS):
+        frame = frame.f_back
+    warnings.warn_explicit(f"atoll: {text}", UserWarning, frame.f_code.co_filename, frame.f_lineno)

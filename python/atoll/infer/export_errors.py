@@ -14,7 +14,11 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from atoll.infer.errors import ExportError
 
-_BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
+STATELESS = (
+    "but a session keeps no state between inferences. Return the new value as an output and take the old one as an "
+    "input, or disable the state (transformers' use_cache=False)"
+)
+BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _PACKAGES = Path(str(torch.__file__)).parent.parent
 _OTHERS = (f"{Path(__file__).parent}{os.sep}", *(f"{_PACKAGES / name}{os.sep}" for name in ("torch", "sympy", "numpy")))
 _STANDARD_LIBRARY = f"{Path(os.__file__).parent}{os.sep}"
@@ -26,9 +30,9 @@ _CHANGED_CONSTANT = re.compile(r"Constant (?:module\.)?(\S+) is mutated")
 
 def complaint(error: BaseException) -> ExportError:
     """Returns the error to raise for an error from torch.export."""
-    chain = list(_chain(error))
+    chain = list(chain_of(error))
     where = next((line for one in chain if (line := _line_of_traceback(one))), "")
-    values = next((one for one in chain if isinstance(one, _BY_VALUES) or "data-dependent" in str(one)), None)
+    values = next((one for one in chain if isinstance(one, BY_VALUES) or "data-dependent" in str(one)), None)
     if values is not None:
         return ExportError(
             f"forward branches on a value that is known only when it runs{where}. Compute both branches and "
@@ -48,10 +52,7 @@ def complaint(error: BaseException) -> ExportError:
 
 def changes(name: str) -> ExportError:
     """Returns the error to raise if forward changes a tensor of the module."""
-    return ExportError(
-        f"forward changes {name} in place, but a session keeps no state between inferences. Return the new value as an "
-        f"output and take the old one as an input, or disable the state (transformers' use_cache=False)"
-    )
+    return ExportError(f"forward changes {name} in place, {STATELESS}")
 
 
 def line_of(node: fx.Node) -> str:
@@ -67,7 +68,7 @@ def module_of(node: fx.Node) -> str:
     return re.sub(r"^(?:L\['self'\]\.)?module\.?", "", path)[:_MAX_LETTERS]
 
 
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
+def chain_of(error: BaseException | None) -> Iterator[BaseException]:
     """Yields the error and its causes."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -128,7 +128,7 @@ class Folding:
         if name_of(value.dtype) not in BY_NAME or value.layout is not torch.strided:
             return False
         facts = self._facts[node]
-        if any(_has_no_values(self.tensors[weight]) for weight in facts.weights):
+        if any(has_no_values(self.tensors[weight]) for weight in facts.weights):
             return False
         if (_is_view(node) or not node.all_input_nodes) and name_of_operator(node.target) in self._listed:
             return False  # the graph keeps the view, with the module's strides, and numbers need no file
@@ -137,7 +137,7 @@ class Folding:
         return value.numel() * value.element_size() <= room and facts.most_bytes <= held + _WORKSPACE_BYTES
 
 
-def _has_no_values(tensor: torch.Tensor) -> bool:
+def has_no_values(tensor: Any) -> bool:
     return not isinstance(tensor, torch.Tensor) or isinstance(tensor, torch._subclasses.FakeTensor) or tensor.is_meta
 
 

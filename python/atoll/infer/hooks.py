@@ -98,17 +98,13 @@ class _Seen:
 
     def without(self, call: Callable[[], Any]) -> Any:
         """Returns the result of the call while this hook does nothing; None if the call then fails."""
-        self._hooks[self._key] = _nothing
+        self._hooks[self._key] = lambda *_, **__: None
         try:
             return call()
         except Exception:
             return None
         finally:
             self._hooks[self._key] = self
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
 
 
 def _is_of_torch(hook: Any) -> bool:

@@ -25,9 +25,8 @@ class Inputs:
         self.parameters = list(parameters)  # of forward, in order; empty if it takes *args
         self.positional = positional  # the number of arguments that the example passed by position
         self.structure = structure  # of the arguments by name
-        self._kinds = set(
-            _PLAIN
-        )  # and those of the example: they were compared with the graph, which has plain tensors
+        # And those of the example: they were compared with the graph, which has plain tensors.
+        self._kinds = set(_PLAIN)
 
     @staticmethod
     def of(
@@ -42,6 +41,7 @@ class Inputs:
         inputs._kinds |= {type(tensor) for tensor in tensors}
         for odd in inputs._odd(tensors):
             raise ExportError(odd)
+        structure.refuse_computing_classes(tensors, "the example")
         return inputs, tensors
 
     def tensors_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -108,11 +108,13 @@ def check_tensors(tensors: Sequence[torch.Tensor], wanted: Sequence[Mapping[str,
     """Raises InputError unless each tensor has the dtype and shape that the graph was made for."""
     for tensor, like, name in zip(tensors, wanted, names, strict=True):
         if name_of(tensor.dtype) != like["dtype"]:
-            raise InputError(f"{name} is {name_of(tensor.dtype)}, but the example's was {like['dtype']}: convert it")
+            dtype = name_of(tensor.dtype)
+            raise InputError(f"{name} is {dtype}, but the example's was {like['dtype']}: convert it", name)
         if list(tensor.shape) != like["shape"]:
             raise InputError(
                 f"{name} has the shape {list(tensor.shape)}, but the example's was {like['shape']}: a graph has one "
-                f"fixed shape, make another session for this one"
+                f"fixed shape, make another session for this one",
+                name,
             )
 
 

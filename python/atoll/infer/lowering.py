@@ -10,14 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from atoll import _C
+from atoll.infer.export_errors import BY_VALUES
 
 aten = torch.ops.aten
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_BY_VALUES = (GuardOnDataDependentSymNode, DataDependentOutputException, DynamicOutputShapeException)
 _MAX_LETTERS = 64  # in an einsum that servers list
 
 Lowering = Callable[..., Any]
@@ -54,7 +52,7 @@ def _written_out(op: Any) -> Lowering:
     def write_out(*args: Any, **kwargs: Any) -> Any:
         try:
             return op._op_dk(_COMPOSITE, *args, **kwargs)
-        except _BY_VALUES:
+        except BY_VALUES:
             return NotImplemented
 
     return write_out
@@ -70,7 +68,7 @@ def _einsum(equation: str, tensors: list[torch.Tensor], *, path: Any = None) -> 
     return aten.einsum.default._op_dk(_COMPOSITE, equation, tensors, path=path)
 
 
-def _zeros(size: list[int], **options: Any) -> Any:
+def _zeros(size: list[int], *_: Any, **options: Any) -> Any:
     return aten.zeros.default(size, **_known(options))
 
 
@@ -80,10 +78,6 @@ def _new_zeros(self: torch.Tensor, size: list[int], *_: Any, **options: Any) -> 
 
 def _zeros_like(self: torch.Tensor, **options: Any) -> Any:
     return aten.new_zeros.default(self, list(self.shape), **_known(options))
-
-
-def _zeros_strided(size: list[int], _strides: list[int], **options: Any) -> Any:
-    return aten.zeros.default(size, **_known(options))
 
 
 def _known(options: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +98,7 @@ def _rot90(self: torch.Tensor, k: int = 1, dims: tuple[int, int] = (0, 1)) -> An
 _EXACT: dict[Any, Lowering] = {
     aten.empty.memory_format: _zeros,
     aten.empty_like.default: _zeros_like,
-    aten.empty_strided.default: _zeros_strided,
+    aten.empty_strided.default: _zeros,
     aten.new_empty.default: _new_zeros,
     aten.new_empty_strided.default: _new_zeros,
     aten.mv.default: aten.matmul.default,  # which calls mv and dot

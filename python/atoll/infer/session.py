@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -20,17 +20,16 @@ from torch import nn
 
 from atoll import _C
 from atoll.infer import graph as graphs
-from atoll.infer.bundle import Bundle
+from atoll.infer.bundle import Bundle, ModelFiles
+from atoll.infer.call_queue import CallQueue
 from atoll.infer.engine import Engine, check_engine, engine_of, example_of
-from atoll.infer.errors import RefusedError
+from atoll.infer.errors import RefusedError, warn
 from atoll.infer.inputs import check_tensors
-from atoll.infer.model_files import ModelFiles
 from atoll.infer.placement import device_for, moved
 from atoll.infer.plain_state import plain_state
 from atoll.infer.session_metrics import check_port, export
 from atoll.infer.session_record import SessionRecord
 from atoll.infer.tracing import capture
-from atoll.infer.warning import warn
 
 _MAX_NAME = 200
 _MAX_SECONDS = 1e9
@@ -113,8 +112,8 @@ class Session:
     `engine_tolerance` of the largest magnitude (1e-4 for float32). If the engine raises or does not return, the model's
     operators answer.
 
-    `cache` is a folder that keeps the captured model, in the format of `atoll export`; None: nothing is kept or left
-    behind, however the process ends.
+    `cache` is a folder that keeps the captured model, in the format of `atoll export`, and is verified by its hash;
+    None: nothing is kept or left behind, however the process ends.
 
     `record` is a folder for a record of every inference, from which `atoll report` makes a page; None: the folder that
     ATOLL_RUN_DIR names, "": no record.
@@ -160,9 +159,9 @@ class Session:
             self.bundle = _bundle(model, example_inputs, example_kwargs)
             example = [] if engine is None else example_of(example_inputs, example_kwargs, self.bundle)
         self._process = os.getpid()
-        self._closing = threading.Lock()
+        self._closing = threading.RLock()  # a signal handler may close the session in the middle of a call
         self._closed = False
-        self._queue: ThreadPoolExecutor | None = None
+        self._queue: CallQueue | None = None
         self._waiting = 0  # unfinished futures
         self._last: Inference | None = None
         self._told: set[str] = set()  # refusals
@@ -177,9 +176,7 @@ class Session:
             self._session = _C.InferSession(
                 options, files.graph, files.weights.fileno(), files.hash, place, engine_of(engine, self.bundle), example
             )
-        weakref.finalize(
-            self, self._session.leave
-        )  # also at interpreter exit, of which daemon threads are not notified
+        weakref.finalize(self, self._session.leave)  # also at interpreter exit, which daemon threads do not see
         self._exporter = None if prometheus is None else export(self, prometheus)
         if self._exporter is not None:
             weakref.finalize(self, self._exporter.close)
@@ -200,20 +197,22 @@ class Session:
         """Returns a future of a call's result. Inferences run one after the other, in order: they do not overlap, so a
         second frame waits for the first. The session's deadline, and the seconds in `last`, count from this call: an
         inference that waits too long is still answered, and is marked. Tensors must not change before the future is
-        done. Raises RuntimeError if 1024 inferences are already waiting, because then every answer would be late."""
+        done. The end of the program does not wait for inferences. Raises RuntimeError if 1024 of them are already
+        waiting, because then every answer would be late."""
         asked = time.monotonic()
         if os.getpid() != self._process:
             raise RuntimeError("the session belongs to the parent of this forked process: make another one")
         with self._closing:
             if self._closed:
                 raise ValueError("the session is closed: make another one")
-            if self._queue is None:
-                self._queue = ThreadPoolExecutor(1, "atoll-session")
             if self._waiting >= _MAX_WAITING:
                 raise RuntimeError(f"{self._waiting} inferences are waiting: take their answers before you submit more")
-            future = self._queue.submit(self._answer, asked, args, kwargs, None)
+            queue = self._queue = self._queue or CallQueue("atoll-session")
+            future = queue.submit(self._answer, asked, args, kwargs, None)
             self._waiting += 1
-        future.add_done_callback(self._done)  # outside the lock, which it takes
+        if self.is_closed:  # by a signal handler, after the check
+            future.cancel()
+        future.add_done_callback(self._done)
         return future
 
     @property
@@ -240,21 +239,22 @@ class Session:
 
     def close(self) -> None:
         """Ends the session and disconnects from the server. A running call stops after the current operator and raises
-        RuntimeError; submitted inferences that have not started are cancelled; later calls fail. Closing again does
-        nothing, and neither does closing in a forked process, which cannot use the session."""
+        RuntimeError; submitted inferences that have not started are cancelled; later calls fail. In a signal handler
+        that has interrupted a call, this returns at once, and the call raises after it. Closing again does nothing, and
+        neither does closing in a forked process, which cannot use the session."""
         if os.getpid() != self._process:
             return
         with self._closing:
             queue, self._queue, self._closed = self._queue, None, True
         if queue is not None:
-            queue.shutdown(wait=False, cancel_futures=True)
+            queue.cancel()
         if self._record is not None:
             self._record.close(self.report)
         if self._exporter is not None:
             self._exporter.close()
         self._session.close()
-        if queue is not None and threading.current_thread() not in getattr(queue, "_threads", ()):
-            queue.shutdown()
+        if queue is not None:
+            queue.join()
 
     @property
     def is_closed(self) -> bool:

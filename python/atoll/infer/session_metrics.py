@@ -17,7 +17,6 @@ def check_port(port: Any) -> None:
 def export(session: Any, port: int) -> Exporter:
     """Exports the metrics of a Session until the exporter is closed or the session is gone. Raises the errors of
     Exporter."""
-    check_port(port)
     seen = weakref.ref(session)
     return Exporter(lambda core: _Figures(core, seen), port, f"Session(prometheus={port})")
 

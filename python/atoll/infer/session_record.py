@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from atoll.watching.latencies import bucket_of
-from atoll.watching.run_record import RunFile
+from atoll.watching.run_record import RunFile, bucket_of
 
 log = logging.getLogger("atoll.watch")
 
@@ -27,7 +26,7 @@ class SessionRecord:
 
     def __init__(self, folder: str, about: Mapping[str, Any]) -> None:
         self._file: RunFile | None = RunFile(folder, "inference", about)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may close the record while a line is added
         self._process = os.getpid()
         self._looked = -math.inf
         self._pictures: set[str] = set()
@@ -85,7 +84,8 @@ class SessionRecord:
             self._totals(file)
 
     def _totals(self, file: RunFile) -> None:
-        file.add("totals", {**self._counts, "origins": self._origins, "latencies": _texts(self._latencies)})
+        latencies = {str(bucket): number for bucket, number in self._latencies.items()}
+        file.add("totals", {**self._counts, "origins": self._origins, "latencies": latencies})
 
     def _end(self, file: RunFile, report: Callable[[], Mapping[str, Any]]) -> None:
         if self._counts["inferences"]:
@@ -99,7 +99,3 @@ def _state(report: Mapping[str, Any]) -> dict[str, Any]:
     names = ("policy", "local_seconds", "robot", "server", "plans", "up_rate", "down_rate", "latency", "expected_wait",
              "server_compute", "server_waited", "link_losses")  # fmt: skip
     return {name: report[name] for name in names if name in report}
-
-
-def _texts(latencies: Mapping[int, int]) -> dict[str, int]:
-    return {str(bucket): number for bucket, number in latencies.items()}

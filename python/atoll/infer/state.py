@@ -2,6 +2,9 @@
 """The state of a module's layers besides parameters, to detect whether a call leaves something behind. torch.export
 only warns of that, and does not see it in the layers of a module."""
 
+import contextlib
+from collections.abc import Iterator
+
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
@@ -12,22 +15,16 @@ from atoll.infer.hooks import weights_of_hooks
 _NOT_STATE = {"_parameters", "_buffers", "_modules"}  # of a layer's own attributes
 
 
-class State:
-    """The attributes of all layers at one moment."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        self._tensors = _held_tensors(module)
-
-    def refuse_changes(self) -> None:
-        """Raises ExportError if an attribute holds another tensor than at that moment. Changes of a tensor's values
-        show in the graph instead."""
-        now = _held_tensors(self._module)
-        parameters = set(map(id, self._module.parameters()))  # recurrent layers also hold them as attributes
-        changed = (name for name in [*now, *self._tensors] if now.get(name) is not self._tensors.get(name))
-        name = next((name for name in changed if id(now.get(name)) not in parameters), None)
-        if name is None:
-            return
+@contextlib.contextmanager
+def refuse_state(module: nn.Module) -> Iterator[None]:
+    """Raises ExportError if an attribute of a layer holds another tensor after the call inside than before. Changes of
+    a tensor's values show in the graph instead."""
+    before = _held_tensors(module)
+    yield
+    now = _held_tensors(module)
+    parameters = set(map(id, module.parameters()))  # recurrent layers also hold them as attributes
+    changed = (name for name in [*now, *before] if now.get(name) is not before.get(name))
+    for name in (name for name in changed if id(now.get(name)) not in parameters):
         raise ExportError(
             f"forward stores a tensor in {name}, but a session keeps no state between inferences. Return it as an "
             f"output and take it as an input, or disable the state; for a cache that is filled once, call the model "

@@ -10,7 +10,8 @@ import collections
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -32,12 +33,12 @@ def class_name(kind: type) -> str:
 _ALWAYS: Classes = {class_name(collections.OrderedDict): collections.OrderedDict}
 
 
+@dataclasses.dataclass
 class Structure:
     """One nested value, without its tensors."""
 
-    def __init__(self, spec: Spec, classes: Classes) -> None:
-        self.spec = spec
-        self.classes = classes
+    spec: Spec
+    classes: Classes
 
     @staticmethod
     def of(value: Any, name: str) -> tuple["Structure", list[torch.Tensor]]:
@@ -56,6 +57,19 @@ class Structure:
     def build(self, tensors: Iterable[Any]) -> Any:
         """Returns the nested value with these tensors, one for each place. Raises BundleError for an unknown class."""
         return _build(self.spec, iter(tensors), self.classes)
+
+    def refuse_computing_classes(self, tensors: Sequence[torch.Tensor], name: str) -> None:
+        """Raises ExportError for a class that changes what it is made of: making a value of these tensors, which came
+        from one, would change them again. Messages call the value `name`."""
+        try:
+            again, found = Structure.of(self.build(tensors), name)
+        except BundleError as error:
+            raise ExportError(str(error)) from None
+        if again.spec != self.spec or any(map(operator.is_not, found, tensors)):
+            raise ExportError(
+                f"{name} holds a {' or a '.join(self.classes)}, which changes its fields when it is made, as in "
+                f"__post_init__, and a session makes it again: compute in forward, or use a plain dict or tuple"
+            )
 
     def paths(self, name: str) -> list[str]:
         """Returns the name of each tensor, such as output.logits or images[0]."""
@@ -149,7 +163,8 @@ def has_dict_with_order(spec: Spec) -> bool:
 def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> None:
     if spec == TENSOR:
         if not isinstance(value, torch.Tensor):
-            raise InputError(f"{path or 'the input'} is {_told(value)}, but the example's was a tensor: pass a tensor")
+            what = path or "the input"
+            raise InputError(f"{what} is {_told(value)}, but the example's was a tensor: pass a tensor", what)
         tensors.append(value)
         return
     ((kind, content),) = ((key, item) for key, item in spec.items() if key != "fields")
@@ -158,7 +173,7 @@ def _match(spec: Spec, value: Any, path: str, tensors: list[torch.Tensor]) -> No
     elif kind in ("tuple", "list"):
         items = list(value) if isinstance(value, tuple | list) else []
         if type(value) is not _SEQUENCES[kind] or len(items) != len(content):
-            raise InputError(f"{path} is {_told(value)}, but the example's was a {kind} of {len(content)}")
+            raise InputError(f"{path} is {_told(value)}, but the example's was a {kind} of {len(content)}", path)
         for place, inner in enumerate(content):
             _match(inner, items[place], f"{path}[{place}]", tensors)
     elif kind == "dict":
@@ -172,7 +187,8 @@ def _match_constant(pinned: Any, value: Any, path: str) -> None:
     if type(value) is not type(pinned) or repr(value) != repr(pinned):  # NaN equals itself, -0.0 is not 0.0
         raise InputError(
             f"{path} is {_told(value)}, but the example's was {pinned!r}, which the graph holds: "
-            f"pass that, or make another session"
+            f"pass that, or make another session",
+            path,
         )
 
 
@@ -180,12 +196,13 @@ def _match_fields(
     content: list[Any], fields: dict[Any, Any] | None, value: Any, kind: str, path: str, tensors: list[torch.Tensor]
 ) -> None:
     if fields is None:
-        raise InputError(f"{path} is {_told(value)}, but the example's was a {kind}")
+        raise InputError(f"{path} is {_told(value)}, but the example's was a {kind}", path)
     wanted = [key for key, _ in content]
+    what = path or "the arguments"
     for missing in (key for key in wanted if key not in fields):
-        raise InputError(f"{_at(path, missing)} is missing, but the example had it")
+        raise InputError(f"{_at(path, missing)} is missing, but the example had it", what)
     for extra in (key for key in fields if key not in wanted):
-        raise InputError(f"{_at(path, extra)} was not in the example: remove it, or make another session with it")
+        raise InputError(f"{_at(path, extra)} was not in the example: remove it, or make another session with it", what)
     for key, inner in content:
         _match(inner, fields[key], _at(path, key), tensors)
 
@@ -220,8 +237,7 @@ def _made(name: str, items: list[tuple[Any, Any]], classes: Classes) -> Any:
     if kind is None:
         raise BundleError(f"the values hold an unknown class {name}: pass the class, as in classes=[...]")
     try:
-        has_fields = dataclasses.is_dataclass(kind)
-        if has_fields:
+        if dataclasses.is_dataclass(kind):
             late = {field.name for field in dataclasses.fields(kind) if not field.init}
             made = kind(**{key: item for key, item in items if key not in late})
             for key, item in items:

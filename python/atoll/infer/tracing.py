@@ -18,17 +18,17 @@ from atoll.infer.bundle import Bundle
 from atoll.infer.capture_lock import is_disturbed, is_disturbed_now, turn, wait_for_others
 from atoll.infer.comparison import compare, compare_orders
 from atoll.infer.convert import Converter
-from atoll.infer.default_dtype import refuse_default_dtype
-from atoll.infer.errors import BundleError, ExportError
+from atoll.infer.errors import ExportError
 from atoll.infer.export_errors import complaint
 from atoll.infer.fast_paths import refuse_fast_paths
+from atoll.infer.graph import refuse_default_dtype
 from atoll.infer.hooks import has_own_hooks, refuse_global_hooks, refuse_observers
 from atoll.infer.inputs import Inputs, changes_arguments
 from atoll.infer.lowering import decompositions
 from atoll.infer.module_copy import copy_of
 from atoll.infer.placement import Place, device_for
 from atoll.infer.plain_state import plain_state
-from atoll.infer.state import State
+from atoll.infer.state import refuse_state
 from atoll.infer.structure import Structure
 from atoll.infer.watching import Watch
 
@@ -76,18 +76,17 @@ def _captured(module: nn.Module, args: Any, kwargs: Mapping[str, Any], is_called
         flat = _Flat(copy_of(inner), call, inputs)
         refuse_fast_paths(flat.module)
         program = _exported(flat, [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors])
-        own = {
-            **dict(flat.named_parameters(remove_duplicate=False)),
-            **dict(flat.named_buffers(remove_duplicate=False)),
-        }
-        converter = Converter(program, {**program.constants, **own}, inputs.names())
+        own = [*flat.named_parameters(remove_duplicate=False), *flat.named_buffers(remove_duplicate=False)]
+        converter = Converter(program, {**program.constants, **dict(own)}, inputs.names())
         output = flat.seen.output
         graph = converter.graph({"input": inputs.to_json(), "output": output.to_json()})
         bundle = Bundle(graph, converter.weights, inputs, output, watch, converter.sources)
         refuse_default_dtype(graph)
-        devices = compare(bundle, lambda tensors: call.of_copy(inner, inputs, tensors), tensors)
+        copied = copy_of(inner)
+        devices = compare(bundle, lambda tensors: call.explained(copied, inputs, tensors), tensors)
         if inputs.have_order():
-            compare_orders(bundle, lambda is_turned: call.of_copy(inner, inputs, tensors, is_turned))
+            compare_orders(bundle, lambda is_turned: call.explained(copy_of(inner), inputs, tensors, is_turned))
+        watch.leave_out(copied)
         bundle.place = Place(device_for(module, (args, kwargs)), devices)
         return CapturedForward(bundle, args, dict(kwargs))
 
@@ -108,11 +107,12 @@ class _Call:
         args, kwargs = inputs.call(tensors, is_turned)
         return module(*args, **kwargs) if self.is_whole else module.forward(*args, **kwargs)
 
-    def of_copy(
+    def explained(
         self, module: nn.Module, inputs: Inputs, tensors: Sequence[torch.Tensor], is_turned: bool = False
     ) -> Any:
+        """The same; errors say what to change."""
         try:
-            return self.of(copy_of(module), inputs, tensors, is_turned)
+            return self.of(module, inputs, tensors, is_turned)
         except Exception as error:
             raise complaint(error) from error
 
@@ -139,16 +139,11 @@ class _Flat(nn.Module):
             raise complaint(error) from error
 
     def _outputs(self, tensors: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-        state = State(self.module)
-        result = self.call.of(self.module, self.inputs, tensors)
-        state.refuse_changes()
+        with refuse_state(self.module):
+            result = self.call.of(self.module, self.inputs, tensors)
         self.seen.output, found = Structure.of(result, "output")
         if not found:
             raise ExportError("forward returns no tensors: return the results of the inference")
-        try:
-            self.seen.output.build(found)
-        except BundleError as error:
-            raise ExportError(str(error)) from None
         return tuple(found)
 
 
@@ -236,7 +231,7 @@ def _without_torch_messages() -> Iterator[None]:
     logger.setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "The tensor attribute")  # State checks for them
+            warnings.filterwarnings("ignore", "The tensor attribute")  # refuse_state checks for them
             warnings.filterwarnings("ignore", ".*LeafSpec", FutureWarning)  # torch warns itself
             yield
     finally:

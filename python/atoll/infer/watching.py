@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects whether a module has changed since it was captured."""
 
+import enum
+import operator
+import types
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -14,13 +17,21 @@ from atoll.infer.hooks import HOOKS, global_hook, weights_of_hooks
 
 _HELD = {"_modules": "the layers", "_parameters": "the parameters", "_buffers": "the buffers"}
 _PARTS = _HELD | dict.fromkeys(HOOKS, "the hooks")
+_OF_EVERY_LAYER = {*vars(nn.Module()), "forward"}
+_NUMBERS_AND_TEXTS = (bool, int, float, str, types.NoneType, torch.dtype, enum.Enum)
+_PLAIN = (*_NUMBERS_AND_TEXTS, types.FunctionType, types.BuiltinFunctionType)
+_ANYTHING = ...  # equals everything
+_MAX_ITEMS = 256  # of a list or dict, which every check reads
+_MAX_LEVELS = 8
+_COMPILED = "._orig_mod"  # in the paths of layers that torch.compile wraps
 
 
 class Watch:
     """Detects parameters, buffers, layers, hooks and forwards that are replaced, added or removed, tensors whose memory
     changes, and changes in place, by PyTorch's version counters. Changes that bypass the counters (through `.data`, by
     fused optimizers, of inference tensors) are detected by sampling values in host memory, of one parameter and one
-    other tensor per check, in turn. A check takes microseconds for hundreds of tensors. Keeps the module's tensors
+    other tensor per check, in turn. Numbers, texts and functions that are attributes, also in lists and dicts, are
+    compared with those of the beginning. A check takes microseconds for hundreds of tensors. Keeps the module's tensors
     alive until the module is gone."""
 
     def __init__(self, module: nn.Module, is_called: bool) -> None:
@@ -34,9 +45,13 @@ class Watch:
         entries = [self._named(_of("the forward", path), (vars(layer), "forward")) for path, layer in own]
         entries += [self._named(_path(path, name), (vars(layer), name)) for path, layer in layers
                     for name, value in _attributes(layer) if isinstance(value, torch.Tensor)]  # fmt: skip
+        plain = [(path, layer, name, value) for path, layer in layers for name, value in _plain_attributes(layer)]
+        values = [self._named(_path(path, name), (vars(layer), name, value)) for path, layer, name, value in plain]
+        self._paths = [path for path, *_ in plain]
         tensors = [self._named(name, tensor) for name, tensor in _tensors(module).items()]
         parameters = sum(1 for _ in module.parameters())
-        self._core = core = _C.ModuleWatch(dicts, entries, tensors, parameters, [vars(layer) for _, layer in layers])
+        every = [vars(layer) for _, layer in layers]
+        self._core = core = _C.ModuleWatch(dicts, entries, values, tensors, parameters, every)
         self._module = weakref.ref(module, lambda _: core.forget())
 
     def refuse_changes(self) -> None:
@@ -48,6 +63,16 @@ class Watch:
                 f"the model has changed since it was captured ({what}), but the graph has the old state: "
                 f"capture it again, or make another session"
             )
+
+    def leave_out(self, called: nn.Module | None = None, of_layers: bool = True) -> None:
+        """Stops watching the plain attributes that differ in `called`, a copy that was called, or have changed by now:
+        calls change them, and they change no answer. `of_layers`: also those of layers inside of the module."""
+        others = None
+        if called is not None:
+            layers = dict(called.named_modules())
+            found = [layers.get(path.replace(_COMPILED, "")) for path in self._paths]
+            others = [{} if layer is None else vars(layer) for layer in found]
+        self._core.leave_out(len(self._paths) if of_layers else self._paths.count(""), others)
 
     def is_training(self) -> bool:
         """Returns whether any layer is in training mode."""
@@ -73,8 +98,33 @@ def _path(path: str, name: str) -> str:
 
 def _attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:
     """Yields a layer's own attributes, except those that its hooks compute."""
-    computed = set(weights_of_hooks(layer))
-    return ((name, value) for name, value in vars(layer).items() if not name.startswith("_") and name not in computed)
+    others = _OF_EVERY_LAYER.union(weights_of_hooks(layer))
+    return ((name, value) for name, value in vars(layer).items() if name not in others)
+
+
+def _plain_attributes(layer: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yields the plain attributes of a layer with copies of their values, and those of its class, which attributes of
+    the layer may replace."""
+    classes = [vars(kind) for kind in type(layer).__mro__ if kind not in nn.Module.__mro__]
+    of_class = {name: value for held in reversed(classes) for name, value in held.items()
+                if isinstance(value, _NUMBERS_AND_TEXTS) and not name.startswith("__")}  # fmt: skip
+    for name, value in (of_class | dict(_attributes(layer))).items():
+        if (copied := _copied(value, 0)) is not _ANYTHING:
+            yield name, copied
+
+
+def _copied(value: Any, level: int) -> Any:
+    """Returns a copy of the lists and dicts in a value, with _ANYTHING in the places of what is not plain."""
+    if isinstance(value, _PLAIN):
+        return value
+    if not isinstance(value, tuple | list | dict) or len(value) > _MAX_ITEMS or level > _MAX_LEVELS:
+        return _ANYTHING
+    if isinstance(value, dict):
+        return {key: _copied(item, level + 1) for key, item in value.items()}
+    items = [_copied(item, level + 1) for item in value]
+    if isinstance(value, list):
+        return items
+    return value if all(map(operator.is_, items, value)) else tuple(items)
 
 
 def _tensors(module: nn.Module) -> dict[str, torch.Tensor]:

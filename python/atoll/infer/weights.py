@@ -16,11 +16,10 @@ import torch
 
 from atoll.infer.dtypes import FROM_FILES, IN_FILES
 from atoll.infer.errors import BundleError
+from atoll.infer.graph import MAX_DIMENSIONS, MAX_ELEMENTS
 
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 100_000_000  # safetensors' own limit
-MAX_ELEMENTS = 2**40  # of a tensor, counting an empty dimension as 1; and bytes of a file
-MAX_DIMENSIONS = 8
 _PAD = re.compile(r"_pad[0-9]+")
 _LENGTH_BYTES = 8
 
@@ -35,7 +34,7 @@ def pieces(weights: Mapping[str, torch.Tensor]) -> Iterator[bytes | memoryview]:
 
 
 def total_bytes(weights: Mapping[str, torch.Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
+    return sum(tensor.nbytes for tensor in weights.values())
 
 
 def map_file(path: Path) -> mmap.mmap:
@@ -82,7 +81,7 @@ def _header(weights: Mapping[str, torch.Tensor]) -> tuple[bytes, list[int]]:
     pads = (name for number in range(2**62) if (name := f"_pad{number}") not in weights)
     offset = 0
     for name, tensor in weights.items():
-        end = offset + tensor.numel() * tensor.element_size()
+        end = offset + tensor.nbytes
         entries[name] = {"dtype": IN_FILES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
         gap = -end % ALIGNMENT
         if gap:
@@ -126,11 +125,8 @@ def _is_right(dtype: Any, shape: Any, first: Any, last: Any, room: int) -> bool:
         return False
     if len(shape) > MAX_DIMENSIONS or math.prod(max(size, 1) for size in shape) >= MAX_ELEMENTS:
         return False
-    return isinstance(dtype, str) and dtype in FROM_FILES and _size(FROM_FILES[dtype], shape) == last - first
-
-
-def _size(dtype: torch.dtype, shape: list[int]) -> int:
-    return math.prod(shape) * dtype.itemsize
+    known = FROM_FILES.get(dtype) if isinstance(dtype, str) else None
+    return known is not None and math.prod(shape) * known.itemsize == last - first
 
 
 def _view(mapped: mmap.mmap, dtype: torch.dtype, shape: list[int], first: int, size: int) -> torch.Tensor:

@@ -136,7 +136,8 @@ class Agent(LocalElasticAgent):
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
-            self._close_streams()
+            for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
+                close_streams(handler)
             self._failures += 1
             ranks = self._on_failure(result, self.hosts)
             worker_group.spec.local_world_size = ranks or worker_group.spec.local_world_size
@@ -147,10 +148,6 @@ class Agent(LocalElasticAgent):
         """Waits for the other commands; a command that is alone skips this, and does not need the store."""
         if self.hosts > 1:
             super()._exit_barrier()  # type: ignore[no-untyped-call]
-
-    def _close_streams(self) -> None:
-        for handler in getattr(self._pcontext, "subprocess_handlers", {}).values():
-            close_streams(handler)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         grace = min(timeout, self._shutdown_timeout) if self._has_grace else 0

@@ -9,6 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from atoll._tables import wide
 from atoll.launch import LaunchError
 from atoll.launch.jobs import Job, choose_jobs, running_jobs, stop_job
 
@@ -43,9 +44,7 @@ def ps(
         jobs = running_jobs()
     except LaunchError as error:
         raise _failed("ps", error) from None
-    table = Table(box=None, pad_edge=False, header_style=None)
-    for name in ("ID", "PID", "ISLANDS", "RANKS", "PIDS", "STATE", "AGE", "SCRIPT"):
-        table.add_column(name, no_wrap=True)
+    table = _table("ID", "PID", "ISLANDS", "RANKS", "PIDS", "STATE", "AGE", "SCRIPT")
     for job in jobs:
         table.add_row(*_row(job))
     _print(table)
@@ -63,29 +62,31 @@ def stop(
         raise _failed("stop", error) from None
 
 
-def _failed(command: str, error: LaunchError) -> typer.Exit:
+def _failed(command: str, error: Exception) -> typer.Exit:
     print(f"atoll {command}: {error}", file=sys.stderr)
     return typer.Exit(1)
 
 
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style=None)
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    return table
+
+
 def _print(table: Table) -> None:
-    console = Console(highlight=False, markup=False)
-    console = console if console.is_terminal else Console(highlight=False, markup=False, width=_PAGE_WIDTH)
-    console.print(table)
+    wide(Console(highlight=False, markup=False), _PAGE_WIDTH).print(table)
 
 
 def _print_members(url: str) -> None:
-    from atoll.redis.listing import rows
+    from atoll.redis.members import rows
 
-    table = Table(box=None, pad_edge=False, header_style=None)
-    for name in ("JOB", "RANK", "ISLAND", "DEVICE", "SCORE", "HOST", "PID", "ALIVE", "AGE"):
-        table.add_column(name, no_wrap=True)
+    table = _table("JOB", "RANK", "ISLAND", "DEVICE", "SCORE", "HOST", "PID", "ALIVE", "AGE")
     try:
         for job, created, cells in rows(url):
             table.add_row(job, *cells, _age(created))
     except (ValueError, RuntimeError) as error:
-        print(f"atoll ps: {error}", file=sys.stderr)
-        raise typer.Exit(1) from None
+        raise _failed("ps", error) from None
     _print(table)
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Islands in containers: finds the runtime, builds the command, and removes leftover containers."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -40,10 +41,7 @@ def find_runtime(island: str) -> str:
             problems.append(f"{name} is not installed")
             continue
         try:
-            done = subprocess.run(
-                [path, "version"], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                timeout=_ANSWER_TIMEOUT_S, check=False,
-            )  # fmt: skip
+            done = _run(path, "version")
         except (OSError, subprocess.TimeoutExpired) as error:
             problems.append(f"{name} does not run ({error})")
             continue
@@ -89,15 +87,13 @@ def container_command(
 
 def remove_containers(runtime: str, label: str) -> None:
     """Removes the containers with `label`, if any. Takes at most 40 s."""
-    try:
-        listing = [runtime, "ps", "--all", "--quiet", "--filter", f"label=atoll.launcher={label}"]
-        done = subprocess.run(
-            listing, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
-        )
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = _run(runtime, "ps", "--all", "--quiet", "--filter", f"label=atoll.launcher={label}")
         if done.returncode == 0 and done.stdout.split():
-            subprocess.run(
-                [runtime, "rm", "--force", *done.stdout.split()], stdin=subprocess.DEVNULL, capture_output=True,
-                timeout=_ANSWER_TIMEOUT_S, check=False,
-            )  # fmt: skip
-    except (OSError, subprocess.TimeoutExpired):
-        pass
+            _run(runtime, "rm", "--force", *done.stdout.split())
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_ANSWER_TIMEOUT_S, check=False
+    )

@@ -6,8 +6,8 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Sequence
-from types import FrameType, TracebackType
-from typing import Any
+from dataclasses import dataclass
+from types import FrameType
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
@@ -27,38 +27,29 @@ def parse_signals(text: str) -> list[signal.Signals]:
     return found
 
 
+@dataclass
 class EndingOnSignal:
     """Inside the context each of `signals` raises SignalException in the main thread. On the first, another thread
     calls `tell(signal)`. If the body has not ended `limit_s()` seconds later, because the main thread is waiting in a
     library, that thread calls `last_resort()` and ends the process with status 128 plus the signal. Enter it on the
     main thread."""
 
-    def __init__(
-        self,
-        signals: Sequence[signal.Signals],
-        tell: Callable[[signal.Signals], None],
-        limit_s: Callable[[], float],
-        last_resort: Callable[[], None],
-    ) -> None:
-        self._signals = signals
-        self._tell = tell
-        self._limit_s = limit_s
-        self._last_resort = last_resort
-        self._done = threading.Event()
-        self._before: dict[signal.Signals, Any] = {}
+    signals: Sequence[signal.Signals]
+    tell: Callable[[signal.Signals], None]
+    limit_s: Callable[[], float]
+    last_resort: Callable[[], None]
 
     def __enter__(self) -> "EndingOnSignal":
+        self._done = threading.Event()
         self._source, self._wake = os.pipe()
         os.set_blocking(self._wake, False)
         self._thread = threading.Thread(target=self._guard, name="atoll-ending", daemon=True)
         self._thread.start()
         self._wake_before = signal.set_wakeup_fd(self._wake, warn_on_full_buffer=False)
-        self._before = {number: signal.signal(number, self._raise) for number in self._signals}
+        self._before = {number: signal.signal(number, self._raise) for number in self.signals}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self._wake_before)
@@ -69,7 +60,7 @@ class EndingOnSignal:
 
     def ignore_signals(self) -> None:
         """Ignores signals from here on; the time limit of an earlier signal still holds."""
-        for number in self._signals:
+        for number in self.signals:
             signal.signal(number, signal.SIG_IGN)
 
     @staticmethod
@@ -79,18 +70,18 @@ class EndingOnSignal:
 
     def _tell_safely(self, number: int) -> None:
         with contextlib.suppress(Exception):
-            self._tell(signal.Signals(number))
+            self.tell(signal.Signals(number))
 
     def _guard(self) -> None:
         while number := os.read(self._source, 1):
-            if number[0] in self._signals:
+            if number[0] in self.signals:
                 break
         else:
             return
-        limit_s = self._limit_s()
+        limit_s = self.limit_s()
         # This may block if the reader of the output has stopped reading.
         threading.Thread(target=self._tell_safely, args=(number[0],), name="atoll-tell", daemon=True).start()
         if not self._done.wait(limit_s):
             with contextlib.suppress(Exception):
-                self._last_resort()
+                self.last_resort()
             os._exit(128 + number[0])

@@ -70,7 +70,8 @@ def hint(failure: ProcessFailure) -> str:
     return "; the system may have run out of memory: check `dmesg`, and try a smaller batch or model"
 
 
-def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
+def where_of(failure: ProcessFailure, islands: Sequence[str]) -> str:
+    """Names the rank's island, if it has one, before other words."""
     island = islands[failure.local_rank]
     return f"island {island}, " if island else ""
 
@@ -78,7 +79,7 @@ def _where(failure: ProcessFailure, islands: Sequence[str]) -> str:
 def headline(rank: int, failure: ProcessFailure, islands: Sequence[str]) -> str:
     """Names the rank, where it ran, and how it ended."""
     return (
-        f"rank {rank} failed first: {_where(failure, islands)}host {socket.gethostname()}, local rank "
+        f"rank {rank} failed first: {where_of(failure, islands)}host {socket.gethostname()}, local rank "
         f"{failure.local_rank}, pid {failure.pid}, {how_it_ended(failure)}"
     )
 
@@ -98,6 +99,6 @@ def describe(
         stopped = failure.exitcode in (-signal.SIGTERM, -signal.SIGKILL)
         tail = f": {last}" if last and not stopped else ""
         lines.append(
-            f"atoll run: then rank {rank}: {_where(failure, islands)}pid {failure.pid}, {how_it_ended(failure)}{tail}"
+            f"atoll run: then rank {rank}: {where_of(failure, islands)}pid {failure.pid}, {how_it_ended(failure)}{tail}"
         )
     return "\n".join(lines) + "\n"

@@ -41,7 +41,6 @@ class Job:
     created: float
     script: str
     islands: dict[str, int]
-    local_ranks: int
     state: str = "joining"
     workers: list[WorkerState] = field(default_factory=list)
 
@@ -68,9 +67,9 @@ class JobRecord:
     """This process's entry: `folder` is for files of the job, and is deleted by remove(), after which nothing more is
     written. Thread-safe."""
 
-    def __init__(self, identifier: str, script: str, islands: dict[str, int], local_ranks: int) -> None:
+    def __init__(self, identifier: str, script: str, islands: dict[str, int]) -> None:
         pid = os.getpid()
-        self.job = Job(identifier, pid, start_time(pid) or 0, time.time(), script, islands, local_ranks)
+        self.job = Job(identifier, pid, start_time(pid) or 0, time.time(), script, islands)
         self.folder = jobs_folder() / f"{quote(identifier, safe='')[:100]}.{pid}"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(mode=0o700)
@@ -89,7 +88,7 @@ class JobRecord:
 
     def leave_out(self, island: str) -> None:
         """Records that the job continues without this island."""
-        self.job.local_ranks -= self.job.islands.pop(island)
+        del self.job.islands[island]
         self._write()
 
     def remove(self) -> None:

@@ -124,14 +124,9 @@ class Members:
             member.state, member.number, member.step = State.READY, notice.number, notice.step
             self._reason = notice.reason or self._reason
             if notice.number == self.number:
-                self._begin_round(now, notice.timeout_s)
+                self._round = self._round or Round(now, notice.timeout_s)
                 for name in notice.suspects:
-                    if self._round is not None:
-                        self._round.named.setdefault(name, now)
-
-    def _begin_round(self, now: float, timeout_s: float) -> None:
-        if self._round is None:
-            self._round = Round(now, timeout_s)
+                    self._round.named.setdefault(name, now)
 
     def ended(self, name: str, code: int) -> None:
         member = self.members[name]

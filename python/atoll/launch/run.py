@@ -103,7 +103,7 @@ class Run:
         if self._local_ranks > 1:
             os.environ.setdefault("OMP_NUM_THREADS", "1")
         sizes = {island.name: len(island.ranks) for island in self._islands}
-        self._record = JobRecord(self._id, self._options.training_script, sizes, self._local_ranks)
+        self._record = JobRecord(self._id, self._options.training_script, sizes)
         self._output = Output()
         with EndingOnSignal(self._signals, self._note_signal, self._limit_s, self._last_resort) as ending:
             try:
@@ -169,7 +169,8 @@ class Run:
         self._starts = starts.ranks
         self._islands_of_ranks = [rank.island for rank in starts.ranks]
         logs = PipedLogs(config, self._islands_of_ranks, self._output)
-        self._say_start()
+        sizes = "".join(f", {island.name}: {len(island.ranks)}" for island in self._islands)
+        self._say(f"job {self._id}: {self._local_ranks} local rank{'s' * (self._local_ranks > 1)}{sizes}")
         self._is_unsettled = True
         result: RunResult | None
         try:
@@ -284,10 +285,6 @@ class Run:
     def _last_resort(self) -> None:
         self._kill_all()
         self._record.remove()
-
-    def _say_start(self) -> None:
-        islands = "".join(f", {island.name}: {len(island.ranks)}" for island in self._islands)
-        self._say(f"job {self._id}: {self._local_ranks} local rank{'s' * (self._local_ranks > 1)}{islands}")
 
     def _say(self, text: str) -> None:
         self._output.write(STDERR, f"atoll run: {text}\n".encode())

@@ -22,7 +22,7 @@ from torch.distributed.launcher.api import LaunchConfig
 from atoll._newer_torch import grace_seconds
 from atoll.launch import jobs
 from atoll.launch.agent import PipedLogs
-from atoll.launch.failures import hint, how_it_ended
+from atoll.launch.failures import hint, how_it_ended, where_of
 from atoll.launch.members import Decision, End, Grow, Kill, Members, Publish, Start, State
 from atoll.launch.output import Output
 from atoll.launch.processes import close_streams, kill_groups, start_time
@@ -53,8 +53,6 @@ class Process:
     handler: SubprocessHandler
     error_file: str
     asked: int = 0
-    is_killed: bool = False
-    """Whether the supervisor killed it."""
 
     @property
     def pid(self) -> int:
@@ -173,11 +171,9 @@ class Supervisor:
                     if isinstance(decision, End):
                         return decision.problem
                     self._carry_out(decision)
-            event: Ended | Notice | NoNotice | StoreLost | None
-            try:
+            event: Ended | Notice | NoNotice | StoreLost | None = None
+            with contextlib.suppress(queue.Empty):
                 event = self._events.get(timeout=_TICK_S)
-            except queue.Empty:
-                event = None
             self._heard.skip_void(self._store, time.monotonic())
             if event is None:
                 continue
@@ -205,9 +201,9 @@ class Supervisor:
             kill_groups([process.pid])  # its remaining children
             failure = ProcessFailure(process.local_rank, process.pid, event.code, process.error_file)
             self._failures[process.local_rank] = failure
-            island = self._hooks.islands[process.local_rank]
-            where = f"island {island}, " if island else ""
-            how = how_it_ended(failure) + ("" if process.is_killed else hint(failure))
+            is_killed = self._members.members[event.member].is_killed
+            how = how_it_ended(failure) + ("" if is_killed else hint(failure))
+            where = where_of(failure, self._hooks.islands)
             self._hooks.say(f"rank {process.local_rank} is lost: {where}pid {process.pid}, {how}")
         self._report_running()
 
@@ -217,7 +213,6 @@ class Supervisor:
         elif isinstance(decision, Kill):
             process = self._processes[decision.member]
             self._hooks.say(f"rank {process.local_rank} (pid {process.pid}) is killed: {decision.reason}")
-            process.is_killed = True
             kill_groups([process.pid])
         elif isinstance(decision, Grow):
             self._store.set(growth_key(decision.number), "1")
@@ -274,15 +269,12 @@ class Supervisor:
     def _pids(self) -> dict[int, int]:
         return {process.local_rank: process.pid for process in self._processes.values()}
 
-    def _runs(self) -> list[Process]:
-        states = self._members.members
-        return [process for name, process in self._processes.items() if states[name].state is not State.ENDED]
-
     def _report_running(self) -> None:
+        members = self._members.members
         workers = [
             jobs.WorkerState(process.local_rank, process.local_rank, self._hooks.islands[process.local_rank],
                              process.pid, start_time(process.pid) or 0)
-            for process in self._runs()
+            for name, process in self._processes.items() if members[name].state is not State.ENDED
         ]  # fmt: skip
         self._hooks.started(workers)
 

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the arguments of atoll.DataLoader: what is valid on one rank, and what must be equal on all ranks."""
+"""Checks the arguments of atoll.DataLoader and its states: what is valid on one rank, and what must be equal on all."""
 
-import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
+from atoll.loading.exchange import hash_of
 from atoll.loading.settings import Settings
 
 OF_ONE_RANK = {"optimizer_bytes", "watts", "watch"}
 """Settings that may differ between ranks."""
+STATE_VERSION = 1
+COUNTS = ("epoch", "position", "steps")
+OTHERS = ("dataset", "seed", "order")
 
 
 def check_counts(**counts: Any) -> None:
@@ -26,8 +29,7 @@ def check_counts(**counts: Any) -> None:
 
 
 def check_options(options: dict[str, Any], global_batch: int) -> None:
-    """Raises ValueError for options of torch.utils.data.DataLoader that set batch sizes or order, which the plan
-    sets."""
+    """Raises ValueError for options of torch.utils.data.DataLoader that set batch sizes or order, as the plan does."""
     for name in ("batch_size", "batch_sampler"):
         if name in options:
             raise ValueError(f"{name} cannot be given: the plan sizes the batches of global_batch={global_batch}")
@@ -46,16 +48,6 @@ def check_divided(policy: str, settings: Settings) -> None:
             'policy="equal", or policy="fixed" with shares in proportion to the ranks\' datasets; or give every rank '
             "the whole dataset, without divided"
         )
-
-
-def check_shares_of_own(shares: Sequence[int]) -> tuple[int, ...]:
-    """Checks the shares of a step with divided=True: without a share, a rank's own samples would never be used."""
-    if 0 in shares:
-        raise ValueError(
-            f"with divided=True rank {list(shares).index(0)} has its own samples but no share of a step: "
-            f"{list(shares)}; give each rank a share"
-        )
-    return tuple(shares)
 
 
 def check_shares(shares: Sequence[float], ranks: int) -> None:
@@ -92,6 +84,49 @@ def shared(settings: Settings) -> dict[str, Any]:
     for name in [field.name for field in fields(settings) if field.name not in OF_ONE_RANK]:
         value = getattr(settings, name)
         if name == "replay" and value is not None:
-            value = f"{len(value)} plans, {hashlib.blake2b(json.dumps(value).encode(), digest_size=8).hexdigest()}"
+            value = f"{len(value)} plans, {hash_of(json.dumps(value)):x}"
         told[f"settings.{name}"] = value is not None if name == "forward" else value
     return told
+
+
+def check_state(state: Any, dataset: int, seed: int) -> None:
+    """Raises ValueError for a state that is damaged or belongs to another version or training run."""
+    if not isinstance(state, Mapping):
+        raise ValueError(f"a state must be a dictionary from DataLoader.state_dict(), not a {type(state).__name__}")
+    if state.get("version") != STATE_VERSION:
+        raise ValueError(
+            f"the state has version {state.get('version')!r}, but this Atoll reads version {STATE_VERSION}: resume "
+            "with the Atoll that saved it"
+        )
+    if missing := [name for name in (*COUNTS, *OTHERS) if name not in state]:
+        raise ValueError(f"the state lacks {', '.join(missing)}: it is damaged, use another checkpoint")
+    for name in COUNTS:
+        value = state[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise ValueError(f"the state's {name} is {value!r}, not a count: it is damaged, use another checkpoint")
+    for name, own in (("dataset", dataset), ("seed", seed)):
+        if state[name] != own:
+            raise ValueError(
+                f"the state is of a training run with {name} {state[name]}, but this one has {own}: give the loader "
+                "what that run had, or start over without the state"
+            )
+
+
+def check_position(position: int, samples: int) -> None:
+    """Raises ValueError for a position after the epoch's end."""
+    if position > samples:
+        raise ValueError(
+            f"the state's position is {position}, but an epoch has {samples} samples: give the loader the dataset, "
+            "sampler and samples of that run, or use another checkpoint"
+        )
+
+
+def check_order(of_state: int | None, own: int) -> None:
+    """Raises ValueError if the completed samples are not those before the position. None: no samples are complete."""
+    if of_state is not None and of_state != own:
+        raise ValueError(
+            "the state is of a training run whose epoch had its samples in another order: give the loader the same "
+            "dataset, shuffle, sampler and weights, or start another epoch with set_epoch. A sampler that draws again "
+            "each time, such as RandomSampler with a generator, cannot resume: give it a set_epoch that seeds it, or "
+            "use shuffle and seed instead"
+        )

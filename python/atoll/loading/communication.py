@@ -11,9 +11,11 @@ import torch.distributed as dist
 from torch import nn
 
 from atoll import _C
+from atoll.loading.timing import NOT_MEASURED
 from atoll.profiling.device import synchronize
 
 TRIED_BYTES, TRIED_CALLS = 16 << 20, 5
+MAX_RANKS = 64  # in groups whose links are counted individually
 
 
 def islands_of(group: dist.ProcessGroup) -> list[list[int]]:
@@ -41,9 +43,7 @@ def library_seconds(group: dist.ProcessGroup, model: nn.Module) -> float | None:
     for island in islands if len(islands) > 1 else []:
         if island.library == "atoll":
             continue
-        if (
-            group is not dist.group.WORLD
-        ):  # ranks outside the group would have to take part in making its islands' groups
+        if group is not dist.group.WORLD:  # ranks outside it would have to take part in making its islands' groups
             return math.inf
         alone = dist.new_group(island.ranks, backend="atoll")
         if rank in island.ranks:
@@ -75,3 +75,30 @@ def backend_if_any(group: dist.ProcessGroup) -> _C.Backend | None:
         return backend_of(group)
     except (RuntimeError, ValueError):  # another backend, or one without CPU support
         return None
+
+
+class Traffic:
+    """Counts the traffic of a group from its construction on."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self._backend = backend_if_any(group)
+        ranks = dist.get_world_size(group)
+        self._counted = ranks if ranks <= MAX_RANKS else 0
+        self._before = self._now()
+
+    def take(self, steps: int) -> list[float]:
+        """Returns means over the `steps` steps since the last call, equally many on each rank: the seconds of waits for
+        other islands in collectives, while other threads may compute, and of copies between the device and the host
+        (NOT_MEASURED if the backend does not report them), and the bytes sent to each rank (none in a large group)."""
+        now, before = self._now(), self._before
+        self._before = now
+        each = [(new - old) / max(1, steps) for new, old in zip(now, before, strict=True)]
+        if self._backend is None:
+            each[:2] = [NOT_MEASURED, NOT_MEASURED]
+        return each
+
+    def _now(self) -> list[float]:
+        if self._backend is None:
+            return [0.0] * (2 + self._counted)
+        sent = self._backend.sent_bytes()[: self._counted]
+        return [self._backend.time_split()["bridge_s"], self._backend.staging_seconds(), *map(float, sent)]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchanges small facts among all ranks of a group."""
 
+import hashlib
 import json
 import operator
 from collections.abc import Callable
@@ -69,6 +70,11 @@ class Exchange:
         for rank, text in enumerate(self.facts(problem)):
             if text:
                 raise ValueError(f"rank {rank}: {text}")
+
+
+def hash_of(text: str) -> int:
+    """Returns 48 bits, which fit in a float."""
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
 
 
 def _as_json(value: Any) -> str:

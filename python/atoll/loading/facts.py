@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """The facts about each rank that the planner uses."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from atoll import _C
+from atoll.plan.batches import Rank
 from atoll.plan.documents import document_of
 from atoll.profiling.device import DeviceProfile
 
 SHOWN = 8  # ranks in a message
+EXACT_PASSES = 16  # beyond that many, a further pass is not told from its samples
 
 
 @dataclass
@@ -19,65 +21,39 @@ class RankFacts:
     max_batch: int | None = None
     micro_batch: int | None = None
     watts: tuple[float, float] | None = None
-    profile: dict[str, Any] | None = None  # DeviceProfile.to_json()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_json(text: dict[str, Any]) -> "RankFacts":
-        return RankFacts(**text)
-
-    def measured(self) -> DeviceProfile | None:
-        return None if self.profile is None else DeviceProfile.from_json(self.profile)
+    profile: DeviceProfile | None = None
 
     def held(self) -> int | None:
         """The number of samples that memory holds in one pass, as measured; None: unknown."""
-        profile = self.measured()
-        return profile.cap or None if profile else None
+        return self.profile.cap or None if self.profile else None
 
     def cap(self) -> int | None:
-        """The maximum number of samples per step: the smaller of the user's limit and, if a step is one pass, the
-        capacity of memory."""
-        return _smaller(self.max_batch, self.held() if self.micro_batch is None else None)
+        """The most samples per step: the smaller of the user's limit and, if a step is one pass, memory's capacity."""
+        return smaller(self.max_batch, self.held() if self.micro_batch is None else None)
 
     def largest_pass(self) -> int | None:
         """The maximum number of samples per forward pass if a share may be computed in several; None if it may not."""
-        return None if self.micro_batch is None else _smaller(self.micro_batch, self.held())
+        return None if self.micro_batch is None else smaller(self.micro_batch, self.held())
 
     def power(self) -> tuple[float, float] | None:
         """The watts while computing and while waiting: the user's, or the measured ones."""
-        profile = self.measured()
-        return self.watts or (profile.watts() if profile else None)
+        return self.watts or (self.profile.watts() if self.profile else None)
 
     def cost(self) -> _C.Cost:
         """Returns the cost in seconds by batch size. Without a measurement all ranks count as equally fast."""
-        profile = self.measured()
-        if profile is None:
+        if self.profile is None:
             return _C.Cost.affine(0.0, 1.0)
-        cost, _error = _C.fit_cost(profile.points())
+        cost, _error = _C.fit_cost(self.profile.points())
         largest = self.largest_pass()
-        if largest is None:
-            return cost
-        launch = max(0.0, 2 * cost.seconds(1) - cost.seconds(2)) if largest > 1 else 0.0
-        per_sample = max(0.0, (cost.seconds(largest) - launch) / largest)
-        return _C.Cost.staircase(largest, launch, per_sample)
+        return cost if largest is None else _of_passes(cost, largest)
 
     def as_planned(self, least: int, quantum: int) -> dict[str, Any]:
         """Returns the rank in the format of the planner's functions."""
-        known: dict[str, Any] = {
-            "name": self.device,
-            "cost": document_of(self.cost()),
-            "least": least,
-            "quantum": quantum,
-        }
-        if (cap := self.cap()) is not None:
-            known["most"] = cap
-        profile = self.measured()
-        if (power := self.power()) is not None:
-            known["busy_watts"], known["idle_watts"] = power
-        if profile is not None:
-            known |= {"ops": profile.operations, "memory_used": profile.memory_used, "latency": profile.latency}
+        busy, idle = self.power() or (None, None)
+        rank = Rank(self.cost(), self.device, least, self.cap(), quantum, busy, idle)
+        if (profile := self.profile) is not None:
+            rank = replace(rank, ops=profile.operations, memory_used=profile.memory_used, latency=profile.latency)
+        known: dict[str, Any] = document_of(rank)
         return known
 
 
@@ -98,5 +74,20 @@ def require_room(facts: list[RankFacts], global_batch: int) -> None:
     )
 
 
-def _smaller(*limits: int | None) -> int | None:
+def _of_passes(cost: _C.Cost, largest: int) -> _C.Cost:
+    """Returns the cost of a share that is computed in passes of at most `largest` samples, as even as possible."""
+
+    def seconds(batch: int) -> float:
+        passes = -(-batch // largest)
+        size, larger = divmod(batch, passes)
+        return larger * cost.seconds(size + 1) + (passes - larger) * cost.seconds(size)
+
+    sizes = {1 << power for power in range(largest.bit_length())}
+    for passes in range(1, EXACT_PASSES + 1):
+        sizes |= {(passes - 1) * largest + 1, passes * largest}
+    sizes.add(2 * EXACT_PASSES * largest)  # from here on every sample costs its part of a pass
+    return _C.Cost.table([(float(size), seconds(size)) for size in sorted(sizes)])
+
+
+def smaller(*limits: int | None) -> int | None:
     return min((limit for limit in limits if limit is not None), default=None)

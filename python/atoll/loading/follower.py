@@ -1,127 +1,92 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows the training's times: exchanges the measurements of a window of steps, makes the next plan, and informs
-watchers."""
+"""Follows the training's times: exchanges measurements of a window of steps, makes the next plan, informs watchers."""
 
-import hashlib
 import json
 import logging
-from dataclasses import dataclass
 from typing import Any
 
 from atoll import _C
-from atoll.loading.communication import islands_of
-from atoll.loading.exchange import Exchange
+from atoll.loading.communication import Traffic, islands_of
+from atoll.loading.exchange import Exchange, hash_of
 from atoll.loading.facts import RankFacts
 from atoll.loading.logged_values import NOTED_NUMBERS, Notes, together
 from atoll.loading.membership import Membership
-from atoll.loading.plans import Plan
-from atoll.loading.policy import Policy
+from atoll.loading.policy import Plan, Policy
 from atoll.loading.settings import Settings
-from atoll.loading.timing import Summary
-from atoll.loading.traffic import UNKNOWN, Shown, Traffic
-from atoll.loading.window_reports import NOT_MEASURED, Seen
-from atoll.profiling.device import DeviceProfile
+from atoll.loading.timing import NOT_MEASURED, Seen, Summary
 from atoll.watching.record import PlanEvent, WindowRecord
 from atoll.watching.watcher import Watchers
 
 log = logging.getLogger("atoll.plan")
 
 FIXED = ("equal", "fixed")  # measurements do not change their plans
-RESTLESS = (
-    "random",
-    "balancenet-eq5",
-    "balancenet-alg1",
-)  # these policies adopt every new division, faster or not
+RESTLESS = ("random", "balancenet-eq5", "balancenet-alg1")  # they adopt every new division, faster or not
 MANY_STEPS = 1 << 40
 SAME_PLANS = "All ranks must load states and freeze plans after the same step."
 
 
-@dataclass(frozen=True)
-class Extras:
-    """What ranks exchange for watchers, by rank."""
-
-    traffic: list[Shown]
-    noted: dict[str, float] | None  # None: ranks have noted different names
-
-    @staticmethod
-    def of(rows: list[list[float]], names: list[str]) -> "Extras":
-        noted = together(names, [row[:NOTED_NUMBERS] for row in rows])
-        return Extras([Shown.of(row[NOTED_NUMBERS:]) for row in rows], noted)
-
-    def links(self) -> tuple[tuple[int, int, float], ...]:
-        """Sender, receiver, and bytes of a step."""
-        return tuple(
-            (rank, peer, bytes_sent)
-            for rank, each in enumerate(self.traffic)
-            for peer, bytes_sent in enumerate(each.sent)
-            if bytes_sent > 0
-        )
-
-
 def known(values: list[float]) -> tuple[float, ...]:
     """Returns the values; an empty tuple if one of them was not measured."""
-    return () if min(values) <= UNKNOWN else tuple(values)
+    return () if min(values) <= NOT_MEASURED else tuple(values)
+
+
+def replay_from(plans: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """Returns the part of a replay that applies from a step on."""
+    later = [plan for plan in plans if plan["step"] > step]
+    return [{**plans[-len(later) - 1], "step": 0}, *later]
 
 
 class Follower:
-    """Follows the times of one training. Collective: all ranks observe after the same steps, and feed equal numbers to
-    equal adapters."""
+    """Follows one training. Collective: all ranks observe after the same steps, and feed adapters equal numbers."""
 
     def __init__(self, exchange: Exchange, policy: Policy, facts: list[RankFacts], settings: Settings) -> None:
         self._exchange = exchange
         self._devices = tuple(rank.device for rank in facts)
-        self._profiles: list[DeviceProfile | None] = [rank.measured() for rank in facts]
-        options: dict[str, Any] = {"gain": settings.gain, "windows": settings.patience, "frozen": policy.name in FIXED,
-                                   "hysteresis": policy.name not in RESTLESS}  # fmt: skip
-        if settings.changes_per_epoch is not None:
-            options["changes_per_epoch"] = settings.changes_per_epoch
-        if settings.replay is not None:
-            options["replay"] = settings.replay
-        request = policy.request(facts)
-        self._adapter = _C.PlanAdapter(request, options)
+        self._profiles = [rank.profile for rank in facts]
+        self._is_measured = None not in self._profiles
+        options = {"gain": settings.gain, "windows": settings.patience, "frozen": policy.name in FIXED,
+                   "hysteresis": policy.name not in RESTLESS, "changes_per_epoch": settings.changes_per_epoch,
+                   "replay": settings.replay}  # fmt: skip
+        self._options: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self._request, islands = policy.request(facts), islands_of(exchange.group)
+        self.adapter = _C.PlanAdapter(self._request, self._options)
         self._membership: Membership | None = None
-        if len(facts) > 1 and self._is_measured():
-            costs = [rank.cost() for rank in facts]
-            self._membership = Membership(request["ranks"], costs, islands_of(exchange.group), settings)
+        if len(facts) > 1 and self._is_measured:
+            self._membership = Membership(self._request["ranks"], [rank.cost() for rank in facts], islands, settings)
         self.notes = Notes()
-        self._traffic: Traffic | None = None
-        self.watchers = self._watchers(settings, policy.name)
+        about = {"devices": list(self._devices), "islands": islands, "policy": policy.name,
+                 "update_interval": settings.update_interval}  # fmt: skip
+        self.watchers = self._watchers(settings, about)
+        is_watched = any(exchange.facts(bool(self.watchers.list)))  # on rank 0, for which all ranks measure
+        self._traffic = Traffic(exchange.group) if is_watched else None
         self._told_unlike = False
         self._is_frozen = False
-        self._newest = self.first_plan()
 
-    def _watchers(self, settings: Settings, policy: str) -> Watchers:
-        """Makes the watchers. Raises on all ranks if rank 0 cannot make those it wants. If it has any, all ranks
-        measure for them."""
+    def _watchers(self, settings: Settings, about: dict[str, Any]) -> Watchers:
+        """Makes the watchers. Raises ValueError on all ranks if rank 0 cannot make those it wants."""
         problem, made = "", None
-        about = {"devices": list(self._devices), "islands": islands_of(self._exchange.group), "policy": policy,
-                 "update_interval": settings.update_interval}  # fmt: skip
         try:
             made = Watchers(settings.watch, self._exchange.rank, about)
         except (ImportError, ValueError) as error:
             problem = str(error)
-        everyone = self._exchange.facts([problem, made is not None and bool(made.list)])
-        problems = [text for text, _ in everyone if text]
-        if problems or made is None:
-            raise ValueError(problems[0])
-        if any(is_watched for _, is_watched in everyone):
-            self._traffic = Traffic(self._exchange.group)
+        self._exchange.refuse(problem)
+        assert made is not None
         return made
 
     def first_plan(self, first_step: int = 0) -> Plan:
         """Returns the plan with which the training starts, or resumes, at this step."""
         self._observed = first_step
+        if "replay" in self._options:
+            rest = {"replay": replay_from(self._options["replay"], first_step)}
+            self.adapter = _C.PlanAdapter(self._request, self._options | rest)
+            self.adapter.freeze(self._is_frozen)
         if self._traffic is not None:
             self._traffic.take(1)  # earlier traffic does not count
         self._newest = self._plan(first_step, (1.0,) * self._exchange.ranks)
         return self._newest
 
-    def history(self) -> list[dict[str, Any]]:
-        """Returns the plans for Settings(replay=...)."""
-        return self._adapter.history
-
     def freeze(self, frozen: bool) -> None:
-        self._adapter.freeze(frozen)
+        self.adapter.freeze(frozen)
         self._is_frozen = frozen
 
     def alike(self) -> dict[str, Any]:
@@ -134,14 +99,27 @@ class Follower:
         """Observes the window that ends after `steps` steps, the last of them by `plan`; `drift`: the difference
         between replicas, if known. A returned new plan applies from the first step that no rank has handed out yet.
         Raises ValueError on all ranks if their plans differ."""
-        everyone, shown = self._exchanged(own, plan, steps, next_step, memory)
+        names = self.notes.names()
+        everyone, extra = self._exchanged(own, plan, steps, next_step, memory)
         if len({seen.plans for seen in everyone}) > 1:
             self._exchange.agree("atoll.DataLoader", lambda: (None, self.alike()), SAME_PLANS)
         step = int(max(seen.next_step for seen in everyone))
-        ranks = [self._observation(rank, seen) for rank, seen in enumerate(everyone)]
+        ranks = [self._observation(seen) for seen in everyone]
         window = {"step": step, "epoch": epoch, "remaining": MANY_STEPS, "ranks": ranks}
-        decision = self._adapter.observe(window)
-        self._tell(everyone, shown, own, plan, (steps, epoch), decision, drift)
+        decision = self.adapter.observe(window)
+        if self.watchers.list:
+            self.watchers.window(
+                WindowRecord(
+                    steps, plan.version, plan.id, self._devices, plan.batches, tuple(seen.compute for seen in everyone),
+                    tuple(seen.input for seen in everyone), own.wall, plan.seconds if self._is_measured else None,
+                    plan.bound if self._is_measured else None, tuple(decision["factors"]), drift, epoch,
+                    known([seen.exposed for seen in everyone]), known([seen.inside for seen in everyone]),
+                    **self._communication(extra), noted=self._noted(names, extra),
+                )
+            )  # fmt: skip
+        for rank, has_drifted in enumerate(decision["drift"]):
+            if has_drifted and self._is_measured:
+                self.watchers.event(PlanEvent.drift(steps, rank, self._devices[rank], decision["factors"][rank]))
         self._advise(everyone, plan, steps, decision["factors"])
         if not decision["changed"]:
             return None
@@ -151,74 +129,52 @@ class Follower:
 
     def _exchanged(
         self, own: Summary, plan: Plan, steps: int, next_step: int, memory: int
-    ) -> tuple[list[Seen], Extras | None]:  # fmt: skip
+    ) -> tuple[list[Seen], list[list[float]]]:  # fmt: skip
+        """Returns the numbers of all ranks, and rows of those for watchers, which are empty without watchers."""
         rank = self._exchange.rank
-        profile = self._profiles[rank]
-        batch = plan.batches[rank]
+        profile, batch = self._profiles[rank], plan.batches[rank]
         operations = 0.0
         if profile is not None and own.compute > 0:
             at = profile.sizes[-1]
             operations = profile.operations * at.seconds / at.batch * batch / own.compute
         latency = profile.latency if profile is not None else 0.0
         exposed = NOT_MEASURED if own.exposed is None else own.exposed
-        mine = Seen(own.compute, own.input, batch, next_step, operations, memory, latency, own.wall, exposed,
-                    own.inside, self._hash())  # fmt: skip
+        plans = hash_of(json.dumps(self.alike(), sort_keys=True))
+        numbers = Seen(own.compute, own.input, batch, next_step, operations, memory, latency, own.wall, exposed,
+                       own.inside, plans).numbers()  # fmt: skip
         extra: list[float] = []
-        names = self.notes.names()
         since, self._observed = steps - self._observed, steps
         if self._traffic is not None:
-            extra = [*self.notes.take(), *self._traffic.take(since).numbers()]
-        numbers = mine.numbers()
+            extra = [*self.notes.take(), *self._traffic.take(since)]
         everyone = self._exchange.numbers([*numbers, *extra])
-        seen = [Seen(*row[: len(numbers)]) for row in everyone]
-        return seen, Extras.of([row[len(numbers) :] for row in everyone], names) if extra else None
+        return [Seen(*row[: len(numbers)]) for row in everyone], [row[len(numbers) :] for row in everyone]
 
-    def _hash(self) -> int:
-        """Returns 48 bits, which fit in a float."""
-        text = json.dumps(self.alike(), sort_keys=True)
-        return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")
-
-    def _observation(self, rank: int, seen: Seen) -> dict[str, Any]:
-        told: dict[str, Any] = {"batch": int(seen.batch) if seen.compute > 0 else 0}
-        if seen.compute > 0:
-            told["seconds"] = seen.compute
-        if self._is_measured():
+    def _observation(self, seen: Seen) -> dict[str, Any]:
+        told: dict[str, Any] = {"batch": int(seen.batch), "seconds": seen.compute} if seen.compute > 0 else {"batch": 0}
+        if self._is_measured:
             told |= {"ops": seen.operations, "memory_used": seen.memory, "latency": seen.latency}
         return told
 
     def _plan(self, first_step: int, factors: tuple[float, ...]) -> Plan:
-        found = self._adapter.plan
-        return Plan(self._adapter.version, first_step, tuple(found["batches"]), found["step"], found["bound"], factors,
+        found = self.adapter.plan
+        return Plan(self.adapter.version, first_step, tuple(found["batches"]), found["step"], found["bound"], factors,
                     found["id"])  # fmt: skip
 
-    def _tell(
-        self, everyone: list[Seen], shown: Extras | None, own: Summary, plan: Plan, at: tuple[int, int],
-        decision: dict[str, Any], drift: float | None,
-    ) -> None:  # fmt: skip
-        is_measured = self._is_measured()
-        steps, epoch = at
-        if self.watchers.list and shown is not None:
-            self.watchers.window(
-                WindowRecord(
-                    steps, plan.version, plan.id, self._devices, plan.batches, tuple(seen.compute for seen in everyone),
-                    tuple(seen.input for seen in everyone), own.wall, plan.seconds if is_measured else None,
-                    plan.bound if is_measured else None, tuple(decision["factors"]), drift, epoch,
-                    known([seen.exposed for seen in everyone]), known([seen.inside for seen in everyone]),
-                    known([each.bridge for each in shown.traffic]), known([each.staging for each in shown.traffic]),
-                    shown.links(), shown.noted or {},
-                )
-            )  # fmt: skip
-            if shown.noted is None and not self._told_unlike:
-                self._told_unlike = True
-                log.warning(
-                    "loader.note: ranks note different names, which are not shown: note the same names on all ranks"
-                )
-        for rank, has_drifted in enumerate(decision["drift"]):
-            if has_drifted and is_measured:
-                self.watchers.event(PlanEvent.drift(steps, rank, self._devices[rank], decision["factors"][rank]))
+    def _communication(self, extra: list[list[float]]) -> dict[str, Any]:
+        """Returns the record's fields about traffic."""
+        rows = [row[NOTED_NUMBERS:] for row in extra]
+        links = [(rank, peer, sent) for rank, row in enumerate(rows) for peer, sent in enumerate(row[2:]) if sent > 0]
+        return {"bridge_seconds": known([row[0] for row in rows]), "staging_seconds": known([row[1] for row in rows]),
+                "links": tuple(links)}  # fmt: skip
 
-    def _is_measured(self) -> bool:
-        return all(profile is not None for profile in self._profiles)
+    def _noted(self, names: list[str], extra: list[list[float]]) -> dict[str, float]:
+        noted = together(names, [row[:NOTED_NUMBERS] for row in extra])
+        if noted is None and not self._told_unlike:
+            self._told_unlike = True
+            log.warning(
+                "loader.note: ranks note different names, which are not shown: note the same names on all ranks"
+            )
+        return noted or {}
 
     def _advise(self, everyone: list[Seen], plan: Plan, steps: int, factors: list[float]) -> None:
         """Reports, once per change, which ranks should be left out; without a watcher, as a warning."""

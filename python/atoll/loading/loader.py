@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`atoll.DataLoader`: one global batch per step, divided among the ranks by the plan, with gradients weighted to
-match."""
+"""`atoll.DataLoader`: a global batch per step, divided among ranks by the plan, with gradients weighted to match."""
 
 import contextlib
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,22 +14,18 @@ from torch import nn
 
 from atoll import _C
 from atoll._build_info import VERSION
-from atoll.loading.arguments import check_counts, check_divided, check_options, check_shares_of_own, shared
-from atoll.loading.exchange import Exchange, Made
+from atoll.loading import arguments
+from atoll.loading.exchange import Exchange
 from atoll.loading.feed import Feed
-from atoll.loading.means import StepMeans
+from atoll.loading.logged_values import StepMeans
 from atoll.loading.planner import Planner
-from atoll.loading.reading import Reading
+from atoll.loading.reading import Reading, ends_with_rank
 from atoll.loading.same_samples import check_alike
 from atoll.loading.settings import Settings
 from atoll.loading.source import Source, source_of
-from atoll.loading.state import STATE_VERSION, check_order, check_position, check_state
 from atoll.loading.windows import Divided, Slice
-from atoll.loading.workers import EndsWithRank
-from atoll.weighting.batch_part import Part
-from atoll.weighting.elements import Total, counted
-from atoll.weighting.loader_turns import Turn
-from atoll.weighting.weights import Weights, weights_of
+from atoll.weighting.batch_part import Part, Total, counted
+from atoll.weighting.weights import Turn, Weights, weights_of
 
 SAME_ARGUMENTS = "Give all ranks the same arguments, the same dataset and the same Atoll."
 SAME_DATASET = (
@@ -59,7 +54,7 @@ class DataLoader:
     All ranks of `group` must construct it with equal arguments, except max_batch, micro_batch and the settings that may
     differ, and must iterate alike.
 
-    dataset: map-style, or iterable (`samples` gives its size; for the protocol see atoll.loading.stream.Stream).
+    dataset: map-style, or iterable (`samples` gives its size; for the protocol see atoll.loading.source.Stream).
     global_batch: samples per step over all ranks.
     policy: minmax, equal, random, fixed (with `shares`), kaitian, ... (docs/plan-batches.md).
     max_batch: the maximum number of samples per step that fit in this rank's memory.
@@ -70,7 +65,7 @@ class DataLoader:
     divided: True if each rank's dataset holds its own samples, as many as its length (`samples` of a stream): a step
         takes the rank's share of them while they last; for the policies equal and fixed. Otherwise all ranks hold the
         whole dataset, which is checked first if it might divide itself (False: without the check).
-    shuffle, sampler, weights, samples: the order (atoll.loading.order.Order). settings: how devices are measured and
+    shuffle, sampler, weights, samples: the order (atoll.loading.source.Order). settings: how devices are measured and
         plans are made. loader_options: those of torch.utils.data.DataLoader (num_workers, collate_fn, pin_memory, ...).
 
     A rank without samples in a step gets one that does not count (`weight` is 0), so that it takes part in
@@ -91,32 +86,35 @@ class DataLoader:
         self._drop_last, self._elements, self._options = drop_last, elements, loader_options
         self._is_divided = bool(divided)
         self.epoch, self._position, self._steps = 0, 0, 0
-        self._exchange = Exchange(group or _group_of(model), _device_of(model))
+        parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        device = torch.device("cpu") if parameter is None else parameter.device
+        self._exchange = Exchange(group or _group_of(model), device)
 
-        def own() -> tuple[tuple[Weights | None, Source], dict[str, Any]]:
-            check_options(loader_options, global_batch)
-            check_counts(global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples)
+        def own() -> tuple[tuple[Weights, Source], dict[str, Any]]:
+            arguments.check_options(loader_options, global_batch)
+            arguments.check_counts(
+                global_batch=global_batch, max_batch=max_batch, micro_batch=micro_batch, samples=samples
+            )
             if divided:
-                check_divided(policy, settings)
-            weighing = None if model is None else weights_of(model)
-            if weighing is not None:
-                weighing.check_group(self._exchange.group)
+                arguments.check_divided(policy, settings)
+            weighing = Weights(self._exchange.group) if model is None else weights_of(model)
+            weighing.check_group(self._exchange.group)
             source = source_of(dataset, seed, shuffle=shuffle, sampler=sampler, weights=weights, samples=samples)
             facts = {"Atoll": VERSION, "divided": divided, "seed": seed, "global_batch": global_batch,
-                     "drop_last": drop_last, "policy": policy, "shares": _plain(shares), "model": model is not None,
-                     "elements": elements is not None, **shared(settings)}  # fmt: skip
-            facts |= {"dataset": "divided", "samples": None} if divided else {
-                "dataset": len(source.dataset), "samples": source.samples}  # fmt: skip
+                     "drop_last": drop_last, "policy": policy, "model": model is not None,
+                     "shares": None if shares is None else [float(share) for share in shares],
+                     "dataset": "divided" if divided else len(source.dataset), "elements": elements is not None,
+                     "samples": None if divided else source.samples, **arguments.shared(settings)}  # fmt: skip
             return (weighing, source), facts
 
-        self._weights, self._source = self._agreed(own, SAME_DATASET)
+        self._weights, self._source = self._exchange.agree("atoll.DataLoader", own, SAME_DATASET)
         self.global_batch, self._seed = int(global_batch), seed
         lengths = self._exchange.facts([len(self._source.dataset), self._source.samples])
         sizes = zip(*(lengths if divided else lengths[:1]), strict=True)
         self._dataset_size, self._samples = map(sum, sizes)
         with contextlib.closing(Reading(self._source, loader_options)) as reading:
             if divided is not False:
-                check_alike(self._exchange, self._source, loader_options, reading, divided=divided)
+                check_alike(self._exchange, reading, divided=divided)
             self.planner = Planner(
                 self._exchange, self.global_batch, policy=policy, shares=shares, max_batch=max_batch,
                 micro_batch=micro_batch, model=model, weights=self._weights, settings=settings, seed=seed,
@@ -129,25 +127,23 @@ class DataLoader:
                 f"has {self.planner.samples(0)}; lower global_batch, or pass drop_last=False"
             )
         self._feed = Feed(self.planner, self._exchange.rank, drop_last)
-        self._loader = self._agreed(self._torch_loader, SAME_ARGUMENTS)
+        self._draws = torch.Generator()  # of the workers' seeds, which must not move the program's random numbers
+        self._loader = self._exchange.agree("atoll.DataLoader", self._torch_loader, SAME_ARGUMENTS)
         self._order_hash: int | None = None
         self._iteration: object = None
-        self._slice: Slice | None = None
         self._part: Part | None = None
         self._means = StepMeans()
 
-    def _agreed(self, own: Callable[[], tuple[Made, dict[str, Any]]], way_out: str) -> Made:
-        return self._exchange.agree("atoll.DataLoader", own, way_out)
-
     def _torch_loader(self) -> tuple["torch.utils.data.DataLoader[Any]", dict[str, Any]]:
-        options = {**self._options, "worker_init_fn": EndsWithRank(self._options.get("worker_init_fn"))}
+        own = {"worker_init_fn": ends_with_rank(self._options.get("worker_init_fn"))}
+        options = {"generator": self._draws, **self._options, **own}
         return torch.utils.data.DataLoader(self._source.dataset, batch_sampler=self._feed, **options), {}
 
     def _division(self, lengths: list[int]) -> Divided | None:
         """Returns the division of an epoch in which ranks have their own samples; None if all have the same."""
         if not self._is_divided:
             return None
-        return Divided(tuple(lengths), check_shares_of_own(self.planner.newest.batches), self._drop_last)
+        return Divided(tuple(lengths), self.planner.newest.batches, self._drop_last)
 
     def __len__(self) -> int:
         """Returns the number of steps in an epoch."""
@@ -157,15 +153,13 @@ class DataLoader:
         return whole + (1 if rest and not self._drop_last else 0)
 
     def batch_sizes(self) -> list[int]:
-        """Returns the samples of a whole step by rank, by the newest plan. Workers may already hold steps of the
-        previous plan."""
+        """Returns the samples of a whole step by rank, by the newest plan. Workers may still hold steps of another."""
         return list(self.planner.newest.batches)
 
     @property
     def step_complete(self) -> bool:
-        """Whether the current batch is this rank's last one of its step, so that the optimizer runs after its backward
-        pass."""
-        return self._slice is None or self._slice.is_last
+        """Whether the current batch is this rank's last one of its step, after which the optimizer runs."""
+        return self._part is None or self._part.is_last
 
     @property
     def weight(self) -> float:
@@ -207,17 +201,18 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Returns the position of the training. The current step counts as done if the current batch is its last. The
         state is the same on all ranks, for any number of ranks."""
-        return {"version": STATE_VERSION, "epoch": self.epoch, "position": self._position, "steps": self._steps,
-                "order": self._order_hash if self._position else None, "dataset": self._dataset_size,
-                "seed": self._seed, "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
+        order = self._order_hash if self._position else None
+        return {"version": arguments.STATE_VERSION, "epoch": self.epoch, "position": self._position,
+                "steps": self._steps, "order": order, "dataset": self._dataset_size, "seed": self._seed,
+                "global_batch": self.global_batch, "drop_last": self._drop_last}  # fmt: skip
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes another run, even with another number of ranks or another global batch: the next step starts at the
         state's position. All ranks must load the same state; the next iteration checks that. A running loop cannot
         take its next batch. Raises ValueError for a damaged state, and for one of another dataset, seed or version."""
-        check_state(state, self._dataset_size, self._seed)
+        arguments.check_state(state, self._dataset_size, self._seed)
         if not self._source.order.is_drawn:
-            check_position(state["position"], self._samples)
+            arguments.check_position(state["position"], self._samples)
         self.epoch, self._position, self._steps = state["epoch"], state["position"], state["steps"]
         self._order_hash, self._iteration = state["order"], None
         self.planner.resume(self._steps)
@@ -227,13 +222,15 @@ class DataLoader:
         and at every change of plan."""
         order = self._agreed_order()
         self._iteration = mine = object()
+        seed = hashlib.blake2b(repr((torch.initial_seed(), self.epoch, self._position)).encode(), digest_size=8)
+        self._draws.manual_seed(int.from_bytes(seed.digest()) >> 1)
         epoch_of_keys = self.epoch if self._source.is_stream else None
         self._feed.begin(order, self._position, self._steps, epoch_of_keys, self._divided)
         self.planner.asks()
         turn = Turn(self._weights, self._part)
         try:
             for of, part, batch in self._parts():
-                self._slice, self._part = of, part
+                self._part = part
                 self._means.begin(part)
                 turn.begin(part)
                 if part.is_first:
@@ -250,7 +247,7 @@ class DataLoader:
             turn.end()
         finally:
             turn.leave()
-        self._slice = self._part = None
+        self._part = None
         self._position, self.epoch = 0, self.epoch + 1
 
     def _parts(self) -> Iterator[tuple[Slice, Part, Any]]:
@@ -274,8 +271,7 @@ class DataLoader:
         order = sorted(range(len(step)), key=lambda index: counts[index] > 0)
         for place, index in enumerate(order):
             of, batch = step[index]
-            first, last = place == 0, place == len(step) - 1
-            yield replace(of, is_first=first, is_last=last), Part(counts[index], total, first, last), batch
+            yield of, Part(counts[index], total, place == 0, place == len(step) - 1), batch
 
     def _agreed_order(self) -> torch.Tensor:
         of_state = self._order_hash if self._position else None
@@ -285,21 +281,19 @@ class DataLoader:
             facts = {"epoch": self.epoch, "position": self._position, "steps": self._steps, "state": of_state,
                      **self.planner.alike()}  # fmt: skip
             if not self._is_divided:
-                check_position(self._position, len(order))
+                arguments.check_position(self._position, len(order))
                 facts["order"] = _C.index_hash(order)
             return order, facts
 
-        order = self._agreed(own, SAME_PLACE)
+        order = self._exchange.agree("atoll.DataLoader", own, SAME_PLACE)
         self._samples, self._order_hash = len(order), _C.index_hash(order)
         if self._is_divided:
             everyone = self._exchange.facts([len(order), self._order_hash])
             lengths, hashes = zip(*everyone, strict=True)
             self._divided = self._division(list(lengths))
-            self._samples, self._order_hash = (
-                sum(lengths),
-                _C.index_hash(torch.tensor([value >> 1 for value in hashes])),
-            )
-        check_order(of_state, self._order_hash)
+            self._samples = sum(lengths)
+            self._order_hash = _C.index_hash(torch.tensor([value >> 1 for value in hashes]))
+        arguments.check_order(of_state, self._order_hash)
         if self._divided is not None:
             self._divided.steps_before(self._position)
         return order
@@ -311,12 +305,3 @@ def _group_of(model: nn.Module | None) -> dist.ProcessGroup:
         with contextlib.suppress(TypeError):  # all ranks report it together
             return weights_of(model).group
     return dist.distributed_c10d._get_default_group()
-
-
-def _device_of(model: nn.Module | None) -> torch.device:
-    parameter = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-    return torch.device("cpu") if parameter is None else parameter.device
-
-
-def _plain(shares: Sequence[float] | None) -> list[float] | None:
-    return None if shares is None else [float(share) for share in shares]

@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values that the loop shows with its training, such as a loss or an accuracy."""
+"""Values of a training's loop, such as a loss or an accuracy: their means over a step, and over a window to show."""
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import torch
+import torch.distributed as dist
+
+from atoll.loading.exchange import hash_of
+from atoll.weighting.batch_part import Part
 
 MAX_NAMES = 8
 NOTED_NUMBERS = 1 + 2 * MAX_NAMES
@@ -59,6 +62,33 @@ def together(names: Sequence[str], everyone: Sequence[Sequence[float]]) -> dict[
 
 
 def _hash(names: Sequence[str]) -> float:
-    """Returns 48 bits, which fit in a float; 0 for no names."""
-    text = "\0".join(names)
-    return float(int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "big")) if names else 0.0
+    return float(hash_of("\0".join(names))) if names else 0.0
+
+
+class StepMeans:
+    """Adds up a rank's values over the batches of a step, and over all ranks at the last batch. Several values per
+    batch are told apart by their order."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[torch.Tensor | float, int]] = {}  # by place; and the number of batches
+        self._place, self._batches, self._is_last = 0, 0, True
+
+    def begin(self, part: Part) -> None:
+        """Starts a batch, to which the next values belong."""
+        if part.is_first:
+            self._sums, self._batches = {}, 0
+        self._place, self._batches, self._is_last = 0, self._batches + 1, part.is_last
+
+    def add(self, weighted: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
+        """Returns the sum over the step's batches and ranks at the last batch, NaN before. Collective at the last."""
+        place, self._place = self._place, self._place + 1
+        before, count = self._sums.get(place, (0.0, 0))
+        total, count = self._sums[place] = before + weighted, count + 1
+        if not self._is_last:
+            return torch.full_like(total, float("nan"))
+        if count < self._batches:
+            raise RuntimeError(
+                f"loader.mean was called for {count} of this step's {self._batches} batches: call it for each of them"
+            )
+        dist.all_reduce(total, group=group)
+        return total

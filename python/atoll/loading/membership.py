@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from atoll import _C
-from atoll.loading.plans import Plan
+from atoll.loading.policy import Plan
 from atoll.loading.settings import Settings
-from atoll.loading.window_reports import Seen
+from atoll.loading.timing import Seen
+from atoll.plan.batches import advise_membership
 from atoll.plan.documents import cost_of, document_of
 
 PAUSE = 10  # windows until a judged plan is judged again, because links change too
@@ -38,8 +39,7 @@ class Membership:
     def __init__(
         self, ranks: list[dict[str, Any]], costs: Sequence[_C.Cost], islands: list[list[int]], settings: Settings
     ) -> None:  # fmt: skip
-        """`ranks`: in the planner's format, with `costs` as measured before the training. `islands`: empty if
-        unknown."""
+        """`ranks`: in the planner's format; `costs`: as measured before the training; `islands`: empty if unknown."""
         self._ranks, self._costs, self._islands = ranks, costs, [tuple(island) for island in islands]
         self._gain, self._patience = settings.gain, settings.patience
         self._told: Ranks = ()
@@ -107,18 +107,14 @@ class Membership:
     def _found(
         self, ranks: list[dict[str, Any]], everyone: Sequence[Seen], sets: list[Ranks], exposed: float, batch: int
     ) -> tuple[Ranks, float] | None:  # fmt: skip
-        """Returns the ranks outside the best set, and the seconds per step that this saves; None if the batch does not
-        fit all ranks."""
+        """Returns the ranks outside the best set, and the seconds per step saved; None if the batch does not fit."""
         everybody = tuple(range(len(ranks)))
-        table = [{"ranks": members, "seconds": self._seconds(members, everyone, exposed)}
-                 for members in (*sets, everybody)]  # fmt: skip
+        seconds = {members: self._seconds(members, everyone, exposed) for members in (*sets, everybody)}
         try:
-            result = _C.advise_membership({"ranks": ranks, "batch": batch, "table": table})
+            found = advise_membership(ranks, batch, seconds=seconds)
         except ValueError:  # no set fits: BalanceNet's literal batches ignore caps
             return None
-        if result["all_step"] is None:
-            return None
-        return _without(tuple(result["best"]), len(ranks)), result["all_step"] - result["best_step"]
+        return None if found.all_step is None else (_without(found.best, len(ranks)), found.all_step - found.best_step)
 
     def _seconds(self, members: Ranks, everyone: Sequence[Seen], exposed: float) -> float:
         if len(members) == 1:
@@ -130,8 +126,7 @@ class Membership:
 
 
 def _candidates(costs: Sequence[_C.Cost], islands: list[Ranks], batch: int) -> list[Ranks]:
-    """Returns the fastest rank, the fastest two, three, ..., each island, all islands but one, and all ranks but
-    one."""
+    """Returns the fastest rank, the fastest two, three, ..., each island, all islands but one, all ranks but one."""
     count = len(costs)
     share = max(1, batch // count)
     speed = sorted(range(count), key=lambda rank: (costs[rank].compute_seconds(share), rank))
@@ -142,5 +137,5 @@ def _candidates(costs: Sequence[_C.Cost], islands: list[Ranks], batch: int) -> l
     return [members for members in dict.fromkeys(sets) if 0 < len(members) < count]
 
 
-def _without(members: Ranks, count: int) -> Ranks:
+def _without(members: Sequence[int], count: int) -> Ranks:
     return tuple(rank for rank in range(count) if rank not in set(members))

@@ -24,8 +24,7 @@ class ReplicaCheck:
     """Checks the replicas of one model. A check reads each parameter once and exchanges two numbers per rank."""
 
     def __init__(self, exchange: Exchange, model: nn.Module | None, every: int, watchers: Watchers) -> None:
-        """`every`: the number of steps between checks; 0: never. Nothing is compared if no two ranks hold the same
-        parameters."""
+        """`every`: steps between checks; 0: never. Nothing is compared if no two ranks hold the same parameters."""
         self._exchange, self._model, self._every, self._watchers = exchange, model, every, watchers
         self._replicas = replicas_of(model) if every else None
         self._done = 0
@@ -34,16 +33,14 @@ class ReplicaCheck:
         self._difference: float | None = None
 
     def step_ended(self, steps: int) -> None:
-        """Checks if due. Collective. Raises RuntimeError on all ranks if parameters differ by more than rounding
-        explains."""
+        """Checks if due. Collective. Raises RuntimeError on all ranks if parameters differ by more than by rounding."""
         self._done += 1
         is_early = self._done < self._every and self._done & (self._done - 1) == 0
         if self._replicas is not None and (is_early or steps % self._every == 0):
             self._compare(steps)
 
     def take(self) -> float | None:
-        """Returns the newest difference since the last call, relative to the largest parameter; None if nothing was
-        compared."""
+        """Returns the newest difference since the last call, relative to the largest parameter; None: not compared."""
         difference, self._difference = self._difference, None
         return difference
 
@@ -73,7 +70,9 @@ class ReplicaCheck:
             f"step {steps}: the parameters of {ranks_text(others)} differ from those of other ranks by up to "
             f"{difference:.3g} of the largest one, in {name}; {since}"
         )
-        if difference > self._rounding():
+        assert self._model is not None
+        kinds = {parameter.dtype for parameter in self._model.parameters() if parameter.dtype.is_floating_point}
+        if difference > max(ROUNDING, *(COARSE * torch.finfo(kind).eps for kind in kinds)):
             raise RuntimeError(
                 f"{text}. That is not rounding: some rank has changed parameters by itself, or its gradients were not "
                 "reduced, so the training has been wrong since. Resume from an earlier checkpoint, or after "
@@ -86,8 +85,3 @@ class ReplicaCheck:
             if self._exchange.rank == 0:
                 log.warning("%s: devices that round differently drift apart; atoll.training.align_replicas(model) "
                             "makes them equal", text)  # fmt: skip
-
-    def _rounding(self) -> float:
-        assert self._model is not None
-        kinds = {parameter.dtype for parameter in self._model.parameters() if parameter.dtype.is_floating_point}
-        return max(ROUNDING, *(COARSE * torch.finfo(kind).eps for kind in kinds))

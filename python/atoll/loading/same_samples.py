@@ -2,6 +2,7 @@
 """Checks that ranks, and the workers of each rank, read the same samples. If a dataset divided itself, ranks would
 train on a share of a share."""
 
+import contextlib
 import hashlib
 import logging
 from collections.abc import Mapping
@@ -12,7 +13,6 @@ import torch
 
 from atoll.loading.exchange import Exchange
 from atoll.loading.reading import Reading
-from atoll.loading.source import Source
 
 log = logging.getLogger("atoll.plan")
 
@@ -34,46 +34,35 @@ OF_WORKERS = (
 )
 
 
-def check_alike(
-    exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading, *, divided: bool | None
-) -> None:  # fmt: skip
+def check_alike(exchange: Exchange, reading: Reading, *, divided: bool | None) -> None:
     """Raises ValueError on all ranks if some ranks read other samples than others, although each reads the same samples
     when it restarts. If rereading gives other samples, as with random transforms, the check is inconclusive. With
     `divided` only a rank's own workers are compared. Collective."""
-    first = _rows_of_all_ranks(exchange, source, options, reading, 0)
+    first = _rows_of_all_ranks(exchange, reading)
     problem = "" if first is None else _difference(first, bool(divided))
-    if not problem:
-        return
-    if _rows_of_all_ranks(exchange, source, options, None, 1) != first:
-        if exchange.rank == 0:
-            log.info("whether all ranks and workers read the same samples is unknown: samples change when read again")
-        return
-    raise ValueError(f"atoll.DataLoader: {problem}")
+    if problem and _rows_of_all_ranks(exchange, reading, again=True) == first:
+        raise ValueError(f"atoll.DataLoader: {problem}")
+    if problem and exchange.rank == 0:
+        log.info("whether all ranks and workers read the same samples is unknown: samples change when read again")
 
 
-def _rows_of_all_ranks(
-    exchange: Exchange, source: Source, options: dict[str, Any], reading: Reading | None, seed: int
-) -> list[list[Row]] | None:  # fmt: skip
+def _rows_of_all_ranks(exchange: Exchange, reading: Reading, again: bool = False) -> list[list[Row]] | None:
     """Returns the rows by rank and worker; None if some rank cannot read the samples, in which case the training will
-    raise the error. `seed` seeds the processes that read for this, alike on all ranks."""
+    raise the error. `again`: reads with other seeds, alike on all ranks, in new processes."""
+    source, options = reading.source, reading.options
     workers = options.get("num_workers", 0) if source.is_stream else 0
-    own: list[Row] | None = None
-    shared = reading if workers < 2 else None
-    mine = shared or Reading(source, options, max(1, workers), seed)
-    try:
-        own = list(map(list, zip(*(_hashes(mine, place) for place in range(min(SAMPLES_COMPARED, len(source.dataset)))),
-                                 strict=True)))  # fmt: skip
-    except Exception as error:
-        log.info("whether all ranks and workers read the same samples is unknown: %s", error)
-    finally:
-        if mine is not shared:
-            mine.close()
+    own: list[tuple[str, ...]] | None = None
+    with contextlib.ExitStack() as stack:
+        if again or workers > 1:
+            fresh = Reading(source, options, max(1, workers), seed=int(again))
+            reading = stack.enter_context(contextlib.closing(fresh))
+        try:
+            read = [reading.batches(1, place) for place in range(min(SAMPLES_COMPARED, len(source.dataset)))]
+            own = list(zip(*(map(hash_of, batches) for batches in read), strict=True))
+        except Exception as error:
+            log.info("whether all ranks and workers read the same samples is unknown: %s", error)
     everyone = exchange.facts(own)
     return None if None in everyone else everyone
-
-
-def _hashes(reading: Reading, place: int) -> list[str]:
-    return [hash_of(batch) for batch in reading.batches(1, place)]
 
 
 def _difference(everyone: list[list[Row]], only_workers: bool) -> str:
@@ -92,8 +81,7 @@ def _first_unlike(row: Row, other: Row) -> int:
 
 
 def hash_of(value: Any) -> str:
-    """Returns a hash that is equal on every machine for equal values of the usual types in samples. For other objects
-    only the type counts."""
+    """Returns a hash that is equal on all machines for equal values of usual types. Of others only the type counts."""
     found = hashlib.blake2b(digest_size=12)
     _add(found, value)
     return found.hexdigest()

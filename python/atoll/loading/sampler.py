@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.utils.data import Sampler
 
 from atoll import _C
-from atoll.loading.order import Order
+from atoll.loading.source import Order
 from atoll.loading.windows import cut, next_window
 
 

@@ -18,8 +18,7 @@ class Settings:
     form: str = "normalised"
     """For BalanceNet's policies: literal keeps the paper's own integers, which do not add up to the global batch."""
     update_interval: int = 50
-    """Steps between two evaluations of the measured times. 0: the first plan is kept, and nothing is shown or
-    advised."""
+    """Steps between two evaluations of measured times. 0: the first plan is kept, and nothing is shown or advised."""
     gain: float = 0.03
     """The predicted gain that a new plan, or advice to use fewer ranks, must have, ..."""
     patience: int = 2
@@ -32,8 +31,7 @@ class Settings:
     """Returns the loss from model and batch, to run the model for measurements. Default: the model is called with the
     batch's first element, or with a dictionary as keywords."""
     measure: bool = True
-    """Whether devices are measured before the first step. Otherwise shares start equal and follow the training's
-    times."""
+    """Whether devices are measured before the first step. Else shares start equal and follow the training's times."""
     reuse: bool = True
     """Whether a profile of an earlier run of the same model on the same hardware is used."""
     least: int = 1

@@ -5,18 +5,35 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
 
-Moment = torch.Event | float  # on a device, or on the host's clock
+NOT_MEASURED = -1.0
+Moment = Any  # an event on a device, or seconds on the host's clock
+
+
+def now(device: torch.device) -> Moment:
+    """Returns a moment on the device's clock, without waiting for the device."""
+    if device.type == "cpu":
+        return time.perf_counter()
+    event = torch.Event(device, enable_timing=True)
+    event.record(torch.accelerator.current_stream(device))
+    return event
+
+
+def has_passed(moment: Moment) -> bool:
+    return isinstance(moment, float) or bool(moment.query())
+
+
+def seconds_between(begin: Moment, end: Moment) -> float:
+    return end - begin if isinstance(begin, float) else float(begin.elapsed_time(end)) * 1e-3
 
 
 @dataclass(frozen=True)
 class Summary:
-    """Seconds of one step of this rank: the medians of computing and of waiting for data, and the mean from step to
-    step. 0 if nothing was measured."""
+    """Seconds of a rank's step: medians of computing and waiting for data, the mean from step to step. 0: unknown."""
 
     compute: float
     input: float
@@ -27,20 +44,36 @@ class Summary:
     """The mean time in collectives, without waits for other islands."""
 
 
+@dataclass(frozen=True)
+class Seen:
+    """One rank's numbers of a window, in the order in which they are exchanged. Times are seconds of one step."""
+
+    compute: float
+    input: float
+    batch: float
+    next_step: float
+    operations: float
+    memory: float
+    latency: float
+    wall: float = 0.0
+    exposed: float = NOT_MEASURED  # from the rank's last gradient to that of all ranks
+    inside: float = 0.0  # in collectives, without waits for other islands
+    plans: float = 0.0  # a hash of what must be equal on all ranks
+
+    def numbers(self) -> list[float]:
+        return list(astuple(self))
+
+
 class StepTimes:
     """Times steps from the moment when the first batch is handed to the user to the moment when the last gradient is
-    computed. On an accelerator by events on its current stream, which are read once they have passed, without
-    waiting."""
+    computed. On an accelerator by events on its current stream, which are read once passed, without waiting."""
 
     def __init__(self, device: torch.device, inside: Callable[[], float] = lambda: 0.0) -> None:
         """`inside`: returns the seconds in collectives, without waits for other islands, since any fixed moment."""
         self._device, self._inside = device, inside
-        self._on_device = device.type != "cpu"
-        self._begin: Moment | None = None
-        self._ready: Moment | None = None
-        self._reduced: Moment | None = None
-        self._computing, self._reducing = _Spans(), _Spans()
-        self._input: list[float] = []
+        self._begin: Moment = None
+        self._ready: Moment = None
+        self._reduced: Moment = None
         self._asked = time.perf_counter()
         self.forget()
 
@@ -73,60 +106,43 @@ class StepTimes:
         begin, ready, reduced = self._begin, self._ready, self._reduced
         self._begin = self._ready = self._reduced = None
         if begin is not None and ready is not None:
-            self._computing.add(begin, ready)
+            self._computing.append((begin, ready))
             if reduced is not None:
-                self._reducing.add(ready, reduced)
+                self._reducing.append((ready, reduced))
 
-    def take(self) -> "Summary":
+    def take(self) -> Summary:
         """Returns the summary of the steps since the last call or `forget`. Steps that a device has not completed yet
         are left for the next call."""
         self._close()
         steps = max(1, self._steps)
         wall = (time.perf_counter() - self._stepped) / steps if self._steps else 0.0
         inside = (self._inside() - self._inside_before) / steps
-        reducing = self._reducing.seconds()
+        reducing = _take_passed(self._reducing)
         exposed = _median(reducing) if reducing else None
-        taken = Summary(_median(self._computing.seconds()), _median(self._input), wall, exposed, inside)
+        taken = Summary(_median(_take_passed(self._computing)), _median(self._input), wall, exposed, inside)
         self._begin_window()
         return taken
 
     def forget(self) -> None:
         """Discards the measurements so far, because sizes change now."""
-        self._computing, self._reducing = _Spans(), _Spans()
+        self._computing: deque[tuple[Moment, Moment]] = deque()
+        self._reducing: deque[tuple[Moment, Moment]] = deque()
         self._begin_window()
 
     def _begin_window(self) -> None:
-        self._input = []
+        self._input: list[float] = []
         self._stepped, self._steps, self._inside_before = time.perf_counter(), 0, self._inside()
 
     def _now(self) -> Moment:
-        if not self._on_device:
-            return time.perf_counter()
-        event = torch.Event(self._device, enable_timing=True)
-        event.record(torch.accelerator.current_stream(self._device))
-        return event
+        return now(self._device)
 
 
-class _Spans:
-    """Times between moments. Times on a device are known once it has passed both moments."""
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[Any, Any]] = deque()
-        self._known: list[float] = []
-
-    def add(self, begin: Moment, end: Moment) -> None:
-        if isinstance(begin, float) and isinstance(end, float):
-            self._known.append(end - begin)
-        else:
-            self._pending.append((begin, end))
-
-    def seconds(self) -> list[float]:
-        """Returns the times that have become known since the last call."""
-        while self._pending and self._pending[0][1].query():
-            begin, end = self._pending.popleft()
-            self._known.append(begin.elapsed_time(end) * 1e-3)
-        known, self._known = self._known, []
-        return known
+def _take_passed(spans: deque[tuple[Moment, Moment]]) -> list[float]:
+    """Removes the spans that the device has passed, and returns their seconds."""
+    seconds = []
+    while spans and has_passed(spans[0][1]):
+        seconds.append(seconds_between(*spans.popleft()))
+    return seconds
 
 
 def _median(seconds: list[float]) -> float:

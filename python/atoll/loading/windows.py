@@ -2,7 +2,7 @@
 """Divides steps by a plan: each step owns the next positions of the epoch's order, whichever ranks compute them."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -42,8 +42,7 @@ def next_window(positions: int, position: int, size: int, drop_last: bool = Fals
 
 
 def parts_needed(shares: Sequence[int], caps: Sequence[int | None], alike: bool) -> list[int]:
-    """Returns by rank the number of batches into which its share is split so that none exceeds its cap; `alike`: the
-    same number for all."""
+    """Returns by rank the number of batches of its share, none above its cap; `alike`: the same number for all."""
     needed = [1 if cap is None or share == 0 else -(-share // cap) for share, cap in zip(shares, caps, strict=True)]
     return [max(needed)] * len(needed) if alike else needed
 
@@ -77,17 +76,22 @@ class Divided:
     drop_last: bool
     """Whether steps end with the last whole one."""
 
-    @property
-    def samples(self) -> int:
-        return sum(self.lengths)
+    def __post_init__(self) -> None:
+        if 0 in self.shares:  # its samples would never be used
+            raise ValueError(
+                f"with divided=True rank {self.shares.index(0)} has its own samples but no share of a step: "
+                f"{list(self.shares)}; give each rank a share"
+            )
 
     @property
     def steps(self) -> int:
-        both = list(zip(self.lengths, self.shares, strict=True))
-        return (
-            min(length // share for length, share in both) if self.drop_last
-            else max(-(-length // share) for length, share in both)
-        )  # fmt: skip
+        whole = min(length // share for length, share in zip(self.lengths, self.shares, strict=True))
+        return whole if self.drop_last else self._longest
+
+    @property
+    def _longest(self) -> int:
+        """The number of steps until all samples are completed."""
+        return max(-(-length // share) for length, share in zip(self.lengths, self.shares, strict=True))
 
     def done(self, steps: int) -> list[int]:
         """Returns the completed samples by rank after `steps` steps."""
@@ -95,8 +99,7 @@ class Divided:
 
     def steps_before(self, position: int) -> int:
         """Returns the number of steps before a position. Raises ValueError unless a step starts there."""
-        longest = max(-(-length // share) for length, share in zip(self.lengths, self.shares, strict=True))
-        found = bisect_left(range(longest), position, key=lambda steps: sum(self.done(steps)))
+        found = bisect_left(range(self._longest), position, key=lambda steps: sum(self.done(steps)))
         if sum(self.done(found)) != position:
             raise ValueError(
                 f"no step of these ranks' own samples starts at the state's position {position}: with divided=True "
@@ -104,13 +107,13 @@ class Divided:
             )
         return found
 
-    def cut(self, step: int, rank: int, parts: int) -> list[Slice]:
+    def cut(self, step: int, rank: int, parts_of: Callable[[list[int]], int]) -> list[Slice]:
         """Like `cut` for a step of the epoch, with positions in the rank's own samples. An empty batch repeats the
-        previous sample."""
+        previous sample. `parts_of`: returns the number of batches for the ranks' shares."""
         before, after = self.done(step), self.done(step + 1)
         window = Window(sum(before), sum(after))
-        share, first = after[rank] - before[rank], before[rank]
-        slices = cut(Window(first, first + share), [share], 0, parts)
+        shares, first = [end - begin for begin, end in zip(before, after, strict=True)], before[rank]
+        slices = cut(Window(first, after[rank]), [shares[rank]], 0, parts_of(shares))
         again = max(0, first - 1)
         return [Slice(window, of.first if of.counted else again, of.last if of.counted else again + 1, of.counted,
                       of.is_first, of.is_last) for of in slices]  # fmt: skip

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from atoll._build_info import VERSION
@@ -21,7 +20,7 @@ from atoll.pipeline.families import parts_of
 from atoll.pipeline.initial import Draw, check_rules, without_data
 from atoll.pipeline.items import Parts, check_parts, ties_of
 from atoll.pipeline.losses import Loss
-from atoll.pipeline.measuring import Cost, Example, Measuring
+from atoll.pipeline.measuring import Example, Measuring
 from atoll.pipeline.memory_fit import check_fits
 from atoll.pipeline.packing import Packing
 from atoll.pipeline.plan import Plan, check_plan, equal_counts, from_counts, ranks_in_lines
@@ -30,6 +29,7 @@ from atoll.pipeline.planner_request import Link, Measured, Wish, plan_of, reques
 from atoll.pipeline.schedules import Kind, schedule_of
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, passes
+from atoll.plan.documents import record_of
 from atoll.profiling.device_memory import usable_bytes
 from atoll.profiling.isolation import same_random_numbers
 
@@ -47,7 +47,7 @@ class Wanted:
     example: Example
     plan: PlanLike
     schedule: str
-    micro_batches: int | Sequence[int] | None
+    micro_batches: int | list[int] | None
     replicas: int | str
     recompute: bool | Sequence[bool] | None
     autocast: torch.dtype | None
@@ -76,10 +76,15 @@ class Known:
 
 
 def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[str, Any]]:
-    """Returns this rank's knowledge, and what must be equal on all ranks. Raises ValueError or TypeError for invalid
-    arguments."""
+    """Returns what this rank knows, and what must be equal on all. Raises ValueError or TypeError if it is invalid."""
     kind = schedule_of(wanted.schedule)
-    _check_types(wanted.autocast, device)
+    if wanted.autocast is torch.float16:
+        raise ValueError(
+            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not support: use "
+            "torch.bfloat16"
+        )
+    if wanted.autocast is not None and not torch.amp.is_autocast_available(device.type):
+        raise ValueError(f"autocast={wanted.autocast}: PyTorch has no autocast for {device.type}; remove it")
     whole, source = without_data(wanted.model)
     parts = parts_of(whole, wanted.items)
     check_parts(whole, parts)
@@ -97,7 +102,7 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
     shapes = [[name, list(each.shape), str(each.dtype), each.requires_grad] for name, each in whole.named_parameters()]
     facts = {
         "Atoll": VERSION, "items": parts.names, "parameters": shapes, "schedule": wanted.schedule,
-        "replicas": wanted.replicas, "micro_batches": _counts(wanted), "seed": wanted.seed,
+        "replicas": wanted.replicas, "micro_batches": wanted.micro_batches, "seed": wanted.seed,
         "plan": "auto" if plan is None else plan.to_json()["pipes"], "autocast": str(wanted.autocast),
         "recompute": wanted.recompute, "example": [list(inputs.shape), str(inputs.dtype)],
         "example with labels": wanted.example.labels is not None, "model with data": source is not None,
@@ -108,26 +113,9 @@ def know(wanted: Wanted, device: torch.device, ranks: int) -> tuple[Known, dict[
     return Known(whole, source, parts, between, kind, plan), facts
 
 
-def _check_types(autocast: torch.dtype | None, device: torch.device) -> None:
-    if autocast is None:
-        return
-    if autocast is torch.float16:
-        raise ValueError(
-            "autocast=torch.float16 needs losses scaled against underflow, which a pipeline does not support: use "
-            "torch.bfloat16"
-        )
-    if not torch.amp.is_autocast_available(device.type):
-        raise ValueError(f"autocast={autocast}: PyTorch has no autocast for {device.type}; remove it")
-
-
-def _counts(wanted: Wanted) -> int | list[int] | None:
-    return wanted.micro_batches if isinstance(wanted.micro_batches, int | None) else list(wanted.micro_batches)
-
-
 def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | None:
     """Returns the user's plan; None: measure."""
-    plan = wanted.plan
-    name = "the planner's answer"
+    plan, name = wanted.plan, "the planner's answer"
     if isinstance(plan, Path) or (isinstance(plan, str) and plan.endswith(".json")):
         name = f"the plan {str(plan)!r}"
         plan = json.loads(Path(plan).read_text())
@@ -152,7 +140,7 @@ def _given_plan(wanted: Wanted, parts: Parts, kind: Kind, ranks: int) -> Plan | 
 def _check_repeated(wanted: Wanted, plan: Plan) -> None:
     """Raises ValueError if arguments contradict the plan."""
     way_out = "remove it, or pass numbers of blocks or plan='auto'"
-    counts, pipes = _counts(wanted), len(plan.pipes)
+    counts, pipes = wanted.micro_batches, len(plan.pipes)
     is_so = sum(plan.shares) == counts * pipes if isinstance(counts, int) else counts in (None, plan.shares)
     if not is_so:
         raise ValueError(f"micro_batches={counts}, but the plan has {plan.shares} for its pipelines: {way_out}")
@@ -201,7 +189,7 @@ def _each(wanted: Wanted) -> list[int]:
             f"micro_batches has {len(wanted.micro_batches)} numbers for {replicas} pipelines: pass one for "
             "each, or one for all"
         )
-    return list(wanted.micro_batches)
+    return wanted.micro_batches
 
 
 def _wish(wanted: Wanted, ranks: int) -> Wish:
@@ -239,9 +227,8 @@ def _wish(wanted: Wanted, ranks: int) -> Wish:
             f"none of Settings(sizes={list(wanted.settings.sizes or SIZES)}) divides the {samples} samples of a "
             "pipeline: pass sizes that do"
         )
-    again = {None: "auto", True: "always", False: "never"}[wanted.recompute]
-    if wanted.schedule == "zero-bubble":
-        again = "never"
+    recompute = False if wanted.schedule == "zero-bubble" else wanted.recompute
+    again = {None: "auto", True: "always", False: "never"}[recompute]
     of = wanted.settings
     return Wish(batch, wanted.schedule, replicas, count, again, of.margin, of.optimiser_states, of.chunks)
 
@@ -276,8 +263,7 @@ def given_plan(wanted: Wanted, known: Known, device: torch.device, exchange: Exc
     if not any(limits):
         return plan, None
     size = max(1, len(wanted.example.inputs) // sum(plan.shares))
-    schedule = "zero-bubble" if known.kind.splits_backward else wanted.schedule
-    again = "never" if known.kind.splits_backward else "auto"
+    schedule, again = ("zero-bubble", "never") if known.kind.splits_backward else (wanted.schedule, "auto")
     of = wanted.settings
     wish = Wish(size * sum(plan.shares), schedule, len(plan.pipes), None, again, of.margin, of.optimiser_states)
     asked = _measure_all_ranks(wanted, known, device, exchange, [size], limits)
@@ -297,6 +283,8 @@ def _measure_all_ranks(
     """Measures micro-batches of these sizes and the links, and returns a function that makes the planner's request from
     a wish. Collective. `limits`: the memory of each rank, instead of what it may use."""
     hosts = exchange.facts(socket.gethostname())
+    islands = islands_of(exchange.group) or [list(range(exchange.ranks))]
+    island = next(number for number, members in enumerate(islands) if exchange.rank in members)
     measuring = Measuring(
         copy.deepcopy(known.whole), known.parts, wanted.example, wanted.loss, Computing(autocast=wanted.autocast),
         device, wanted.seed, wanted.initial, known.source,
@@ -308,29 +296,20 @@ def _measure_all_ranks(
 
     def own() -> tuple[Measured, dict[str, Any]]:
         costs = measuring.costs(name, sizes) if earlier is None else earlier
-        return _of_this_rank(wanted, device, exchange, costs), {}
+        memory = wanted.settings.memory_bytes or usable_bytes(device)
+        kind = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+        return Measured(kind, island, memory, costs), {}
 
     with same_random_numbers(device):  # without an earlier profile dropout draws some
         measured = exchange.agree("atoll.pipeline.Pipeline", own, SAME_ARGUMENTS)
-        everyone = [
-            Measured(**{**facts, "costs": [[Cost(**cost) for cost in item] for item in facts["costs"]]})
-            for facts in exchange.facts(asdict(measured))
-        ]
-        links = _measured_links(exchange, wanted.packing.link_ratio(known.between, 1 if wanted.replicas == 1 else 2))
+        everyone = [record_of(Measured, facts) for facts in exchange.facts(asdict(measured))]
+        ratio = wanted.packing.link_ratio(known.between, 1 if wanted.replicas == 1 else 2)
+        links = _measured_links(exchange, islands, ratio)
         links = _under_load(known, exchange, measuring, everyone, links)
     output_bytes = [each.numel() // len(each) * each.element_size() for each in known.between]
-
     if limits is not None:
         everyone = [replace(each, memory_bytes=limit) for each, limit in zip(everyone, limits, strict=True)]
     return lambda wish: request_of(known.whole, known.parts, output_bytes, everyone, links, wish)
-
-
-def _of_this_rank(wanted: Wanted, device: torch.device, exchange: Exchange, costs: list[list[Cost]]) -> Measured:
-    islands = islands_of(exchange.group) or [list(range(exchange.ranks))]
-    island = next(number for number, members in enumerate(islands) if exchange.rank in members)
-    memory = wanted.settings.memory_bytes or usable_bytes(device)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Measured(name, island, memory, costs)
 
 
 def _sizes(wanted: Wanted, wish: Wish, kind: Kind, ranks: int) -> list[int]:
@@ -373,27 +352,15 @@ def _under_load(
     return under_load(exchange, everyone, links, work)
 
 
-def _measured_links(exchange: Exchange, ratio: float) -> list[Link]:
-    """Returns the slower direction of each measured pair. Between islands only the share `ratio` of bytes is sent.
-    Collective."""
+def _measured_links(exchange: Exchange, islands: list[list[int]], ratio: float) -> list[Link]:
+    """Returns the slower direction of each pair; only the share `ratio` of bytes crosses islands. Collective."""
     from atoll.doctor.links import measure
 
     if exchange.ranks == 1:
         return []
-    islands = islands_of(exchange.group) or [list(range(exchange.ranks))]
     found = []
     for pair in (pair for pairs in exchange.facts(measure(exchange.group, islands)) for pair in pairs):
         crosses = not any(pair["a"] in ranks and pair["b"] in ranks for ranks in islands)
         per_byte = 1 / (min(pair["a_to_b"], pair["b_to_a"]) * 1e9)
         found.append(Link(pair["a"], pair["b"], pair["latency_us"] * 1e-6, per_byte * ratio if crosses else per_byte))
     return found
-
-
-def default_group() -> dist.ProcessGroup:
-    """Returns the default group. Raises RuntimeError if there is none."""
-    if not dist.is_initialized():
-        raise RuntimeError(
-            'a pipeline needs a process group: call torch.distributed.init_process_group("atoll") before '
-            "atoll.pipeline.Pipeline, and start the program with atoll run or torchrun"
-        )
-    return dist.distributed_c10d._get_default_group()

@@ -3,14 +3,17 @@
 holds and reads what it needs, so another plan, another number of ranks or one process can load them."""
 
 import json
+import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as checkpoint
 from torch import nn
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.storage import WriteResult
 
 MODEL, OPTIMIZER, GROUP, EXTRA = "model.", "optimizer.", "group.", "extra"
 OWN = ("params", "param_names")
@@ -21,18 +24,32 @@ def save(
     folder: Path, model: Mapping[str, torch.Tensor], optimizer: Mapping[str, Any], extra: Mapping[str, Any]
 ) -> None:
     """Saves the states. Collective over the default group. What several ranks hold is written once. `extra`: JSON
-    values, equal on all ranks."""
-    state: dict[str, Any] = {MODEL + name: tensor for name, tensor in model.items()}
-    state |= optimizer
-    state[EXTRA] = json.dumps(extra)
-    checkpoint.save(state, checkpoint_id=folder)
+    values, equal on all ranks. An earlier checkpoint in the folder is valid until this one is complete."""
+    tensors = {MODEL + name: tensor for name, tensor in model.items()}
+    checkpoint.save({**tensors, **optimizer, EXTRA: json.dumps(extra)}, storage_writer=_Writer(folder))
+
+
+class _Writer(checkpoint.FileSystemWriter):
+    """Gives the files of each checkpoint names of their own, and removes those of earlier ones at the end."""
+
+    def prepare_global_plan(self, plans: list[checkpoint.SavePlan]) -> list[checkpoint.SavePlan]:
+        mark = uuid.uuid4().hex[:12]
+        plans = super().prepare_global_plan(plans)
+        named = [replace(plan.storage_data, prefix=f"__{mark}{plan.storage_data.prefix}") for plan in plans]
+        return [replace(plan, storage_data=name) for plan, name in zip(plans, named, strict=True)]
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        super().finish(metadata, results)
+        kept = {written.storage_data.relative_path for of_rank in results for written in of_rank}
+        for path in Path(self.path).glob("*.distcp"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
 
 
 def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
     """Raises ValueError if the checkpoint belongs to another model."""
     known = _known(folder)
-    missing = [name for name in model if MODEL + name not in known]
-    if missing:
+    if missing := [name for name in model if MODEL + name not in known]:
         raise ValueError(f"{folder} has no {missing[0]!r} ({len(missing)} are missing): it is of another model")
     for name, tensor in model.items():
         saved = known[MODEL + name]
@@ -43,10 +60,13 @@ def check_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
             )
 
 
-def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> None:
-    """Loads the model into these tensors, which must have passed check_model on all ranks. Collective over the default
-    group."""
-    checkpoint.load({MODEL + name: tensor for name, tensor in model.items()}, checkpoint_id=folder)
+def load_model(folder: Path, model: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    """Loads the model into these tensors, which must have passed check_model on all ranks, and returns the extra values
+    that were saved. Collective over the default group."""
+    wanted: dict[str, Any] = {EXTRA: "", **{MODEL + name: tensor for name, tensor in model.items()}}
+    checkpoint.load(wanted, checkpoint_id=folder)
+    extra: dict[str, Any] = json.loads(wanted[EXTRA])
+    return extra
 
 
 def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mapping[nn.Parameter, str]) -> None:
@@ -55,12 +75,11 @@ def load_optimizer(folder: Path, optimizer: torch.optim.Optimizer, names: Mappin
     known = _known(folder)
     if not any(key.startswith((OPTIMIZER, GROUP)) for key in known):  # plain SGD has only groups
         raise ValueError(f"{folder} was saved without an optimizer: load it without one, and start the optimizer again")
-    wanted: dict[str, Any] = {}
-    for name in names.values():
-        for key, saved in known.items():
-            if key.startswith((f"{OPTIMIZER}{name}/", f"{GROUP}{name}/")):
-                is_tensor = isinstance(saved, TensorStorageMetadata)
-                wanted[key] = torch.empty(saved.size, dtype=saved.properties.dtype) if is_tensor else None
+    own = tuple(f"{kind}{name}/" for kind in (OPTIMIZER, GROUP) for name in names.values())
+    wanted: dict[str, Any] = {
+        key: torch.empty(saved.size, dtype=saved.properties.dtype) if isinstance(saved, TensorStorageMetadata) else None
+        for key, saved in known.items() if key.startswith(own)
+    }  # fmt: skip
     checkpoint.load(wanted, checkpoint_id=folder)
     state, groups, index = {}, [], 0
     for group in optimizer.param_groups:
@@ -87,14 +106,6 @@ def optimizer_state(optimizer: torch.optim.Optimizer, names: Mapping[nn.Paramete
             found |= {f"{OPTIMIZER}{name}/{key}": value for key, value in optimizer.state.get(parameter, {}).items()}
             found |= {f"{GROUP}{name}/{key}": value for key, value in group.items() if key not in OWN}
     return found
-
-
-def load_extra(folder: Path) -> dict[str, Any]:
-    """Returns the extra values that were saved. Collective over the default group."""
-    found: dict[str, Any] = {EXTRA: ""}
-    checkpoint.load(found, checkpoint_id=folder)
-    extra: dict[str, Any] = json.loads(found[EXTRA])
-    return extra
 
 
 def _known(folder: Path) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from atoll.loading.exchange import Exchange
 from atoll.pipeline.planner_request import Link, Measured, classes_of
+from atoll.profiling.device import synchronize
 
 _SECONDS = 0.1  # of a burst
 _MIN_ROUNDS, _MAX_ROUNDS, _BURSTS = 3, 32, 3
@@ -50,44 +51,34 @@ def _pairs(classes: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
 
 
 def _beyond_bytes(exchange: Exchange, peer: int, link: Link, work: Work) -> float:
-    """Returns the extra seconds of a round of computing with an exchange in both directions after it, minus the time at
-    the link's rate."""
+    """Returns the seconds that an exchange both ways adds to a round of computing, beyond those of its bytes."""
     sent = work().detach().clone()
     received = torch.empty_like(sent)
     size = sent.numel() * sent.element_size()
 
-    def talk() -> None:
-        ends = [dist.P2POp(dist.isend, sent, group=exchange.group, group_peer=peer),
-                dist.P2POp(dist.irecv, received, group=exchange.group, group_peer=peer)]  # fmt: skip
+    def swap(own: torch.Tensor, other: torch.Tensor) -> None:
+        ends = [dist.P2POp(dist.isend, own, group=exchange.group, group_peer=peer),
+                dist.P2POp(dist.irecv, other, group=exchange.group, group_peer=peer)]  # fmt: skip
         for done in dist.batch_isend_irecv(ends):
             done.wait()
 
     def burst(rounds: int, talks: bool) -> float:
-        talk()  # so that both start together
-        _synchronize(exchange.device)
+        swap(sent, received)  # so that both start together
+        synchronize(exchange.device)
         begin = time.perf_counter()
         for _ in range(rounds):
             sent.copy_(work().detach())
             if talks:
-                talk()
-        _synchronize(exchange.device)
+                swap(sent, received)
+        synchronize(exchange.device)
         return (time.perf_counter() - begin) / rounds
 
     once = burst(1, True)
     # Both ends must do the same number of rounds: that of the faster one.
     count = torch.tensor([float(max(_MIN_ROUNDS, min(_MAX_ROUNDS, int(_SECONDS / once))))])
     theirs = torch.empty_like(count)
-    for done in dist.batch_isend_irecv([
-        dist.P2POp(dist.isend, count, group=exchange.group, group_peer=peer),
-        dist.P2POp(dist.irecv, theirs, group=exchange.group, group_peer=peer),
-    ]):  # fmt: skip
-        done.wait()
+    swap(count, theirs)
     rounds = int(max(count.item(), theirs.item()))
     without = median(burst(rounds, False) for _ in range(_BURSTS))
     together = median(burst(rounds, True) for _ in range(_BURSTS))
     return max(0.0, together - without - size * link.seconds_per_byte)
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type != "cpu":
-        torch.accelerator.synchronize(device)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The models of the transformers library that are divided into items automatically. Only the hidden states are sent
-between stages; each stage computes positions, rotary embeddings and masks by the library's own functions, as the whole
-model does."""
+"""The models of the transformers library that are divided into items automatically. Stages send only hidden states, and
+each computes positions, rotary embeddings and masks by the library's own functions, as the whole model does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ def parts_of(whole: nn.Module, items: Sequence[str] | Parts | None) -> Parts:
     if isinstance(items, Parts):
         return items
     if items is not None:
-        return in_turn(whole, items)
+        return in_turn(items)
     for kind in type(whole).__mro__:
         if kind.__name__ in FAMILIES and kind.__module__.startswith("transformers."):
             return FAMILIES[kind.__name__](whole)
@@ -38,14 +38,10 @@ def _positions(hidden: torch.Tensor, given: Mapping[str, Any]) -> torch.Tensor:
     return positions
 
 
-def _hidden_like(table: str) -> Callable[[nn.Module, torch.Tensor], torch.Tensor]:
-    """Returns a function that makes hidden states as wide as the rows of an embedding's table."""
-
-    def hidden(whole: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-        weight = whole.get_parameter(table)
-        return torch.empty(*inputs.shape, weight.shape[1], dtype=weight.dtype, device="meta")
-
-    return hidden
+def _hidden(table: str, whole: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    """Returns hidden states without data, as wide as the rows of an embedding's table."""
+    weight = whole.get_parameter(table)
+    return torch.empty(*inputs.shape, weight.shape[1], dtype=weight.dtype, device="meta")
 
 
 def _rotary(whole: nn.Module) -> Parts:
@@ -60,28 +56,31 @@ def _rotary(whole: nn.Module) -> Parts:
             "position_embeddings": base.rotary_emb(hidden, position_ids=positions),
         }
 
-    def block(number: int) -> Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]:
-        def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
-            base: Any = whole.get_submodule("model")
-            known = call.context(value)
-            kinds = getattr(base.config, "layer_types", None)
-            mask = known["masks"][kinds[number] if kinds else "full_attention"]
-            output: torch.Tensor = base.layers[number](
-                value, attention_mask=mask, position_embeddings=known["position_embeddings"],
-                position_ids=known["position_ids"], past_key_values=None, use_cache=False,
-            )  # fmt: skip
-            return output
+    def block(number: int, whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+        base: Any = whole.get_submodule("model")
+        known = call.context(value)
+        kinds = getattr(base.config, "layer_types", None)
+        mask = known["masks"][kinds[number] if kinds else "full_attention"]
+        output: torch.Tensor = base.layers[number](
+            value, attention_mask=mask, position_embeddings=known["position_embeddings"],
+            position_ids=known["position_ids"], past_key_values=None, use_cache=False,
+        )  # fmt: skip
+        return output
 
-        return run
+    embedding = Item("embedding", ("model.embed_tokens",), calls("model.embed_tokens"), "embedding")
+    items = _items(whole, embedding, "model.layers", block, "model.norm")
+    return Parts(items, ("model.rotary_emb",), context, GIVEN, partial(_hidden, "model.embed_tokens.weight"))
 
-    count = len(whole.get_submodule("model.layers"))  # type: ignore[arg-type]
-    items = (
-        Item("embedding", ("model.embed_tokens",), calls("model.embed_tokens"), "embedding"),
-        *(Item(f"block {number}", (f"model.layers.{number}",), block(number)) for number in range(count)),
-        Item("norm", ("model.norm",), calls("model.norm"), "norm"),
-        Item("head", ("lm_head",), calls("lm_head"), "head"),
-    )
-    return Parts(items, ("model.rotary_emb",), context, GIVEN, _hidden_like("model.embed_tokens.weight"))
+
+def _items(
+    whole: nn.Module, embedding: Item, layers: str, block: Callable[..., torch.Tensor], norm: str
+) -> tuple[Item, ...]:
+    """Returns the items of a language model. `layers` and `norm`: names of modules. `block`: takes a layer's number,
+    then the arguments of Item.run."""
+    count = len(whole.get_submodule(layers))  # type: ignore[arg-type]
+    blocks = [Item(f"block {number}", (f"{layers}.{number}",), partial(block, number)) for number in range(count)]
+    ends = [Item("norm", (norm,), calls(norm), "norm"), Item("head", ("lm_head",), calls("lm_head"), "head")]
+    return (embedding, *blocks, *ends)
 
 
 def _masks(base: Any, hidden: torch.Tensor, mask: torch.Tensor | None, positions: torch.Tensor) -> dict[str, Any]:
@@ -111,23 +110,14 @@ def _gpt2(whole: nn.Module) -> Parts:
         mask = _masks(base, hidden, given.get("attention_mask"), positions)["full_attention"]
         return {"attention_mask": mask, "position_ids": positions}
 
-    def block(number: int) -> Callable[[nn.Module, torch.Tensor, Call], torch.Tensor]:
-        def run(whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
-            layer = whole.get_submodule(f"transformer.h.{number}")
-            output: torch.Tensor = layer(value, None, use_cache=False, **call.context(value))
-            return output
+    def block(number: int, whole: nn.Module, value: torch.Tensor, call: Call) -> torch.Tensor:
+        layer = whole.get_submodule(f"transformer.h.{number}")
+        output: torch.Tensor = layer(value, None, use_cache=False, **call.context(value))
+        return output
 
-        return run
-
-    count = len(whole.get_submodule("transformer.h"))  # type: ignore[arg-type]
-    first = ("transformer.wte", "transformer.wpe", "transformer.drop")
-    items = (
-        Item("embedding", first, embed, "embedding"),
-        *(Item(f"block {number}", (f"transformer.h.{number}",), block(number)) for number in range(count)),
-        Item("norm", ("transformer.ln_f",), calls("transformer.ln_f"), "norm"),
-        Item("head", ("lm_head",), calls("lm_head"), "head"),
-    )
-    return Parts(items, (), context, GIVEN, _hidden_like("transformer.wte.weight"))
+    embedding = Item("embedding", ("transformer.wte", "transformer.wpe", "transformer.drop"), embed, "embedding")
+    items = _items(whole, embedding, "transformer.h", block, "transformer.ln_f")
+    return Parts(items, (), context, GIVEN, partial(_hidden, "transformer.wte.weight"))
 
 
 FAMILIES: dict[str, Callable[[nn.Module], Parts]] = {

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The initial parameters of a rank: drawn for each module by its name, so that they do not depend on which rank holds
-it, or copied from an existing model."""
+"""The initial parameters of a rank: drawn for each module by its name, on whichever rank, or copied from a model."""
 
 import contextlib
 import copy
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from atoll.pipeline.items import ties_of
+from atoll.pipeline.items import named_tensors, ties_of
 
 Draw = Callable[[nn.Module], object]
 
@@ -30,22 +30,20 @@ def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Modu
 
 def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module | None]:
     """Returns the model on the meta device, which takes no memory, and the given model itself if it has data."""
-    is_given = isinstance(model, nn.Module)
     if not isinstance(model, nn.Module):
         with torch.device("meta"):
             made = model()
         if not isinstance(made, nn.Module):
             raise TypeError(f"model() returned a {type(made).__name__}: pass a function that returns a torch.nn.Module")
         model = made
-    on_meta = {tensor.is_meta for tensor in model.parameters()}
-    if not on_meta:
+    if not (on_meta := {tensor.is_meta for tensor in model.parameters()}):
         raise ValueError(f"{type(model).__name__} has no parameters to train")
     if on_meta == {True}:
-        return copy.deepcopy(model) if is_given else model, None
+        return copy.deepcopy(model), None
     if True in on_meta:
         raise ValueError("some parameters of the model are on the meta device and others are not: use one kind for all")
     data: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
-    known: dict[int, Any] = {id(tensor): _empty_like(tensor, torch.device("meta")) for tensor in data}
+    known: dict[int, Any] = {id(tensor): _like(tensor, torch.empty_like(tensor, device="meta")) for tensor in data}
     return copy.deepcopy(model, known), model
 
 
@@ -54,109 +52,76 @@ def check_rules(whole: nn.Module, modules: Iterable[str]) -> None:
     all the parameters that it initialises, so values would differ from those of `initialise`."""
     if hasattr(whole, "_init_weights"):
         return  # it takes precedence over reset_parameters, and works on one module
-    for holder in sorted({_parent(name) for name in modules}):
-        while True:
-            module = whole.get_submodule(holder)
-            if hasattr(module, "reset_parameters"):
-                raise ValueError(
-                    f"{holder or 'the model'} ({type(module).__name__}) has reset_parameters() and is divided between "
-                    "ranks, none of which has all parameters that it initialises: pass initial=, a function of a "
-                    "module, pass a model that has its values, or make it one item"
-                )
-            if not holder:
-                break
-            holder = _parent(holder)
+    paths = [name.split(".") for name in modules]
+    for holder in sorted({".".join(path[:depth]) for path in paths for depth in range(len(path))}):
+        module = whole.get_submodule(holder)
+        if hasattr(module, "reset_parameters"):
+            raise ValueError(
+                f"{holder or 'the model'} ({type(module).__name__}) has reset_parameters() and is divided between "
+                "ranks, none of which has all parameters that it initialises: pass initial=, a function of a module, "
+                "pass a model that has its values, or make it one item"
+            )
 
 
+@torch.no_grad()
 def fill(
-    whole: nn.Module, modules: Iterable[str], source: nn.Module | None, seed: int, draw: Draw | None,
-    device: torch.device,
-) -> None:  # fmt: skip
+    whole: nn.Module, names: list[str], source: nn.Module | None, seed: int, draw: Draw | None, device: torch.device
+) -> None:
     """Gives these modules of a model without data their initial values on `device`: those of `source`, or drawn ones.
     What several of them share stays shared."""
-    names = list(modules)
     ties = ties_of(whole)
     drawn_like = {first: copy.deepcopy(whole.get_submodule(_parent(first))) for first, *_ in ties}
-    known: dict[int, torch.Tensor] = {}
+    held = [module for name in names for module in whole.get_submodule(name).modules()]
+    _replace(held, _with_memory)
     for name in names:
-        for module in whole.get_submodule(name).modules():
-            _materialise(module, known)
-    if source is not None:
-        _copy(whole, names, source)
-    else:
-        for name in names:
+        if source is None:
             _draw(whole, whole.get_submodule(name), name, seed, draw)
-        for tied in ties:
-            if any(_is_inside(each, names) for each in tied):
-                _copy_tied(whole, drawn_like[tied[0]], tied, seed, draw, names)
-    _move(whole, names, device)
+            continue
+        values = dict(named_tensors(source.get_submodule(name)))
+        for inner, tensor in named_tensors(whole.get_submodule(name)):
+            tensor.copy_(values[inner])
+    for tied in ties if source is None else ():
+        if any(_is_inside(each, names) for each in tied):
+            _copy_tied(whole, drawn_like[tied[0]], tied, seed, draw, names)
+    _replace(held, lambda tensor: tensor.to(device))
 
 
-def _empty_like(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    empty = torch.empty_like(tensor, device=device, requires_grad=False)
-    return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+def _like(tensor: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Returns the values, as a parameter if the tensor is one."""
+    return nn.Parameter(values, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else values
 
 
-def _materialise(module: nn.Module, known: dict[int, Any]) -> None:
-    for tensors in (module._parameters, module._buffers):
+def _with_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(tensor, device="cpu") if tensor.is_meta else tensor
+
+
+def _replace(modules: Iterable[nn.Module], change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Replaces the modules' own parameters and buffers by what `change` returns. What several share stays shared."""
+    known: dict[int, Any] = {}  # pairs with the replaced one, which stays alive while ids are compared
+    for tensors in (held for module in modules for held in (module._parameters, module._buffers)):
         for key, tensor in tensors.items():
-            if tensor is not None and tensor.is_meta:
+            if tensor is not None:
                 if id(tensor) not in known:
-                    known[id(tensor)] = _empty_like(tensor, torch.device("cpu"))
-                tensors[key] = known[id(tensor)]
+                    changed = change(tensor)
+                    known[id(tensor)] = tensor, tensor if changed is tensor else _like(tensor, changed)
+                _, tensors[key] = known[id(tensor)]
 
 
-@torch.no_grad()
-def _move(whole: nn.Module, names: list[str], device: torch.device) -> None:
-    """Does Module.to for several modules that share parameters."""
-    known: dict[int, Any] = {}
-    kept = []  # alive while ids are compared
-    for module in (inner for name in names for inner in whole.get_submodule(name).modules()):
-        for tensors in (module._parameters, module._buffers):
-            for key, tensor in tensors.items():
-                if tensor is None or tensor.device == device:
-                    continue
-                if id(tensor) not in known:
-                    kept.append(tensor)
-                    moved = tensor.detach().to(device)
-                    is_parameter = isinstance(tensor, nn.Parameter)
-                    known[id(tensor)] = nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved
-                tensors[key] = known[id(tensor)]
-
-
-@torch.no_grad()
-def _copy(whole: nn.Module, names: list[str], source: nn.Module) -> None:
-    for name in names:
-        target, origin = whole.get_submodule(name), source.get_submodule(name)
-        for tensors, values in (
-            (target.named_parameters(remove_duplicate=False), dict(origin.named_parameters(remove_duplicate=False))),
-            (target.named_buffers(remove_duplicate=False), dict(origin.named_buffers(remove_duplicate=False))),
-        ):
-            for inner, tensor in tensors:
-                tensor.copy_(values[inner])
-
-
-@torch.no_grad()
 def _draw(whole: nn.Module, top: nn.Module, prefix: str, seed: int, draw: Draw | None) -> None:
     """Draws children before the modules that hold them, as their own rules expect."""
+    of_all: Draw | None = draw or getattr(whole, "_init_weights", None)
     for name, module in reversed(list(top.named_modules(prefix=prefix))):
-        of_all: Draw | None = draw or getattr(whole, "_init_weights", None)
-        own: Callable[[], object] | None = getattr(module, "reset_parameters", None)
-        if of_all is None and own is None:
-            if any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values())):
-                raise ValueError(
-                    f"{name or 'the model'} ({type(module).__name__}) has no rule to initialise it: add "
-                    "reset_parameters(), pass initial=, a function of a module, or pass a model that has its values"
-                )
-            continue
-        with _numbers_of(seed, name):
-            if of_all is not None:
-                of_all(module)
-            elif own is not None:
-                own()
+        rule = getattr(module, "reset_parameters", None) if of_all is None else partial(of_all, module)
+        if rule is not None:
+            with _numbers_of(seed, name):
+                rule()
+        elif any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values())):
+            raise ValueError(
+                f"{name or 'the model'} ({type(module).__name__}) has no rule to initialise it: add "
+                "reset_parameters(), pass initial=, a function of a module, or pass a model that has its values"
+            )
 
 
-@torch.no_grad()
 def _copy_tied(
     whole: nn.Module, origin: nn.Module, tied: tuple[str, ...], seed: int, draw: Draw | None,
     names: list[str] | None = None,
@@ -166,8 +131,7 @@ def _copy_tied(
     first = tied[0]
     parent, key = _parent(first), first.rpartition(".")[2]
     module = copy.deepcopy(whole.get_submodule(parent) if origin is whole else origin)
-    for inner in module.modules():
-        _materialise(inner, {})
+    _replace(module.modules(), _with_memory)
     _draw(whole, module, parent, seed, draw)
     for name in tied:
         if names is None or _is_inside(name, names):

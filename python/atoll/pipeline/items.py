@@ -39,8 +39,7 @@ class Item:
     modules: tuple[str, ...]
     """The modules with its parameters, by their names in the whole model."""
     run: Run
-    """Computes the item's output from the model (in which the other items' modules are missing), a value and the
-    pass."""
+    """Computes the item's output from the model (without the other items' modules), a value and the pass."""
     kind: str = "block"
     """embedding, block, norm, head or other. Plans count blocks, and only blocks can be recomputed."""
 
@@ -82,13 +81,8 @@ class Parts:
         return list(dict.fromkeys(name for number in numbers for name in self.items[number].modules))
 
 
-def in_turn(whole: nn.Module, names: Sequence[str]) -> Parts:
-    """Returns the parts of a model whose modules are called one after the other. Raises ValueError for a missing
-    module."""
-    known = dict(whole.named_modules())
-    for name in names:
-        if name not in known:
-            raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
+def in_turn(names: Sequence[str]) -> Parts:
+    """Returns the parts of a model whose modules are called one after the other."""
     items, seen = [], dict.fromkeys(names, 0)
     for name in names:
         shown = name if not seen[name] else f"{name} again {seen[name]}"
@@ -118,9 +112,8 @@ def check_parts(whole: nn.Module, parts: Parts) -> None:
     for name in [*parts.modules(range(len(parts.items))), *parts.everywhere]:
         if not name or name not in known:
             raise ValueError(f"items: the model has no module {name!r}: use names from named_modules()")
-        covered.update(f"{name}.{inner}" for inner, _ in _named_tensors(known[name]))
-    left = [name for name, _ in _named_tensors(whole) if name not in covered]
-    if left:
+        covered.update(f"{name}.{inner}" for inner, _ in named_tensors(known[name]))
+    if left := [name for name, _ in named_tensors(whole) if name not in covered]:
         raise ValueError(
             f"items: {len(left)} parameters and buffers are in no item, the first is {left[0]!r}: no stage would have "
             "them; name their modules in an item"
@@ -133,9 +126,20 @@ def check_parts(whole: nn.Module, parts: Parts) -> None:
             )
 
 
-def _named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+
+
+def first_named(whole: nn.Module, modules: Iterable[str], ties: Iterable[Sequence[str]]) -> dict[str, nn.Parameter]:
+    """Returns the parameters in these modules by their first names in the whole model."""
+    first = {name: names[0] for names in ties for name in names}
+    found: dict[str, nn.Parameter] = {}
+    for module in modules:
+        inside = whole.get_submodule(module).named_parameters(prefix=module, remove_duplicate=False)
+        for name, parameter in inside:
+            found.setdefault(first.get(name, name), parameter)
+    return found
 
 
 def ties_of(whole: nn.Module) -> list[tuple[str, ...]]:

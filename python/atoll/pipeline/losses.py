@@ -11,8 +11,7 @@ IGNORED = -100
 
 
 def next_token_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Returns the loss of transformers' language models as a sum: each token is predicted from earlier ones. Computed
-    in float32 or wider."""
+    """Returns the loss of transformers' language models, each token from earlier ones, as a sum in float32 or wider."""
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     scores = logits[:, :-1].reshape(-1, logits.shape[-1])
     return functional.cross_entropy(scores, labels[:, 1:].reshape(-1), ignore_index=IGNORED, reduction="sum")
@@ -29,8 +28,7 @@ def samples(labels: torch.Tensor) -> int:
 
 @dataclass(frozen=True)
 class Loss:
-    """A loss. A step's loss is the sum over its elements divided by their number, over all micro-batches and
-    pipelines."""
+    """A loss. A step's is the sum over its elements divided by their number, over all micro-batches and pipelines."""
 
     total: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = next_token_sum
     """Returns the sum over the elements of a micro-batch, from the model's output and the labels."""

@@ -6,14 +6,14 @@ import copy
 import hashlib
 import json
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
 
 import torch
 from torch import nn
 
+from atoll.loading.timing import now, seconds_between
 from atoll.pipeline.initial import Draw, fill
 from atoll.pipeline.items import Call, Item, Parts
 from atoll.pipeline.losses import Loss
@@ -23,7 +23,6 @@ from atoll.profiling.device_memory import fits
 
 WARM_UP, STEPS = 2, 5
 VERSION = 2
-Moment = Any  # an event on a device, or seconds on the host's clock
 
 
 @dataclass
@@ -73,8 +72,7 @@ class Measuring:
             return None
 
     def costs(self, name: str, sizes: Sequence[int]) -> list[list[Cost]]:
-        """Returns the costs by item at each of `sizes` samples that fit in memory, ascending, and saves them under this
-        fingerprint for the next run."""
+        """Returns the costs by item at those of `sizes` samples that fit, ascending, and saves them for later runs."""
         by_kind: dict[str, list[Cost]] = {}
         found = []
         for number, kind in enumerate(self.kinds()):
@@ -110,26 +108,27 @@ class Measuring:
         return "layers-" + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def _measured(self, number: int, sizes: Sequence[int]) -> list[Cost]:
-        item = self._parts.items[number]
-        names = list(dict.fromkeys([*item.modules, *self._parts.everywhere]))
-        whole = copy.deepcopy(self._whole)
-        fill(whole, names, self._source, self._seed, self._draw, self._device)
+        whole = self._with_item(number)
         found: list[Cost] = []
+
+        def measure(size: int) -> None:
+            found.append(self._cost(whole, number, self._example.samples(size)))
+
         for size in sorted(sizes):
-            example = self._example.samples(size)
-
-            def step(example: Example = example) -> None:
-                found.append(self._cost(whole, number, example))
-
-            if not fits(step, self._device):
+            if not fits(partial(measure, size), self._device):
                 break
         return found
 
-    def work(self, number: int, samples: int) -> Callable[[], torch.Tensor]:
-        """Returns a function that issues the item's forward and backward pass and returns the output."""
-        whole, example = copy.deepcopy(self._whole), self._example.samples(samples)
+    def _with_item(self, number: int) -> nn.Module:
+        """Returns a copy of the model in which only this item has data."""
+        whole = copy.deepcopy(self._whole)
         names = list(dict.fromkeys([*self._parts.items[number].modules, *self._parts.everywhere]))
         fill(whole, names, self._source, self._seed, self._draw, self._device)
+        return whole
+
+    def work(self, number: int, samples: int) -> Callable[[], torch.Tensor]:
+        """Returns a function that issues the item's forward and backward pass and returns the output."""
+        whole, example = self._with_item(number), self._example.samples(samples)
         run, value = self._run(whole, number, example), self._value(number, example)
 
         def once() -> torch.Tensor:
@@ -197,19 +196,6 @@ class Measuring:
         generator = torch.Generator().manual_seed(self._seed)
         value = torch.randn(like.shape, generator=generator).to(like.dtype).to(self._device)
         return value.requires_grad_()
-
-
-def now(device: torch.device) -> Moment:
-    """Returns a moment on the device's clock, without waiting for the device."""
-    if device.type == "cpu":
-        return time.perf_counter()
-    event = torch.Event(device, enable_timing=True)
-    event.record(torch.accelerator.current_stream(device))
-    return event
-
-
-def seconds_between(begin: Moment, end: Moment) -> float:
-    return end - begin if isinstance(begin, float) else float(begin.elapsed_time(end)) * 1e-3
 
 
 def _attention_of(whole: nn.Module, item: Item) -> str:

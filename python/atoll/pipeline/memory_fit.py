@@ -15,15 +15,14 @@ Request = dict[str, Any]
 
 
 def check_fits(plan: Plan, parts: Parts, kind: Kind, request: Request) -> None:
-    """Raises ValueError for a plan that does not fit the memories in `request`, the planner's request for the plan's
-    devices. The error names the stage that exceeds its limit most, its bytes, the limit, and the nearest plan that
-    fits."""
+    """Raises ValueError for a plan that does not fit the memories in `request`, the planner's request for its devices.
+    The error names the stage that exceeds its limit most, its bytes, the limit, and the nearest plan that fits."""
     several = any(len(pipe.stages) > len(pipe.ranks) for pipe in plan.pipes)
     lacks, answer = _of_ranks(plan, kind, request) if several else _of_stages(plan, request)
     if not lacks:
         return
     worst = max(lacks, key=lambda lack: lack.needed - lack.limit)
-    named = " and ".join(f"stage {number} ({_held(stage, parts)})" for number, stage in worst.stages)
+    named = " and ".join(f"stage {number} ({stage.shown(parts)})" for number, stage in worst.stages)
     plural = "" if len(worst.stages) > 1 else "s"
     raise ValueError(
         f"the plan does not fit the given memory: {named} need{plural} {worst.needed:.0f} bytes on rank "
@@ -52,11 +51,11 @@ def _of_stages(plan: Plan, request: Request) -> tuple[list[Lack], dict[str, Any]
         ]} for pipe in plan.pipes
     ]  # fmt: skip
     answer = price_layers({**request, "plan": {"micro_batch": request["micro_batch"], "pipelines": pipelines}})
-    lacks: list[Lack] = []
-    for pipe, priced in zip(plan.pipes, answer["pipelines"], strict=True):
-        for number, (stage, of) in enumerate(zip(pipe.stages, priced["stages"], strict=True)):
-            if not of["fits"]:
-                lacks.append(Lack(stage.rank, [(number, stage)], of["memory_bytes"], of["memory_cap_bytes"]))
+    lacks = [
+        Lack(stage.rank, [(number, stage)], of["memory_bytes"], of["memory_cap_bytes"])
+        for pipe, priced in zip(plan.pipes, answer["pipelines"], strict=True)
+        for number, (stage, of) in enumerate(zip(pipe.stages, priced["stages"], strict=True)) if not of["fits"]
+    ]  # fmt: skip
     return lacks, answer
 
 
@@ -80,8 +79,7 @@ def _classes(request: Request) -> dict[int, dict[str, Any]]:
 
 
 def _in_flight(pipe: Pipe, kind: Kind, position: int) -> float:
-    """Returns the number of micro-batches whose activations all stages of the rank hold at once, as the planner counts
-    them."""
+    """Returns the micro-batches whose activations all stages of the rank hold at once, as the planner counts them."""
     positions, stages = len(pipe.ranks), len(pipe.stages)
     if kind.splits_backward:
         return min(positions, pipe.micro_batches)
@@ -124,13 +122,7 @@ def _way_out(answer: dict[str, Any], parts: Parts, kind: Kind) -> str:
 
 
 def _shown(found: dict[str, Any], parts: Parts) -> str:
-    lines = [
-        f"{_held(stage, parts)} on rank {stage.rank}{', computed twice' if stage.recompute else ''}"
+    return ", then ".join(
+        f"{stage.shown(parts)} on rank {stage.rank}{', computed twice' if stage.recompute else ''}"
         for pipe in plan_of({"pipelines": found["pipelines"]}).pipes for stage in pipe.stages
-    ]  # fmt: skip
-    return ", then ".join(lines)
-
-
-def _held(stage: Stage, parts: Parts) -> str:
-    names = parts.names[stage.first : stage.last]
-    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
+    )  # fmt: skip

@@ -25,8 +25,7 @@ class Packing:
     def check(self, islands: Sequence[Sequence[int]], rank: int) -> None:
         """Raises ValueError for unknown formats, and for backends without islands."""
         for name in ("boundaries", "gradients"):
-            format = getattr(self, name)
-            if format is None:
+            if (format := getattr(self, name)) is None:
                 continue
             check_format(format)
             if not islands:

@@ -3,6 +3,7 @@
 
 import copy
 import json
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,23 +16,23 @@ from atoll.loading.communication import islands_of
 from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.loading.settings import Settings as LoaderSettings
+from atoll.loading.timing import Moment, has_passed, now, seconds_between
 from atoll.packing.boundary import BoundaryCodec
 from atoll.pipeline import checkpoints
-from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, default_group, find_plan, given_plan, know
-from atoll.pipeline.groups import Groups, holders_of
+from atoll.pipeline.building import SAME_ARGUMENTS, Known, PlanLike, Wanted, find_plan, given_plan, know
 from atoll.pipeline.initial import Draw, fill
-from atoll.pipeline.items import Parts, ties_of
-from atoll.pipeline.loader import PipelineWeights, check_batch, check_lengths
+from atoll.pipeline.items import Parts, first_named, ties_of
 from atoll.pipeline.losses import Loss, loss_of
-from atoll.pipeline.measuring import Example, now
+from atoll.pipeline.measuring import Example
 from atoll.pipeline.packing import Packing
-from atoll.pipeline.plan import Pipe, Plan
-from atoll.pipeline.reducing import Reducer, total_norm
-from atoll.pipeline.reporting import StepClock, verdict, warn_of_one_kind
+from atoll.pipeline.plan import Plan
+from atoll.pipeline.reducing import Groups, Reducer, holders_of, total_norm
+from atoll.pipeline.reporting import verdict, warn_of_one_kind
 from atoll.pipeline.running import Runner
 from atoll.pipeline.settings import Settings
 from atoll.pipeline.stage import Computing, StageModule, passes, prune
 from atoll.vendors import this_device
+from atoll.weighting.weights import Weights
 from atoll.weighting.weights import know as know_weights
 
 
@@ -80,15 +81,21 @@ class Pipeline:
         initial: Draw | None = None,
         device: torch.device | str | None = None, settings: Settings | None = None,
     ) -> None:  # fmt: skip
-        group = default_group()
+        if not dist.is_initialized():
+            raise RuntimeError(
+                'a pipeline needs a process group: call torch.distributed.init_process_group("atoll") before '
+                "atoll.pipeline.Pipeline, and start the program with atoll run or torchrun"
+            )
+        group = dist.distributed_c10d._get_default_group()
         self.device = this_device() if device is None else torch.device(device)
         self.rank = dist.get_rank(group)
         self._exchange = Exchange(group, self.device)
 
         def asked() -> tuple[tuple[Wanted, Known], dict[str, Any]]:
+            counts = micro_batches if isinstance(micro_batches, int | None) else list(micro_batches)
             wanted = Wanted(
-                model, _example(example, loss is None), plan, schedule, micro_batches, replicas, recompute, autocast,
-                items, loss_of(loss), initial, seed, settings or Settings(), Packing(boundaries, gradients),
+                model, _example(example, loss is None), plan, schedule, counts, replicas, recompute, autocast, items,
+                loss_of(loss), initial, seed, settings or Settings(), Packing(boundaries, gradients),
             )  # fmt: skip
             wanted.packing.check(islands_of(group), self.rank)
             known, facts = know(wanted, self.device, self._exchange.ranks)
@@ -99,12 +106,11 @@ class Pipeline:
         self.plan: Plan
         """The assignment of items to ranks; `plan.answer` is the planner's answer."""
         self.profile: dict[str, Any] | None
-        """All ranks' measurements, as a request of `atoll plan layers`; None if the plan was given without
-        measuring."""
+        """All ranks' measurements, as a request of `atoll plan layers`; None if the plan was given and not measured."""
         self.plan, self.profile = found or find_plan(wanted, known, self.device, self._exchange)
         if found is None and self.rank == 0:
             warn_of_one_kind(self.plan.answer)
-        self._clock = StepClock(self.device)
+        self._steps: deque[tuple[Moment, Moment]] = deque(maxlen=20)  # the begin and end of the last steps
         self.place = self.plan.place(self.rank)
         """The number of this rank's pipeline, and of its part of the batch."""
         self._pipe = self.plan.pipes[self.place]
@@ -141,21 +147,12 @@ class Pipeline:
         self._autocast = Computing(autocast=wanted.autocast)
         self._runner = Runner(stages, self._pipe, self._kind, self._groups.pipeline, self.device,
                               lambda inputs: passes(skeleton, parts, inputs), codecs[:-1])  # fmt: skip
-        self._named = self._first_names(modules)
-        first = self.plan.pipes[0]  # for all pipelines, because other cuts or devices change the last bits of a sum
-        self._counted = [each for name, each in self._named.items() if self.rank == _owner(holders[name], first)]
+        self._named = first_named(whole, modules, self._ties)
+        # The first pipeline counts for all, because other cuts or devices change the last bits of a sum.
+        counts = {name: min(set(ranks) & set(self.plan.pipes[0].ranks)) for name, ranks in holders.items()}
+        self._counted = [each for name, each in self._named.items() if counts[name] == self.rank]
         self._reducer = Reducer(self._named, holders, self._groups.copies, wanted.packing.gradients)
-        know_weights(whole, PipelineWeights(self._groups.share))
-
-    def _first_names(self, modules: Sequence[str]) -> dict[str, nn.Parameter]:
-        """Returns this rank's parameters by their first names in the whole model."""
-        first = {name: names[0] for names in self._ties for name in names}
-        found: dict[str, nn.Parameter] = {}
-        for module in modules:
-            for inner, parameter in self.model.get_submodule(module).named_parameters(remove_duplicate=False):
-                name = f"{module}.{inner}"
-                found.setdefault(first.get(name, name), parameter)
-        return found
+        know_weights(whole, Weights(self._groups.share))  # none: step itself divides by the elements of all pipelines
 
     def step(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
         """Returns on every rank the mean loss over all elements of the step in all pipelines, and replaces the
@@ -166,7 +163,7 @@ class Pipeline:
             parameter.grad = None
         loss = self._run(inputs, labels, given, self._runner.train)
         self._reducer.reduce()
-        self._clock.add(begin)
+        self._steps.append((begin, now(self.device)))
         return loss
 
     def evaluate(self, inputs: torch.Tensor, labels: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
@@ -191,7 +188,8 @@ class Pipeline:
                 return self._loss.total(output, target) / divisor
 
         own = run(inputs, labels, rows, loss)
-        told = torch.stack([own, total if self._sends_elements else torch.zeros_like(total)])
+        sends_elements = self.rank == self.plan.pipes[0].stages[-1].rank  # to all others
+        told = torch.stack([own, total if sends_elements else torch.zeros_like(total)])
         dist.all_reduce(told)
         return torch.where(told[1] > 0, told[0], torch.nan)
 
@@ -205,11 +203,6 @@ class Pipeline:
                 raise ValueError(f"step: unknown argument {name!r}: besides inputs and labels this model takes {known}")
             if value is not None and len(value) not in (1, len(inputs)):
                 raise ValueError(f"{name} has {len(value)} rows for {len(inputs)} samples: pass a row for each, or one")
-
-    @property
-    def _sends_elements(self) -> bool:
-        """Whether this rank sends the number of elements of the step to all others."""
-        return self.rank == self.plan.pipes[0].stages[-1].rank
 
     def _elements(self, labels: torch.Tensor) -> torch.Tensor:
         """Returns the number of elements in the step of all pipelines, known on ranks that compute the loss."""
@@ -275,10 +268,10 @@ class Pipeline:
             return None, {"optimizer given": optimizer is not None}
 
         self._exchange.agree("atoll.pipeline.Pipeline.load", checked, SAME_ARGUMENTS)
-        checkpoints.load_model(Path(folder), state)
+        extra = checkpoints.load_model(Path(folder), state)
         if optimizer is not None:
             checkpoints.load_optimizer(Path(folder), optimizer, self._names())
-        return checkpoints.load_extra(Path(folder))
+        return extra
 
     def _names(self) -> dict[nn.Parameter, str]:
         return {parameter: name for name, parameter in self._named.items()}
@@ -289,11 +282,15 @@ class Pipeline:
         size. Collective. Raises ValueError if pipelines have different numbers of ranks."""
 
         def checked() -> tuple[None, dict[str, Any]]:
-            check_batch(global_batch, self.plan.shares)
-            check_lengths([len(pipe.ranks) for pipe in self.plan.pipes])
+            self.plan.check_loader(global_batch)
             for name in ("model", "policy", "shares", "group", "max_batch", "micro_batch", "elements"):
                 if name in options:
                     raise ValueError(f"{name} cannot be given: the plan assigns the samples of a pipeline; remove it")
+            if not options.get("drop_last", True):
+                raise ValueError(
+                    "drop_last=False cannot be given: micro-batches have one size, so a smaller last step is left out; "
+                    "remove it"
+                )
             return None, {"global_batch": global_batch, "options": sorted(options)}
 
         self._exchange.agree("atoll.pipeline.Pipeline.loader", checked, SAME_ARGUMENTS)
@@ -319,7 +316,8 @@ class Pipeline:
 
     def __str__(self) -> str:
         """The stages, the predicted time of a step and its bound, and the measured time of the last steps."""
-        return "\n".join([self.plan.table(self._parts), *verdict(self.plan.answer, self._clock.seconds())])
+        measured = [seconds_between(begin, end) for begin, end in self._steps if has_passed(end)]
+        return "\n".join([self.plan.table(self._parts), *verdict(self.plan.answer, measured)])
 
 
 def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_language: bool) -> Example:
@@ -331,8 +329,3 @@ def _example(example: torch.Tensor | tuple[torch.Tensor, torch.Tensor], is_langu
         )
     inputs, labels = example
     return Example(inputs, labels)
-
-
-def _owner(holders: Sequence[int], pipe: Pipe) -> int:
-    """Returns the one of a pipeline's ranks with a parameter that counts it."""
-    return min(rank for rank in holders if rank in pipe.ranks)

@@ -3,8 +3,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any
 
+from atoll import _C
 from atoll.pipeline.items import Parts
 from atoll.pipeline.schedules import Kind
 
@@ -21,6 +23,11 @@ class Stage:
     @property
     def numbers(self) -> range:
         return range(self.first, self.last)
+
+    def shown(self, parts: Parts) -> str:
+        """Returns the names of its items."""
+        names = parts.names[self.first : self.last]
+        return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
 
 
 @dataclass(frozen=True)
@@ -49,10 +56,8 @@ class Plan:
 
     @staticmethod
     def from_json(text: dict[str, Any]) -> "Plan":
-        pipes = tuple(
-            Pipe(tuple(Stage(**stage) for stage in pipe["stages"]), pipe["micro_batches"]) for pipe in text["pipes"]
-        )
-        return Plan(pipes, text.get("answer", {}))
+        pipes = [Pipe(tuple(Stage(**each) for each in pipe["stages"]), pipe["micro_batches"]) for pipe in text["pipes"]]
+        return Plan(tuple(pipes), text.get("answer", {}))
 
     @property
     def shares(self) -> list[int]:
@@ -66,16 +71,39 @@ class Plan:
                 return number
         raise ValueError(f"rank {rank} has no stage in the plan: start the job without it")
 
+    def check_loader(self, global_batch: int) -> None:
+        """Raises ValueError if the micro-batches of all pipelines cannot have one size, and names the nearest batches;
+        and if pipelines have different numbers of ranks: loaders agree among one rank of each pipeline, and some rank
+        would have to do so for several."""
+        total, lengths = sum(self.shares), [len(pipe.ranks) for pipe in self.pipes]
+        if near := nearest_batches(global_batch, total):
+            raise ValueError(
+                f"a batch of {global_batch} samples cannot be divided into {total} micro-batches of one size (by "
+                f"pipeline {self.shares}): use {near}"
+            )
+        if len(set(lengths)) > 1:
+            raise ValueError(
+                f"pipelines of {lengths} ranks cannot share a loader: give each its part with your own loader "
+                "(pipe.place is its number, pipe.plan.shares are the parts), or make a plan whose pipelines have "
+                "equally many ranks"
+            )
+
     def table(self, parts: Parts) -> str:
         """Returns a line for each stage."""
         lines = []
         for number, pipe in enumerate(self.pipes):
             for index, stage in enumerate(pipe.stages):
-                names = parts.names[stage.first : stage.last]
-                held = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
                 again = ", computed twice" if stage.recompute else ""
-                lines.append(f"pipeline {number} stage {index} on rank {stage.rank}: {held}{again}")
+                lines.append(f"pipeline {number} stage {index} on rank {stage.rank}: {stage.shown(parts)}{again}")
         return "\n".join(lines)
+
+
+def nearest_batches(samples: int, count: int) -> str:
+    """Returns the nearest multiples of `count`, as text; "" if `samples` is one."""
+    if samples > 0 and samples % count == 0:
+        return ""
+    below = samples // count * count
+    return f"{below} or {below + count}" if below > 0 else f"{count}"
 
 
 def from_counts(
@@ -107,10 +135,8 @@ def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
     items, blocks = len(parts.items), parts.blocks
     if not counts or min(counts) < 0:
         raise ValueError(f"plan {list(counts)}: pass numbers of blocks of at least 0, one for each stage")
-    ends, total = [], 0
-    for count in counts:
-        total += count
-        ends.append(total)
+    ends = list(accumulate(counts))
+    total = ends[-1]
     if total == len(blocks) and total != items and blocks:
         ends = [blocks[end - 1] + 1 if end else blocks[0] for end in ends]
         ends[-1] = items
@@ -119,8 +145,7 @@ def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
             f"plan {list(counts)} adds up to {total}, but the model has {len(blocks)} blocks ({items} items with those "
             f"around them): pass numbers that add up to {len(blocks)} or to {items}; nearest: {_nearest(counts, parts)}"
         )
-    empty = [stage for stage, (first, last) in enumerate(zip([0, *ends], ends, strict=False)) if first >= last]
-    if empty:
+    if empty := [stage for stage, (first, last) in enumerate(zip([0, *ends], ends, strict=False)) if first >= last]:
         raise ValueError(
             f"plan {list(counts)}: stage {empty[0]} is empty, but a stage holds at least one item; remove it and its "
             f"rank, or give it some; nearest: {_nearest(counts, parts)}"
@@ -131,17 +156,9 @@ def _ends(counts: Sequence[int], parts: Parts) -> list[int]:
 def _nearest(counts: Sequence[int], parts: Parts) -> list[int]:
     """Returns numbers of the model's blocks (or items, if there are fewer blocks than stages) in proportion to
     `counts`, none of them 0."""
-    wanted = len(parts.blocks) if len(parts.blocks) >= len(counts) else len(parts.items)
-    near = [max(1, count) for count in counts]
-    while sum(near) != wanted and (sum(near) < wanted or max(near) > 1):
-        shares = [count * wanted / max(1, sum(counts)) for count in counts]
-        excess = [have - share for have, share in zip(near, shares, strict=True)]
-        if sum(near) < wanted:
-            near[excess.index(min(excess))] += 1
-        else:
-            able = [index for index, have in enumerate(near) if have > 1]
-            near[max(able, key=lambda index: excess[index])] -= 1
-    return near
+    stages = len(counts)
+    wanted = max(stages, len(parts.blocks) if len(parts.blocks) >= stages else len(parts.items))
+    return _C.apportion(counts if any(counts) else [1] * stages, wanted, [(1, None, 1)] * stages)
 
 
 def equal_counts(parts: Parts, stages: int) -> list[int]:
@@ -176,8 +193,7 @@ def check_plan(plan: Plan, parts: Parts, kind: Kind, ranks: int) -> None:
     for pipe in plan.pipes:
         _check_pipe(pipe, parts, kind)
     _check_shares(plan, kind)
-    idle = sorted(set(range(ranks)) - set(held))
-    if idle:
+    if idle := sorted(set(range(ranks)) - set(held)):
         raise ValueError(f"rank {idle[0]} has no stage in the plan: start the job without it, or give it a stage")
 
 
@@ -241,13 +257,10 @@ def _check_shares(plan: Plan, kind: Kind) -> None:
 
 
 def nearest_shares(plan: Plan, kind: Kind) -> list[int] | None:
-    """Returns micro-batches of each pipeline that the schedule supports, near the plan's and with the same total; None
-    if none are found."""
-    for whole_rounds in (False, True):  # whole rounds can always be moved from one pipeline to another
-        found = _moved_shares(plan, kind, whole_rounds)
-        if found is not None:
-            return found
-    return None
+    """Returns supported micro-batches of each pipeline, near the plan's and with the same total; None if not found."""
+    found = _moved_shares(plan, kind, whole_rounds=False)
+    # Whole rounds can always be moved from one pipeline to another.
+    return _moved_shares(plan, kind, whole_rounds=True) if found is None else found
 
 
 def _moved_shares(plan: Plan, kind: Kind, whole_rounds: bool) -> list[int] | None:

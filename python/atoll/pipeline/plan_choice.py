@@ -13,9 +13,8 @@ from atoll.plan.documents import price_layers, simulate
 
 
 def best_plan(request: dict[str, Any], kind: Kind) -> Plan:
-    """Returns the faster plan in simulation among the planner's fastest plans with exposed and with overlapped
-    transfers, because the planner's formula cannot know when a schedule hides a transfer. Raises ValueError if nothing
-    fits, and names what would."""
+    """Returns the faster in simulation of the planner's fastest plans with exposed and with overlapped transfers: its
+    formula cannot know when a schedule hides a transfer. Raises ValueError if nothing fits, and names what would."""
     plan = _fastest(request, kind)
     try:
         other = _fastest({**request, "transfers": "overlapped"}, kind)

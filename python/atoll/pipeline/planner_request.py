@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the request to the planner of layers from all ranks' measurements, and a plan from its answer
-(docs/plan-layers.md)."""
+"""Makes the request to the planner of layers (docs/plan-layers.md) from measurements, and a plan from its answer."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -17,8 +16,6 @@ from atoll.plan.documents import plan_layers
 
 ALIKE = 0.05
 """Devices of the same name and island whose times differ by less are one class."""
-
-
 TIMES = ("forward", "backward", "accumulate")
 
 
@@ -104,9 +101,11 @@ def _items(
     found = []
     names = asked_names(parts)
     for number, item in enumerate(parts.items):
-        kept = _kept(ranks, number)
+        # The same on all devices, except for what their kernels save.
+        kept = max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
         asked: dict[str, Any] = {
-            "name": names[number], "kind": item.kind, **_weights(whole, item.modules, wish),
+            "name": names[number], "kind": item.kind,
+            **_bytes({each for name in item.modules for each in whole.get_submodule(name).parameters()}, wish),
             "times": {name: _times(ranks, members, number, item.name) for name, members in classes.items()},
             "kept_bytes": kept,
         }  # fmt: skip
@@ -119,8 +118,7 @@ def _items(
 
 
 def asked_names(parts: Parts) -> list[str]:
-    """Returns by item the name of its first module, as used by other runtimes; the item's own name if it has none or
-    shares it."""
+    """Returns by item its first module's name, as other runtimes use it; its own name if it has none or shares it."""
     first = [item.modules[0] if item.modules else item.name for item in parts.items]
     return [name if first.count(name) == 1 else item.name for name, item in zip(first, parts.items, strict=True)]
 
@@ -128,8 +126,7 @@ def asked_names(parts: Parts) -> list[str]:
 def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name: str) -> list[list[float]]:
     """Returns the mean times of a class, at the numbers of samples that fit on all its ranks."""
     by_rank = [{cost.samples: cost for cost in ranks[rank].costs[number]} for rank in members]
-    sizes = sorted(set.intersection(*(set(costs) for costs in by_rank)))
-    if not sizes:
+    if not (sizes := sorted(set.intersection(*(set(costs) for costs in by_rank)))):
         raise ValueError(
             f"the memory of rank {members[0]} ({ranks[members[0]].device}) cannot hold item {name!r} with one "
             "micro-batch: use more micro_batches, so that each has fewer samples, or leave the rank out"
@@ -137,17 +134,7 @@ def _times(ranks: Sequence[Measured], members: Sequence[int], number: int, name:
     return [[size, *(fmean(getattr(costs[size], part) for costs in by_rank) for part in TIMES)] for size in sizes]
 
 
-def _kept(ranks: Sequence[Measured], number: int) -> int:
-    """Returns the bytes that the item keeps per sample: the same on all devices, except for what their kernels save."""
-    return max((round(cost.kept_bytes / cost.samples) for own in ranks for cost in own.costs[number]), default=0)
-
-
-def _weights(whole: nn.Module, modules: Sequence[str], wish: Wish) -> dict[str, int]:
-    held = {id(each): each for name in modules for each in whole.get_submodule(name).parameters()}
-    return _bytes(list(held.values()), wish)
-
-
-def _bytes(held: Sequence[nn.Parameter], wish: Wish) -> dict[str, int]:
+def _bytes(held: Collection[nn.Parameter], wish: Wish) -> dict[str, int]:
     trained = sum(each.numel() * each.element_size() for each in held if each.requires_grad)
     return {
         "weight_bytes": sum(each.numel() * each.element_size() for each in held),
@@ -175,8 +162,7 @@ def _device(name: str, members: Sequence[int], ranks: Sequence[Measured]) -> dic
 
 
 def _links(classes: dict[str, list[int]], links: Sequence[Link]) -> list[dict[str, Any]]:
-    """Returns the slowest measured pair of every two classes. Pairs of classes without a measurement get the planner's
-    default."""
+    """Returns the slowest measured pair of every two classes. For others the planner's default applies."""
     class_of = {rank: name for name, members in classes.items() for rank in members}
     slowest: dict[tuple[str, str], Link] = {}
     for link in links:
@@ -212,13 +198,9 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
-    """Converts an answer to a plan. Raises ValueError if the answer does not assign all items. `name`: of the answer,
-    for the error."""
+    """Converts an answer to a plan. Raises ValueError, with the answer's `name`, if it does not assign all items."""
     pipes = []
     for pipeline in named_pipelines(answer, name):
-        stages = tuple(
-            Stage(stage["items"][0], stage["items"][1], stage["rank"], bool(stage["recompute"]))
-            for stage in pipeline["stages"]
-        )
-        pipes.append(Pipe(stages, pipeline["micro_batches"]))
+        stages = [Stage(*each["items"], each["rank"], bool(each["recompute"])) for each in pipeline["stages"]]
+        pipes.append(Pipe(tuple(stages), pipeline["micro_batches"]))
     return Plan(tuple(pipes), answer)

@@ -1,33 +1,67 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reduces gradients of parameters that several ranks hold, and computes the norm of all gradients."""
+"""The process groups of a plan, and what they reduce: gradients of shared parameters, and the norm of all gradients."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
 
+from atoll._newer_torch import group_in_order
 from atoll.loading.communication import islands_of
 from atoll.packing.exchange import Exchange
+from atoll.pipeline.items import Parts, first_named, ties_of
+from atoll.pipeline.plan import Plan
 
 BUCKET_BYTES = 25 << 20
-_Pending = tuple[Any, torch.Tensor, list[nn.Parameter], list[torch.Tensor]]
-"""The work, what it reduces, its parameters and their gradients."""
+
+
+def holders_of(whole: nn.Module, parts: Parts, plan: Plan) -> dict[str, tuple[int, ...]]:
+    """Returns for each parameter of the model, by its first name, the ranks that hold it: one in each pipeline, or
+    several if stages share it."""
+    ties = ties_of(whole)
+    ranks: dict[str, set[int]] = {}
+    for number, item in enumerate(parts.items):
+        holders = {stage.rank for pipe in plan.pipes for stage in pipe.stages if number in stage.numbers}
+        for name in first_named(whole, item.modules, ties):
+            ranks.setdefault(name, set()).update(holders)
+    return {name: tuple(sorted(holders)) for name, holders in ranks.items()}
+
+
+class Groups:
+    """The groups of one rank. Making them is collective over the default group."""
+
+    def __init__(self, plan: Plan, holders: dict[str, tuple[int, ...]], rank: int) -> None:
+        place = plan.place(rank)
+        pipelines = [group_in_order(pipe.ranks) for pipe in plan.pipes]
+        self.pipeline = pipelines[place]
+        """The ranks of this rank's pipeline, in its order."""
+        self.copies = {ranks: group_in_order(ranks) for ranks in sorted(set(holders.values())) if len(ranks) > 1}
+        """The groups of ranks with copies of parameters, by these ranks. Those without this rank must not be used."""
+        self.ends = group_in_order([pipe.stages[-1].rank for pipe in plan.pipes]) if len(plan.pipes) > 1 else None
+        """The ranks that compute the loss; None if there is only one."""
+        self.share = self._shares(plan, rank, place)
+        """One rank of each pipeline, in their order, including this rank."""
+
+    def _shares(self, plan: Plan, rank: int, place: int) -> dist.ProcessGroup:
+        """Groups ranks at the same position; positions beyond the end of a shorter pipeline use its last rank."""
+        longest = max(len(pipe.ranks) for pipe in plan.pipes)
+        lines = [[pipe.ranks[min(position, len(pipe.ranks) - 1)] for pipe in plan.pipes] for position in range(longest)]
+        groups = [group_in_order(ranks) for ranks in lines]
+        return next(group for ranks, group in zip(lines, groups, strict=True) if ranks[place] == rank)
 
 
 class Reducer:
     """Adds up gradients over the ranks that hold copies of a parameter: those of other pipelines, and stages that share
-    it. All get the same bits. With a format, gradients are sent between islands as packed blocks, with error
-    feedback."""
+    it. All get the same bits. With a format, islands exchange them as packed blocks, with error feedback."""
 
     def __init__(
         self, parameters: Mapping[str, nn.Parameter], holders: Mapping[str, tuple[int, ...]],
         groups: Mapping[tuple[int, ...], dist.ProcessGroup], format: str | None = None,
     ) -> None:  # fmt: skip
         """Collective over the groups. `parameters`: those of this rank, by their first names in the whole model."""
-        self._copies: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
+        self._buckets: list[tuple[dist.ProcessGroup, list[nn.Parameter]]] = []
         self._packed: list[_Packed] = []
         for ranks, group in groups.items():
             held = [name for name in sorted(parameters) if holders[name] == ranks and parameters[name].requires_grad]
@@ -35,8 +69,7 @@ class Reducer:
             if lossy and format is not None and len(islands_of(group)) > 1:
                 self._packed.append(_Packed(group, format, [parameters[name] for name in lossy]))
                 held = [name for name in held if name not in lossy]
-            if held:
-                self._copies.append((group, [parameters[name] for name in held]))
+            self._buckets += [(group, bucket) for bucket in _buckets(parameters[name] for name in held)]
 
     def close(self) -> None:
         """Ends the connections of packed gradients. All ranks must call it."""
@@ -47,22 +80,14 @@ class Reducer:
     def reduce(self) -> None:
         """Reduces the gradients after the last backward pass of a step. Collective. If only some ranks used a
         parameter, the others count as zeros; a parameter that no rank used has no gradient."""
-        pending = self._begin()
+        pending = []
+        for group, bucket in self._buckets:
+            gradients = _gradients(bucket)
+            flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), _used(bucket, gradients[0])])
+            work = dist.all_reduce(flat, group=group, async_op=True)
+            pending.append((work, flat, bucket, gradients))
         for packed in self._packed:
             packed.reduce()
-        self._end(pending)
-
-    def _begin(self) -> list[_Pending]:
-        pending = []
-        for group, parameters in self._copies:
-            for bucket in _buckets(parameters):
-                gradients = _gradients(bucket)
-                flat = torch.cat([*(gradient.reshape(-1) for gradient in gradients), _used(bucket, gradients[0])])
-                work = dist.all_reduce(flat, group=group, async_op=True)
-                pending.append((work, flat, bucket, gradients))
-        return pending
-
-    def _end(self, pending: list[_Pending]) -> None:
         for work, flat, bucket, gradients in pending:
             if work is not None:
                 work.wait()
@@ -141,8 +166,7 @@ def _buckets(parameters: Iterable[nn.Parameter]) -> list[list[nn.Parameter]]:
 def total_norm(
     parameters: Sequence[nn.Parameter], norm_type: float, group: dist.ProcessGroup, device: torch.device
 ) -> torch.Tensor:
-    """Returns the norm of the gradients of all the group's ranks, each with its own `parameters`, with the same bits on
-    all. Collective."""
+    """Returns the norm of the gradients of all ranks' own `parameters`, the same bits on each. Collective."""
     norms = [
         torch.linalg.vector_norm(parameter.grad, norm_type).to(torch.float64)
         for parameter in parameters

@@ -2,33 +2,11 @@
 """Reports a pipeline's plan: the predicted and measured time, the bound, and the time of simpler plans."""
 
 import logging
-from collections import deque
 from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-import torch
-
-from atoll.pipeline.measuring import Moment, now, seconds_between
-
 _log = logging.getLogger("atoll.plan")
-_KEPT = 20  # steps
-
-
-class StepClock:
-    """Measures the seconds of the last steps on this rank."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._steps: deque[tuple[Moment, Moment]] = deque(maxlen=_KEPT)
-
-    def add(self, begin: Moment) -> None:
-        """Adds a step that started at `begin` and has ended."""
-        self._steps.append((begin, now(self._device)))
-
-    def seconds(self) -> list[float]:
-        """Returns the seconds of the steps that have ended on the device as well."""
-        return [seconds_between(begin, end) for begin, end in self._steps if isinstance(end, float) or end.query()]
 
 
 def verdict(answer: dict[str, Any], measured: list[float]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from atoll.packing.boundary import BoundaryCodec
-from atoll.pipeline.plan import Pipe
+from atoll.pipeline.plan import Pipe, nearest_batches
 from atoll.pipeline.schedules import Kind
 from atoll.pipeline.stage import StageModule
 
@@ -32,8 +32,7 @@ class _Stage(PipelineStage):
 
 
 class Runner:
-    """Runs this rank's stages of one pipeline for batches of any shape; schedules for the last SHAPES shapes are
-    kept."""
+    """Runs this rank's stages of one pipeline for batches of any shape; keeps schedules for the last SHAPES shapes."""
 
     def __init__(
         self, modules: Mapping[int, StageModule], pipe: Pipe, kind: Kind, group: dist.ProcessGroup,
@@ -44,38 +43,25 @@ class Runner:
         self._modules, self._pipe, self._kind, self._group = dict(sorted(modules.items())), pipe, kind, group
         self._device, self._passes, self._codecs = device, passes, codecs
         self._made: dict[tuple[Any, ...], Any] = {}
-        self._loss: LossOf | None = None
-
-    @property
-    def has_first(self) -> bool:
-        return 0 in self._modules
+        self._loss: LossOf
 
     @property
     def has_last(self) -> bool:
         return len(self._pipe.stages) - 1 in self._modules
 
     def check_batch(self, samples: int) -> None:
-        """Raises ValueError for a batch that cannot be divided into equal micro-batches, and names the nearest that
-        can."""
-        count = self._pipe.micro_batches
-        if samples and samples % count == 0:
+        """Raises ValueError for a batch that cannot be cut into equal micro-batches, and names the nearest that can."""
+        count, sizes = self._pipe.micro_batches, (len(self._pipe.ranks), len(self._pipe.stages))
+        if not (near := nearest_batches(samples, count)):
             return
-        below = samples // count * count
-        near = f"{below} or {below + count}" if below else f"{count}"
-        dividing = [each for each in range(1, samples + 1) if samples % each == 0 and self._is_possible(each)]
+        able = (each for each in range(1, samples + 1) if self._kind.is_possible(each, *sizes))
+        dividing = [each for each in able if samples % each == 0]
         nearest = min(dividing, key=lambda each: abs(each - count), default=None)
         other = "" if nearest is None else f", or make the pipeline with micro_batches={nearest}"
         raise ValueError(
             f"a batch of {samples} samples cannot be divided into {count} micro-batches of one size: use {near} "
             f"samples{other}"
         )
-
-    def _is_possible(self, micro_batches: int) -> bool:
-        try:
-            self._kind.check_micro_batches(micro_batches, len(self._pipe.ranks), len(self._pipe.stages))
-        except ValueError:
-            return False
-        return True
 
     def train(self, inputs: torch.Tensor, labels: torch.Tensor, given: Given, loss: LossOf) -> torch.Tensor:
         """Runs the forward and backward passes of this pipeline's batch, and returns the sum of the micro-batches'
@@ -85,7 +71,7 @@ class Runner:
         self._made[key] = schedule  # now the newest
         if len(self._made) > SHAPES:
             del self._made[next(iter(self._made))]
-        arguments = (inputs,) if self.has_first else ()
+        arguments = (inputs,) if 0 in self._modules else ()
         losses: list[torch.Tensor] = []
         ends: dict[str, Any] = {"target": labels, "losses": losses} if self.has_last else {}
         self._loss = loss
@@ -104,7 +90,8 @@ class Runner:
         for number, module in self._modules.items():
             before, behind = self._neighbour(number - 1), self._neighbour(number + 1)
             if before is not None:
-                values = self._buffers(inputs, number)
+                like = self._received(self._micro(inputs))[number - 1]
+                values = [torch.empty_like(like, device=self._device) for _ in range(count)]
             for place in range(count):
                 if before is not None:
                     dist.recv(values[place], group=self._group, group_src=before)
@@ -125,10 +112,6 @@ class Runner:
             return None
         return self._pipe.ranks.index(self._pipe.stages[number].rank)
 
-    def _buffers(self, inputs: torch.Tensor, number: int) -> list[torch.Tensor]:
-        like = self._received(self._micro(inputs))[number - 1]
-        return [torch.empty_like(like, device=self._device) for _ in range(self._pipe.micro_batches)]
-
     def _sum(self, losses: list[torch.Tensor]) -> torch.Tensor:
         if not losses:
             return torch.zeros((), dtype=torch.float64, device=self._device)
@@ -143,11 +126,9 @@ class Runner:
         """Returns the input of each stage except the first for inputs of this shape, without data. Raises ValueError on
         all ranks of the pipeline if a packed one is not as wide as in the example."""
         between = self._passes(micro)
-        found = []
-        for stage, codec in zip(self._pipe.stages[1:], self._codecs[1:], strict=True):
-            value = between[stage.first - 1]
-            found.append(value if codec is None else codec.encode(value))
-        return found
+        values = [between[stage.first - 1] for stage in self._pipe.stages[1:]]
+        pairs = zip(values, self._codecs[1:], strict=True)
+        return [value if codec is None else codec.encode(value) for value, codec in pairs]
 
     def _schedule(self, inputs: torch.Tensor) -> Any:
         """Makes the schedule with explicit shapes, so that PyTorch does not run the model to infer them."""
@@ -162,12 +143,9 @@ class Runner:
             ))  # fmt: skip
         is_single = isinstance(self._kind.build, type) and issubclass(self._kind.build, PipelineScheduleSingle)
         held: Any = stages[0] if is_single else stages
-        count = self._pipe.micro_batches
-        return self._kind.build(held, n_microbatches=count, loss_fn=self._loss_of, scale_grads=False)
-
-    def _loss_of(self, output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        assert self._loss is not None
-        return self._loss(output, target)
+        return self._kind.build(
+            held, n_microbatches=self._pipe.micro_batches, loss_fn=lambda *of: self._loss(*of), scale_grads=False
+        )
 
 
 def _trained(value: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 """One stage as a module: some items of the model in turn."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -25,18 +25,14 @@ class Elsewhere(nn.Module):
         raise RuntimeError(f"{self.name} is on another rank: run the model with Pipeline.step or Pipeline.evaluate")
 
 
-def prune(whole: nn.Module, kept: Iterable[str]) -> None:
-    """Keeps only these modules of the model; names stay those of the whole model."""
-    _prune(whole, "", set(kept))
-
-
-def _prune(module: nn.Module, prefix: str, kept: set[str]) -> None:
+def prune(module: nn.Module, kept: Sequence[str], prefix: str = "") -> None:
+    """Keeps only these modules of the model; names stay those of the whole model, inside `module` with the prefix."""
     for name, child in list(module.named_children()):
         path = f"{prefix}{name}"
         if path in kept:
             continue
         if any(each.startswith(f"{path}.") for each in kept):
-            _prune(child, f"{path}.", kept)
+            prune(child, kept, f"{path}.")
         elif any(True for _ in (*child.parameters(), *child.buffers())):
             setattr(module, name, Elsewhere(path))
 

@@ -1,13 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `atoll plan` sub-commands."""
 
-import json as json_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from atoll.planning import ranks as ranks_of
+from atoll.planning.files import gives_tables, page_of_charts, write
 
 SCHEMA = 1
 plan = typer.Typer(name="plan", help="Predict the effect of plans before a training.", no_args_is_help=True)
@@ -48,16 +47,11 @@ def batches(
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     if html:
-        _write(html, _page(document))
-    text = json_module.dumps(document, indent=1)
-    if json == "-":
-        typer.echo(text)
-        return
-    if json:
-        _write(json, text + "\n")
-    from atoll.planning.table import show
+        write(html, page_of_charts("atoll.planning.page", document))
+    if gives_tables(document, json):
+        from atoll.planning.table import show
 
-    show(document, by_rank=bool(policy), balancenet=balancenet)
+        show(document, by_rank=bool(policy), balancenet=balancenet)
 
 
 def _ranks(file: str, short: list[str], profiles: list[str]) -> list[dict[str, Any]]:
@@ -92,19 +86,3 @@ def _answer(request: dict[str, Any], policy: str, form: str, balancenet: bool) -
         everything = {"plans": [_C.plan_batches(wanted)], "left_out": []}
     membership = _C.advise_membership({"ranks": request["ranks"], "batch": request["batch"]})
     return {**asked, **everything, "membership": membership, "balancenet": metrics}
-
-
-def _page(document: dict[str, Any]) -> str:
-    try:
-        from atoll.planning.page import page
-    except ImportError as error:
-        message = f"--html needs the packages plotly and jinja2 ({error}): pip install plotly jinja2"
-        raise typer.BadParameter(message) from None
-    return page(document)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None

@@ -2,10 +2,11 @@
 """`atoll plan layers`: assigns the layers of a model to devices."""
 
 import json as json_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from atoll.planning.files import gives_tables, read_json, write
 
 Document = dict[str, Any]
 
@@ -48,32 +49,20 @@ def layers(
     if runtime:
         typer.echo(json_module.dumps(_format(answer, runtime), indent=1))
         return
-    _show(answer, json, html)
+    if html:
+        from atoll.planning.layers_page import page
+
+        write(html, page(answer))
+    if gives_tables(answer, json):
+        from atoll.planning.layers_table import show
+
+        show(answer)
     if not answer["feasible"]:
         raise typer.Exit(1)
 
 
-def _show(answer: Document, json: str, html: str) -> None:
-    if html:
-        _write(html, _page(answer))
-    text = json_module.dumps(answer, indent=1)
-    if json == "-":
-        typer.echo(text)
-        return
-    if json:
-        _write(json, text + "\n")
-    from atoll.planning.layers_table import show
-
-    show(answer)
-
-
 def _request(path: str) -> Document:
-    try:
-        request = json_module.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    request = read_json(path)
     if not isinstance(request, dict):
         raise ValueError(f"{path} is not a JSON object with items, devices and batch")
     return request
@@ -102,19 +91,3 @@ def _format(answer: Document, runtime: str) -> Document:
         raise typer.BadParameter(formats[runtime]["refused"])
     found: Document = formats[runtime]
     return found
-
-
-def _page(answer: Document) -> str:
-    try:
-        from atoll.planning.layers_page import page
-    except ImportError as error:
-        message = f"--html needs the packages plotly and jinja2 ({error}): pip install plotly jinja2"
-        raise typer.BadParameter(message) from None
-    return page(answer)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None

@@ -5,27 +5,26 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
 from atoll.planning.table import seconds_text
 
 Document = dict[str, Any]
-_WIDTH = 140  # if the output is not a terminal
+STAGES = ("stage", "items", "device", "rank", "forward", "backward", "send", "busy", "waits", "memory", "of", "")
+_TEXTS = ("items", "device", "")
 
 
 def show(answer: Document, console: Console | None = None) -> None:
     """Prints the stages of each distinct pipeline and the verdict; if nothing fits, the nearest plans that would."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console, 140)
     for title, pipeline in different(answer.get("pipelines", [])):
         console.print(Text(title, "bold"))
-        console.print(_stages(pipeline))
+        console.print(new_table(*STAGES, left=_TEXTS, rows=stage_rows(pipeline)))
         console.print()
     for change in answer.get("nearest", []):
         console.print(Text(f"With {change['text']}: {seconds_text(change['seconds'])}", "bold"))
-        console.print(_stages(change["pipelines"][0]))
+        console.print(new_table(*STAGES, left=_TEXTS, rows=stage_rows(change["pipelines"][0])))
         console.print()
     for note in answer.get("notes", []):
         console.print(Text(f"{note[:1].upper()}{note[1:]}", "yellow"), soft_wrap=True)
@@ -93,19 +92,14 @@ def bytes_text(count: float | None) -> str:
     return f"{count / 2**30:.4g} GiB" if count >= 2**28 else f"{count / 2**20:.4g} MiB"
 
 
-def _stages(pipeline: Document) -> Table:
-    table = Table(box=None, pad_edge=False)
-    columns = ("stage", "items", "device", "rank", "forward", "backward", "send", "busy", "waits", "memory", "of", "")
-    for name in columns:
-        table.add_column(name, justify="left" if name in ("items", "device", "") else "right", overflow="fold")
+def stage_rows(pipeline: Document) -> Iterator[list[str]]:
     for place, stage in enumerate(pipeline["stages"]):
         waits = 100 * (1 - stage["seconds"] / pipeline["period"]) if pipeline["period"] > 0 else 0.0
         marks = ["recomputes"] if stage["recompute"] else []
         marks += [] if stage["fits"] else ["does not fit"]
-        table.add_row(
+        yield [
             str(place), items_text(stage), stage["device"], str(stage["rank"]), seconds_text(stage["forward"]),
             seconds_text(stage["backward"]), seconds_text(stage["send"]), seconds_text(stage["seconds"]),
             f"{waits:.1f} %", bytes_text(stage["memory_bytes"]), bytes_text(stage["memory_cap_bytes"]),
             ", ".join(marks),
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip

@@ -4,15 +4,16 @@
 import json
 import math
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
-import jinja2
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from atoll.plan.documents import cost_of
-from atoll.planning.table import advice, cost_text, name_of, seconds_text, verdict
+from atoll.planning import table as tables
+from atoll.planning.table import name_of, seconds_text
+from atoll.report.page import page as html_page
+from atoll.report.parts import Sentence, section, sentences, table
 
 Document = dict[str, Any]
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f", "#8c564b")
@@ -26,13 +27,22 @@ _CONFIG = {"displaylogo": False, "responsive": True}
 
 def page(document: Document) -> str:
     """Returns a page with the bars of all plans and the curves of all ranks, above the tables."""
-    template = resources.files("atoll.planning").joinpath("page.html").read_text(encoding="utf-8")
-    environment = jinja2.Environment(autoescape=True, trim_blocks=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"seconds": seconds_text, "name_of": name_of, "cost": cost_text}
-    return environment.from_string(template).render(
-        document=document, verdict=verdict(document), advice=advice(document), plotly=get_plotlyjs(),
-        bars=_html(bars(document)), is_cut=_range(document, "seconds") is not None, curves=_html(curves(document)),
-    )  # fmt: skip
+    plans, title = document["plans"], f"Plans for {document['batch']} samples"
+    said = [tables.verdict(document).removeprefix("Atoll: "), *tables.advice(document)]
+    said += [f"{each['policy']} is left out: {each['reason']}" for each in document["left_out"]]
+    is_cut = _range(document, "seconds") is not None
+    about = "Bars of the literal forms extend beyond the chart." if is_cut else ""
+    rows = [[*row, "; ".join(plan["notes"])] for row, plan in zip(tables.plan_rows(plans), plans, strict=True)]
+    sections = [
+        section("What each rank does in a step", _html(bars(document)), about=about),
+        section("Seconds by batch, and the point of each rank under each policy", _html(curves(document))),
+        section("Plans", table((*tables.PLANS, "notes"), rows, "Plans", numbers=False)),
+        *(section(name, table(tables.METRICS, list(tables.metric_rows(ranks)), "What BalanceNet computes"))
+          for name, ranks in tables.balancenet_ranks(document)),
+        section("Ranks", table(tables.RANKS, list(tables.rank_rows(document["ranks"])), "Ranks", numbers=False)),
+    ]  # fmt: skip
+    head = f"<header><h1>{title}</h1></header>{sentences(Sentence(f'{line}.') for line in said)}"
+    return html_page(f"Atoll: {title}", f"<script>{get_plotlyjs()}</script>{head}{''.join(sections)}")
 
 
 def _html(figure: go.Figure) -> str:
@@ -48,7 +58,8 @@ def bars(document: Document) -> go.Figure:
     waits: list[float] = []
     hints: list[str] = []
     for plan in plans:
-        places[0] += [_narrow(name_of(plan))] * len(labels)
+        # In lines, so that neighbouring names do not overlap.
+        places[0] += [name_of(plan).replace("-", "-<br>").replace(" (", "<br>(")] * len(labels)
         places[1] += labels
         computes += plan["seconds"]
         waits += [plan["step"] - seconds for seconds in plan["seconds"]]
@@ -97,13 +108,7 @@ def curves(document: Document) -> go.Figure:
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Returns distinct labels."""
     return [f"{place} {name}".strip() for place, name in enumerate(names)]
-
-
-def _narrow(name: str) -> str:
-    """Breaks a policy's name into lines, so that neighbouring names do not overlap."""
-    return name.replace("-", "-<br>").replace(" (", "<br>(")
 
 
 def _joined(names: Sequence[str], most: int = 3) -> str:

@@ -2,10 +2,10 @@
 """Reads ranks for the planner from a file, from saved profiles or from short forms. Raises ValueError that names the
 rank and what to write instead."""
 
-import json
 import re
-from pathlib import Path
 from typing import Any
+
+from atoll.planning.files import read_json
 
 Rank = dict[str, Any]  # in the planner's format
 
@@ -102,7 +102,7 @@ class _Short:
 
 def from_file(path: str) -> list[Rank]:
     """Reads a JSON list of rank objects in the planner's format."""
-    value = _json_of(path)
+    value = read_json(path)
     if not isinstance(value, list) or not value:
         raise ValueError(f"{path} does not hold a list of ranks: give a JSON list with an object for each rank")
     return value
@@ -111,22 +111,14 @@ def from_file(path: str) -> list[Rank]:
 def from_profile(path: str, place: int) -> Rank:
     """Reads a measured device profile, as the loader would plan it."""
     from atoll.loading.facts import RankFacts
+    from atoll.profiling.device import DeviceProfile
 
-    value = _json_of(path)
+    value = read_json(path)
     try:
         device = value["device"]
-        return RankFacts(device, profile=value).as_planned(least=1, quantum=1)
+        return RankFacts(device, profile=DeviceProfile.from_json(value)).as_planned(least=1, quantum=1)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(
             f"rank {place}: {path} does not hold a device profile ({error}): give a file from the folder profiles "
             "in Atoll's cache"
         ) from None
-
-
-def _json_of(path: str) -> Any:
-    try:
-        return json.loads(Path(path).read_text())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None

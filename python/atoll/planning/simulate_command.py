@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `atoll simulate` command."""
 
-import json as json_module
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from atoll.planning.files import gives_tables, page_of_charts, read_json, write
 
 SCHEMA = 1
 _MAX_DRAWN = 64  # ranks
@@ -40,12 +40,20 @@ def simulate(
         if trace:
             from atoll.plan.documents import trace_text
 
-            _write(trace, trace_text(_with_links(request, names[0])))
+            write(trace, trace_text(_with_links(request, names[0])))
         if html:
-            _write(html, _page(request, names[0]))
+            drawn = answer_of(request, names[0], timeline=True)
+            write(html, page_of_charts("atoll.planning.simulate_page", drawn, most_ranks=_MAX_DRAWN))
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    _give(answers, json)
+    one = next(iter(answers.values()))
+    if gives_tables(one if len(answers) == 1 else answers, json):
+        from atoll.planning.simulate_table import compare, show
+
+        if len(answers) == 1:
+            show(one)
+        else:
+            compare({name or "": answer for name, answer in answers.items()})
 
 
 def answer_of(request: Mapping[str, Any], links: str | None, *, timeline: bool = False) -> dict[str, Any]:
@@ -84,43 +92,7 @@ def _request(path: str, layers: str) -> dict[str, Any]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    try:
-        value = json_module.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from None
+    value = read_json(path)
     if not isinstance(value, dict):
         raise ValueError(f"{path} must hold a JSON object, not a {type(value).__name__}")
     return value
-
-
-def _give(answers: Mapping[str | None, dict[str, Any]], json: str) -> None:
-    one = next(iter(answers.values()))
-    text = json_module.dumps(one if len(answers) == 1 else answers, indent=1)
-    if json == "-":
-        typer.echo(text)
-        return
-    if json:
-        _write(json, text + "\n")
-    from atoll.planning.simulate_table import compare, show
-
-    if len(answers) == 1:
-        show(one)
-    else:
-        compare({name or "": answer for name, answer in answers.items()})
-
-
-def _page(request: Mapping[str, Any], links: str | None) -> str:
-    try:
-        from atoll.planning.simulate_page import page
-    except ImportError as error:
-        raise typer.BadParameter(f"--html needs the package plotly ({error}): pip install plotly") from None
-    return page(answer_of(request, links, timeline=True), most_ranks=_MAX_DRAWN)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None

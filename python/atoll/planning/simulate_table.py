@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated steps as tables."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
 from atoll.planning.table import seconds_text
 
 Answer = dict[str, Any]
-_WIDTH = 120  # if the output is not a terminal
 _MAX_RANKS = 32  # with more, ranks with the same work share a line
 _TIMES = ("computes", "optimises", "transfers", "reduces", "idle")
 
 
 def show(answer: Answer, console: Console | None = None) -> None:
     """Prints ranks, the critical path, the rails and the verdict of one simulation."""
-    console = _console(console)
+    console = wide(console)
     for title, table in (("Ranks", _ranks(answer)), ("The step consists of", _path(answer)), ("Rails", _rails(answer))):
         if table.row_count:
             console.print(Text(title, "bold"))
@@ -31,14 +31,14 @@ def show(answer: Answer, console: Console | None = None) -> None:
 
 def compare(answers: Mapping[str, Answer], console: Console | None = None) -> None:
     """Prints one line for each of several simulations."""
-    table = _table("links", "step", "step/best", "step/bound", "bubble", "reduces", left=("links",))
+    table = new_table("links", "step", "step/best", "step/bound", "bubble", "reduces", left=("links",))
     best = min(answer["step_seconds"] for answer in answers.values())
     for name, answer in answers.items():
         step = answer["step_seconds"]
         reduces = sum(rank["reduces"] for rank in answer["ranks"]) / max(1, len(answer["ranks"]))
         table.add_row(name, seconds_text(step), _ratio(step, best), _ratio(step, answer["bound"]),
                       f"{100 * answer['bubble']:.1f} %", _seconds(reduces))  # fmt: skip
-    _console(console).print(table)
+    wide(console).print(table)
 
 
 def verdict(answer: Answer) -> str:
@@ -57,20 +57,6 @@ def lacking(answer: Answer) -> list[str]:
         for place, rank in enumerate(answer["ranks"])
         if not rank.get("fits", True)
     ]
-
-
-def _console(console: Console | None) -> Console:
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
-    return console
-
-
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
-    return table
 
 
 def _giga(value: float) -> str:
@@ -99,7 +85,7 @@ def _ranks(answer: Answer) -> Table:
     for place, rank in enumerate(answer["ranks"]):
         alone = (str(place),) if len(answer["ranks"]) <= _MAX_RANKS else ()
         groups.setdefault((rank["island"], rank["class"], stages.get(place, "-"), *alone), []).append(place)
-    table = _table("ranks", "name", "island", "stages", *_TIMES, "memory", left=("name", "island", "stages"))
+    table = new_table("ranks", "name", "island", "stages", *_TIMES, "memory", left=("name", "island", "stages"))
     for (island, kind, stage, *_), places in groups.items():
         ranks = [answer["ranks"][place] for place in places]
         means = [_seconds(sum(rank[time] for rank in ranks) / len(ranks)) for time in _TIMES]
@@ -113,7 +99,7 @@ def _ranks(answer: Answer) -> Table:
 
 
 def _path(answer: Answer) -> Table:
-    table = _table("what", "where", "seconds", "share", left=("what", "where"))
+    table = new_table("what", "where", "seconds", "share", left=("what", "where"))
     for part in answer["path"]:
         share = f"{100 * part['seconds'] / answer['seconds']:.1f} %"
         table.add_row(part["what"], part["where"], seconds_text(part["seconds"]), share)
@@ -121,7 +107,7 @@ def _path(answer: Answer) -> Table:
 
 
 def _rails(answer: Answer) -> Table:
-    table = _table("busiest", "of", "way", "bytes", "in use", left=("busiest", "of", "way"))
+    table = new_table("busiest", "of", "way", "bytes", "in use", left=("busiest", "of", "way"))
     for rail in answer["rails"]:
         table.add_row(rail["name"], rail["where"], rail["direction"], f"{_giga(rail['bytes'])} GB",
                       f"{100 * rail['share']:.1f} %")  # fmt: skip

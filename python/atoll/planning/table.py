@@ -8,16 +8,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
+
 Document = dict[str, Any]
-_WIDTH = 120  # if the output is not a terminal
+RANKS = ("rank", "name", "seconds by batch", "least", "most", "watts")
+PLANS = ("policy", "batches", "step", "idle", "step/bound", "J/sample")
+# By the paper's names; Query is the share of the batch that a rank requests, Value the batch that it gets.
+METRICS = ("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value")
 _BALANCENET = {"eq5": "BalanceNet, equation 5", "alg1": "BalanceNet, Algorithm 1"}
 
 
 def show(document: Document, *, by_rank: bool, balancenet: bool, console: Console | None = None) -> None:
     """Prints the ranks, the plans and, if requested, each plan by rank and BalanceNet's figures."""
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
+    console = wide(console)
     for title, table in _parts(document, by_rank, balancenet):
         console.print(Text(title, "bold"))
         console.print(table)
@@ -79,42 +82,36 @@ def cost_text(cost: Document) -> str:
 
 
 def _parts(document: Document, by_rank: bool, balancenet: bool) -> Iterator[tuple[str, Table]]:
-    yield "Ranks", _ranks(document["ranks"])
-    yield f"Plans for {document['batch']} samples", _plans(document["plans"])
+    yield "Ranks", new_table(*RANKS, left=("name", "seconds by batch"), rows=rank_rows(document["ranks"]))
+    plans = new_table(*PLANS, left=("policy", "batches"), rows=plan_rows(document["plans"]))
+    yield f"Plans for {document['batch']} samples", plans
     if by_rank:
         for plan in document["plans"]:
             yield name_of(plan), _by_rank(plan)
     if balancenet:
-        for rule, title in _BALANCENET.items():
-            if document["balancenet"][rule]:
-                yield title, _metrics(document["balancenet"][rule])
+        for title, ranks in balancenet_ranks(document):
+            yield title, new_table(*METRICS, left=("name",), rows=metric_rows(ranks))
 
 
-def _table(*columns: str, left: Sequence[str] = ()) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
-    return table
+def balancenet_ranks(document: Document) -> Iterator[tuple[str, Sequence[Document]]]:
+    """Yields the title and the ranks of each BalanceNet rule that was requested."""
+    return ((title, ranks) for rule, title in _BALANCENET.items() if (ranks := document["balancenet"][rule]))
 
 
-def _ranks(ranks: Sequence[Document]) -> Table:
-    table = _table("rank", "name", "seconds by batch", "least", "most", "watts", left=("name", "seconds by batch"))
+def rank_rows(ranks: Sequence[Document]) -> Iterator[list[str]]:
     for place, rank in enumerate(ranks):
         watts = f"{rank['busy_watts']:.4g}/{rank['idle_watts']:.4g}" if "busy_watts" in rank else "-"
         least, most = str(rank.get("least", 1)), str(rank.get("most", "-"))
-        table.add_row(str(place), rank.get("name", ""), cost_text(rank["cost"]), least, most, watts)
-    return table
+        yield [str(place), rank.get("name", ""), cost_text(rank["cost"]), least, most, watts]
 
 
-def _plans(plans: Sequence[Document]) -> Table:
-    table = _table("policy", "batches", "step", "idle", "step/bound", "J/sample", left=("policy", "batches"))
+def plan_rows(plans: Sequence[Document]) -> Iterator[list[str]]:
     for plan in plans:
         joules = plan.get("joules_per_sample")
-        table.add_row(
+        yield [
             name_of(plan), " ".join(map(str, plan["batches"])), seconds_text(plan["step"]),
             f"{100 * plan['mean_idle']:.1f} %", f"{plan['distance']:.3f}", "-" if joules is None else f"{joules:.4g}",
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip
 
 
 def _notes(plans: Sequence[Document]) -> dict[str, list[str]]:
@@ -127,7 +124,7 @@ def _notes(plans: Sequence[Document]) -> dict[str, list[str]]:
 
 
 def _by_rank(plan: Document) -> Table:
-    table = _table("rank", "name", "samples", "computes", "waits", "idle", left=("name",))
+    table = new_table("rank", "name", "samples", "computes", "waits", "idle", left=("name",))
     rows = zip(plan["names"], plan["batches"], plan["seconds"], plan["idle"], strict=True)
     for place, (name, samples, seconds, idle) in enumerate(rows):
         waits = seconds_text(plan["step"] - seconds) if plan["step"] > seconds else "-"
@@ -135,12 +132,8 @@ def _by_rank(plan: Document) -> Table:
     return table
 
 
-def _metrics(ranks: Sequence[Document]) -> Table:
-    """Returns the metrics by the paper's names; Query is the share of the batch that a rank requests, Value the batch
-    that it gets."""
-    table = _table("rank", "name", "K (Key)", "MW", "NL", "NCW", "Query", "Value", left=("name",))
+def metric_rows(ranks: Sequence[Document]) -> Iterator[list[str]]:
     for place, rank in enumerate(ranks):
         lists = (" ".join(f"{value:.3g}" for value in rank[key]) for key in ("NL", "NCW"))
         figures = (f"{rank[key]:.3f}" for key in ("K", "MW"))
-        table.add_row(str(place), rank["name"], *figures, *lists, f"{rank['query']:.3f}", str(rank["value"]))
-    return table
+        yield [str(place), rank["name"], *figures, *lists, f"{rank['query']:.3f}", str(rank["value"])]

@@ -20,12 +20,8 @@ from atoll.profiling.device_memory import total_bytes
 from atoll.profiling.forward import Forward
 
 VERSION = 2
-SIMULATED = (
-    "ATOLL_SIM_MODEL",
-    "ATOLL_SIM_SPEED",
-    "ATOLL_SIM_BANDWIDTH",
-    "ATOLL_SIM_VENDOR",
-)  # what a simulated device's times depend on
+# What a simulated device's times depend on.
+SIMULATED = ("ATOLL_SIM_MODEL", "ATOLL_SIM_SPEED", "ATOLL_SIM_BANDWIDTH", "ATOLL_SIM_VENDOR")
 
 
 def folder() -> Path:

@@ -16,10 +16,10 @@ from atoll.loading.exchange import Exchange
 from atoll.loading.loader import DataLoader
 from atoll.recovering import world
 from atoll.recovering.member import Member
-from atoll.recovering.notices import FRESH, TORN, Roster
+from atoll.recovering.notices import AWAY, BACK, FRESH, TORN, Roster
 from atoll.recovering.replica import Buffers, Replica
-from atoll.recovering.sharing import share, share_module
-from atoll.recovering.steps import Applied, Step
+from atoll.recovering.sharing import share, share_tensors
+from atoll.recovering.steps import Applied, Step, restart_scalers
 
 log = logging.getLogger("atoll.recovering")
 
@@ -112,7 +112,7 @@ class ElasticTrainer:
         `with step as batch:`, with the forward and backward pass and the optimizer's step inside. All ranks must call
         it with the same argument and run it to its end."""
         if self._is_away and self._member and self._roster:
-            self._member.back(self._roster.number)
+            self._member.report(BACK, self._roster.number)
             self._is_away = False
         while True:
             try:
@@ -174,7 +174,7 @@ class ElasticTrainer:
         dist.all_reduce(torch.zeros(1, device=self.model.device))
         if self.model.device.type != "cpu":
             torch.accelerator.synchronize(self.model.device)
-        self._member.away(self._roster.number)
+        self._member.report(AWAY, self._roster.number)
         self._is_away = True
 
     def _regroup(self, reason: str) -> None:
@@ -203,6 +203,7 @@ class ElasticTrainer:
         if self._is_in_step:
             self._is_torn = self._is_torn or self.applied.torn
             self._buffers.put_back()
+            restart_scalers(self._extra.values(), self._optimizers)
         self._is_in_step = False
 
     def _suspects(self, reason: str) -> tuple[str, ...]:
@@ -228,8 +229,7 @@ class ElasticTrainer:
                  self._done)  # fmt: skip
 
     def _catch_up(self, exchange: Exchange) -> None:
-        """If some ranks have completed fewer steps than others, gives all the state of the lowest rank that has
-        completed most."""
+        """If ranks have completed unequal numbers of steps, gives all the state of the lowest rank with the most."""
         everyone = [int(steps) for (steps,) in exchange.numbers([TORN if self._is_torn else self._done])]
         most = max(everyone)
         if most == min(everyone) and most != TORN:
@@ -243,7 +243,7 @@ class ElasticTrainer:
         own = exchange.rank == source
         state = share(self._whole_state() if own else None, source, exchange)
         self._is_torn = self._is_torn or self._done < most  # until all of it has arrived
-        share_module(self.model.module, source, exchange)
+        share_tensors([*self.model.module.parameters(), *self.model.module.buffers()], source, exchange)
         if not own:
             self._load(state)
         self._done, self._is_torn = most, False

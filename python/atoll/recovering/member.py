@@ -8,20 +8,8 @@ from urllib.parse import urlsplit
 
 import torch.distributed as dist
 
-from atoll.recovering.notices import (
-    AWAY,
-    BACK,
-    MEMBER,
-    READY,
-    SUPERVISOR,
-    Notice,
-    Roster,
-    answer_key,
-    count_key,
-    group_prefix,
-    growth_key,
-    notice_key,
-)
+from atoll.recovering import notices
+from atoll.recovering.notices import MEMBER, READY, SUPERVISOR, Notice, Roster
 
 _CONNECT_TIMEOUT = timedelta(seconds=60)
 _MAX_ANSWER_DELAY = timedelta(minutes=10)  # longer than ranks may wait for each other
@@ -32,7 +20,7 @@ _REDIS = ("redis", "rediss")
 def post(store: dist.Store, notice: Notice) -> None:
     """Posts a notice to the supervisor. If the supervisor has given up its number by then, takes another number."""
     text = notice.text().encode()
-    while store.compare_set(notice_key(store.add(count_key(), 1)), "", text.decode()) != text:
+    while store.compare_set(notices.notice_key(store.add(notices.count_key(), 1)), "", text.decode()) != text:
         pass
 
 
@@ -80,7 +68,7 @@ class Member:
     def roster(self) -> Roster:
         """Waits for the answer. Raises DistStoreError if none arrives or the store is gone."""
         limit = 2 * self._timeout + _MAX_ANSWER_DELAY
-        key = answer_key(self.name, self._asked)
+        key = notices.answer_key(self.name, self._asked)
         self.store.set_timeout(limit)
         try:
             return Roster.parse(self.store.get(key))
@@ -90,21 +78,18 @@ class Member:
             ) from None
 
     def store_of(self, roster: Roster) -> dist.Store:
-        """Returns the store for the keys of its group. In Redis it is a separate job, whose list of members is the
-        roster."""
+        """Returns the store of its group's keys. In Redis it is a separate job, whose list of members is the roster."""
         if urlsplit(self._address).scheme not in _REDIS:
-            return dist.PrefixStore(group_prefix(roster.number), self.store)
+            return dist.PrefixStore(notices.group_prefix(roster.number), self.store)
         from atoll.redis.store import RedisStore, beside
 
         rank = roster.seat(self.name).rank
         own = beside(self._address, str(roster.number), rank=rank, world_size=len(roster.seats))
         return RedisStore(own, self._timeout)
 
-    def away(self, number: int) -> None:
-        post(self.store, Notice(self.name, AWAY, number))
-
-    def back(self, number: int) -> None:
-        post(self.store, Notice(self.name, BACK, number))
+    def report(self, kind: str, number: int) -> None:
+        """Posts that it is AWAY from the group of this number, or BACK."""
+        post(self.store, Notice(self.name, kind, number))
 
     def others_wait(self, number: int) -> bool:
         """Returns whether other ranks wait to join this group. Queries the store at most ten times a second."""
@@ -112,4 +97,4 @@ class Member:
         if now - self._looked < _LOOK_S:
             return False
         self._looked = now
-        return bool(self.store.check([growth_key(number)]))
+        return bool(self.store.check([notices.growth_key(number)]))

@@ -5,7 +5,7 @@ A rank posts notices. A rank that is ready for a group waits for the answer: the
 from then on. All ranks on a roster were waiting when it was made."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 READY, AWAY, BACK = "ready", "away", "back"
@@ -39,7 +39,7 @@ class Notice:
     @classmethod
     def parse(cls, text: str | bytes) -> "Notice":
         """Parses a notice. Raises ValueError if it is invalid."""
-        found = _fields(_read(text), "notice", _NOTICE)
+        found = _fields(_read(text), "notice", cls)
         suspects, seconds = found["suspects"], found["timeout_s"]
         if found["kind"] not in (READY, AWAY, BACK):
             raise _wrong("notice", "kind", found["kind"])
@@ -77,17 +77,12 @@ class Roster:
     @classmethod
     def parse(cls, text: str | bytes) -> "Roster":
         """Parses a roster. Raises ValueError if it is invalid."""
-        found = _fields(_read(text), "roster", _ROSTER)
-        seats = tuple(Seat(**_fields(seat, "seat of a roster", _SEAT)) for seat in found["seats"])
+        found = _fields(_read(text), "roster", cls)
+        seats = tuple(Seat(**_fields(seat, "seat of a roster", Seat)) for seat in found["seats"])
         return cls(found["number"], seats, found["grows"])
 
 
-_NUMBER = (int, float)
-_NOTICE: dict[str, type | tuple[type, ...]] = {
-    "member": str, "kind": str, "number": int, "step": int, "suspects": list, "reason": str, "timeout_s": _NUMBER,
-}  # fmt: skip
-_SEAT: dict[str, type | tuple[type, ...]] = {"member": str, "rank": int, "local_rank": int, "island": str}
-_ROSTER: dict[str, type | tuple[type, ...]] = {"number": int, "seats": list, "grows": bool}
+_JSON: dict[Any, Any] = {str: str, int: int, float: (int, float), bool: bool}  # of a field's type; tuples are lists
 
 
 def _read(text: str | bytes) -> Any:
@@ -97,8 +92,9 @@ def _read(text: str | bytes) -> Any:
         raise ValueError("lists and objects are nested too deeply") from None
 
 
-def _fields(found: Any, what: str, types: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """Returns `found` after checking that it has exactly these keys, each of its type."""
+def _fields(found: Any, what: str, record: type[Any]) -> dict[str, Any]:
+    """Returns `found` after checking that it has exactly the record's fields as keys, each of its type."""
+    types = {each.name: _JSON.get(each.type, list) for each in fields(record)}
     if not isinstance(found, dict) or set(found) != set(types):
         raise ValueError(f"a {what} must have the keys {', '.join(types)}, but this is {_shown(found)}")
     for name, kind in types.items():

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from atoll.loading.exchange import Exchange
 
@@ -42,10 +41,7 @@ def join(plain: Any, device: torch.device, tensors: list[torch.Tensor]) -> Any:
 
 def share_tensors(tensors: list[torch.Tensor], source: int, exchange: Exchange) -> None:
     """Copies the source's values to all ranks, bit for bit, in place."""
-    for tensor in tensors:
-        if not tensor.numel():
-            continue
-        values = tensor.detach()
+    for values in (tensor.detach() for tensor in tensors if tensor.numel()):
         flat = values.contiguous().to(exchange.device)
         dist.broadcast(flat.reshape(-1).view(torch.uint8), source, group=exchange.group)
         if exchange.rank != source and flat.data_ptr() != values.data_ptr():
@@ -79,8 +75,3 @@ def share(value: Any, source: int, exchange: Exchange) -> Any:
         value = join(plain, exchange.device, tensors)
     share_tensors(tensors, source, exchange)
     return value
-
-
-def share_module(module: nn.Module, source: int, exchange: Exchange) -> None:
-    """Copies parameters and buffers, in place."""
-    share_tensors([*module.parameters(), *module.buffers()], source, exchange)

@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """One batch of a training that recovers, and the optimizers' progress on it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from atoll.recovering.world import has_failed, is_of_group
 
+if TYPE_CHECKING:
+    from atoll.recovering.elastic_trainer import ElasticTrainer
+
 
 class Applied:
-    """Records whether the optimizers have stepped since begin()."""
+    """Records which optimizers have stepped since begin(); one may step several times."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], device: torch.device) -> None:
         self._count, self._device = len(optimizers), device
@@ -22,17 +25,18 @@ class Applied:
         self.begin()
 
     def begin(self) -> None:
-        self._started, self._ended = 0, 0
+        self._stepped: set[int] = set()
+        self._is_stepping = False
 
     @property
     def whole(self) -> bool:
         """Whether all of them have, completely."""
-        return self._ended >= self._count
+        return len(self._stepped) == self._count and not self._is_stepping
 
     @property
     def torn(self) -> bool:
         """Whether only some have, or one was interrupted, so that parameters are between two steps."""
-        return self._started > 0 and not (self.whole and self._started == self._ended)
+        return (bool(self._stepped) or self._is_stepping) and not self.whole
 
     def _before(self, *_: Any) -> None:
         if self.is_guarded and self._device.type != "cpu":
@@ -40,27 +44,28 @@ class Applied:
             torch.accelerator.synchronize(self._device)
             if has_failed():
                 raise torch.distributed.DistNetworkError("the group failed before the optimizer's step")
-        self._started += 1
+        self._is_stepping = True
 
-    def _after(self, *_: Any) -> None:
-        self._ended += 1
+    def _after(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._is_stepping = False
+        self._stepped.add(id(optimizer))
 
 
-class Owner(Protocol):
-    """The steps' view of the training."""
-
-    applied: Applied
-    is_supervised: bool
-
-    @property
-    def loader(self) -> Any: ...
+def restart_scalers(extra: Iterable[Any], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Makes GradScalers forget that gradients of an unfinished step were unscaled; their scales stay."""
+    for scaler in extra:
+        if isinstance(scaler, torch.amp.GradScaler) and scaler.is_enabled() and scaler._scale is not None:  # used yet
+            scaler.update(scaler.get_scale())
+    for optimizer in optimizers:
+        for name in ("grad_scale", "found_inf"):  # left by a fused step that raised
+            vars(optimizer).pop(name, None)
 
 
 class Step:
     """One batch, to be computed in `with step as batch:`. If ranks are lost in the meantime, the `with` block ends
     there, and the loop gets the same samples again, with other shares."""
 
-    def __init__(self, owner: Owner, batch: Any, number: int, epoch: int) -> None:
+    def __init__(self, owner: "ElasticTrainer", batch: Any, number: int, epoch: int) -> None:
         self._owner, self._batch = owner, batch
         self.number = number
         """The number of the step, counted from 0 over the whole training."""
@@ -92,15 +97,14 @@ class Step:
     @property
     def is_last_part(self) -> bool:
         """Whether the batch is this rank's last one of the step, so that the optimizer runs after it."""
-        return bool(self._owner.loader.step_complete)
+        return self._owner.loader.step_complete
 
     @property
     def weight(self) -> float:
         """The weight of the batch; see atoll.DataLoader."""
-        return float(self._owner.loader.weight)
+        return self._owner.loader.weight
 
     def mean(self, value: torch.Tensor | float) -> torch.Tensor:
         """Returns the mean over the whole step, like atoll.DataLoader.mean. Collective, so call it inside the `with`
         block, before the optimizer's step."""
-        result: torch.Tensor = self._owner.loader.mean(value)
-        return result
+        return self._owner.loader.mean(value)

@@ -44,9 +44,7 @@ def leave(has_failed: bool) -> None:
 
 def has_failed() -> bool:
     """Returns whether the default group has had its first error, which is final."""
-    if not dist.is_initialized():
-        return False
-    return "error" in dump()
+    return dist.is_initialized() and "error" in dump()
 
 
 def is_of_group(error: BaseException) -> bool:

@@ -6,7 +6,7 @@ Each chart has a description for screen readers, and a table with all its number
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from html import escape
 
 from atoll.report.parts import evenly, folded, keys, number, table
@@ -78,19 +78,15 @@ class Chart:
         width = math.ceil(len(self.x) / MAX_POINTS)
         starts = range(0, len(self.x), width)
 
-        def mean(values: Sequence[float | None], start: int) -> float | None:
+        def value_at(start: int, values: Sequence[float | None]) -> float | None:
+            if self.is_stepped:
+                return values[start]
             there = [value for value in values[start : start + width] if value is not None]
             return sum(there) / len(there) if there else None
 
-        def thinned(each: Series) -> Series:
-            if self.is_stepped:
-                return Series(each.name, [each.values[start] for start in starts], each.colour, each.dots)
-            return Series(each.name, [mean(each.values, start) for start in starts], each.colour, each.dots)
-
-        about = f"{self.about} Each point is the mean of {width}." if not self.is_stepped else self.about
-        x = [self.x[start] for start in starts]
-        return Chart(self.title, about, self.x_name, self.unit, x, [thinned(each) for each in self.series],
-                     self.is_stacked, self.is_stepped, self.from_zero, self.marks)  # fmt: skip
+        series = [replace(each, values=[value_at(start, each.values) for start in starts]) for each in self.series]
+        about = self.about if self.is_stepped else f"{self.about} Each point is the mean of {width}."
+        return replace(self, about=about, x=[self.x[start] for start in starts], series=series)
 
     def _range(self) -> tuple[float, float]:
         if self.is_stacked:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sections of a page about a session's inferences."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -27,59 +28,46 @@ WORTH = 0.05
 NEAR = 1.1
 GROUPS = 100  # groups of inferences whose percentiles are shown over time
 MAX_DIVISIONS = 4
+_TIMES = (("computes", "blue"), ("waits for the server", "grey"), ("sends", "amber"), ("receives", "purple"))
 _WORDS = {"local": "by this machine alone", "server": "by the server alone", "mixed": "by both"}
 
 
-def inference_verdict(of: Inferences) -> list[Sentence]:
+def inference_verdict(of: Inferences) -> Iterator[Sentence]:
     counts = of.counts
     origins = ", ".join(
         f"{percent(count / of.number)} {_WORDS.get(name, name)}" for name, count in counts["origins"].items() if count
     )
-    said = [
-        Sentence(
-            f"{of.number:,} inferences: half of them take at most {seconds_text(of.latency(0.5))}, 99 of 100 at most "
-            f"{seconds_text(of.latency(0.99))}; answered {origins}."
-        )
-    ]
-    alone = of.state("local_seconds")
-    if alone:
+    yield Sentence(
+        f"{of.number:,} inferences: half of them take at most {seconds_text(of.latency(0.5))}, 99 of 100 at most "
+        f"{seconds_text(of.latency(0.99))}; answered {origins}."
+    )
+    if alone := of.state("local_seconds"):
         times = alone / of.latency(0.5)
-        if times >= 1 + WORTH:
-            said.append(
-                Sentence(f"This machine alone takes {seconds_text(alone)}: {number(times)} times as long.", GOOD)
-            )
-        else:
-            said.append(
-                Sentence(f"This machine alone takes {seconds_text(alone)}: the server does not make it faster.")
-            )
+        is_worth = times >= 1 + WORTH
+        what = f"{number(times)} times as long" if is_worth else "the server does not make it faster"
+        yield Sentence(f"This machine alone takes {seconds_text(alone)}: {what}.", GOOD if is_worth else PLAIN)
     deadline = of.record.about.get("deadline")
     if counts["missed"]:
         limit = f" of {seconds_text(deadline)}" if deadline else ""
-        said.append(
-            Sentence(
-                f"{percent(counts['missed'] / of.number)} missed their deadline{limit}: the chart of latency shows "
-                f"when; more bandwidth, a faster machine or a later deadline would help.",
-                BAD,
-            )
+        yield Sentence(
+            f"{percent(counts['missed'] / of.number)} missed their deadline{limit}: the chart of latency shows "
+            f"when; more bandwidth, a faster machine or a later deadline would help.",
+            BAD,
         )
     elif deadline:
-        said.append(Sentence(f"None missed the deadline of {seconds_text(deadline)}.", GOOD))
-    distance = of.distance()
-    if distance is not None:
+        yield Sentence(f"None missed the deadline of {seconds_text(deadline)}.", GOOD)
+    if (distance := of.distance()) is not None:
         kind = GOOD if distance <= NEAR else PLAIN
         above = f"{percent(distance - 1)} above" if distance >= 1 else f"{percent(1 - distance)} below"
-        said.append(Sentence(f"Half of the divided inferences are at most {above} the lower bound of any plan.", kind))
-    said.append(
-        Sentence(
-            f"An inference sends {_bytes(counts['up_bytes'] / of.number)} and receives "
-            f"{_bytes(counts['down_bytes'] / of.number)}, and takes {number(counts['joules'] / of.number)} J of this "
-            f"machine, estimated."
-        )
+        yield Sentence(f"Half of the divided inferences are at most {above} the lower bound of any plan.", kind)
+    yield Sentence(
+        f"An inference sends {_bytes(counts['up_bytes'] / of.number)} and receives "
+        f"{_bytes(counts['down_bytes'] / of.number)}, and takes {number(counts['joules'] / of.number)} J of this "
+        f"machine, estimated."
     )
     if counts["guarded"]:
         share = percent(counts["guarded"] / of.number)
-        said.append(Sentence(f"In {share} of them this machine did not wait for the server, or raced it."))
-    return said
+        yield Sentence(f"In {share} of them this machine did not wait for the server, or raced it.")
 
 
 def inference_sections(of: Inferences) -> Iterator[str]:
@@ -130,29 +118,21 @@ def _origins(of: Inferences) -> str:
     drawn = bars("Who answered", "Share of all inferences.", legend, [row], "%")
     if not parts:
         return drawn
-    names = ("computing", "waiting")
-    means = {name: sum(line[name] for line in parts) / len(parts) for name in ("computing", "waiting", "sending",
-                                                                                "receiving")}  # fmt: skip
-    factor, unit = scaled(max(means.values()))
-    legend_of_times = (
-        ("computes", "blue"),
-        ("waits for the server", "grey"),
-        ("sends", "amber"),
-        ("receives", "purple"),
-    )
+    names = ("computing", "waiting", "sending", "receiving")
+    means = [sum(line[name] for line in parts) / len(parts) for name in names]
+    factor, unit = scaled(max(means))
+    computing, waiting, sending, receiving = (mean * factor for mean in means)
     rows = [
-        Bar("this machine", [means[name] * factor for name in names] + [0.0, 0.0]),
-        Bar("its radio", [0.0, 0.0, means["sending"] * factor, means["receiving"] * factor]),
+        Bar("this machine", [computing, waiting, 0.0, 0.0]),
+        Bar("its radio", [0.0, 0.0, sending, receiving]),
     ]
     about = "Means per inference. The radio overlaps both, for the time of the bytes at the link's estimated rates."
-    return drawn + bars("What this machine does in the meantime", about, legend_of_times, rows, unit)
+    return drawn + bars("What this machine does in the meantime", about, _TIMES, rows, unit)
 
 
 def _divisions(of: Inferences) -> Iterator[str]:
-    used: dict[str, int] = {}
-    for line in of.lines:
-        used[line["plan"]] = used.get(line["plan"], 0) + 1
-    rows = [[name, f"{count:,}"] for name, count in sorted(used.items(), key=lambda item: -item[1])]
+    used = Counter(line["plan"] for line in of.lines)
+    rows = [[name, f"{count:,}"] for name, count in used.most_common()]
     yield table(("plan", "inferences in the record"), rows, "Plans that were used")
     for division in of.divisions[:MAX_DIVISIONS]:
         yield lanes(division)

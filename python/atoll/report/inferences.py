@@ -2,13 +2,14 @@
 """Statistics of the record of a session's inferences."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 from atoll.report.records import Line, Record
-from atoll.watching.latencies import latency_of
+from atoll.watching.run_record import latency_of
 
 _NEEDED = {"seconds", "origin", "plan", "predicted", "bound", "up_bytes", "down_bytes", "joules", "missed"}
 
@@ -65,9 +66,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def _counted(lines: Sequence[Line]) -> dict[str, Any]:
-    origins: dict[str, int] = {}
-    for line in lines:
-        origins[line["origin"]] = origins.get(line["origin"], 0) + 1
+    origins = Counter(line["origin"] for line in lines)
     sums = {name: sum(line[name] for line in lines) for name in ("missed", "up_bytes", "down_bytes", "joules")}
     guarded = sum(bool(line.get("guard_used")) for line in lines)
     return {"inferences": len(lines), "guarded": guarded, "origins": origins, **sums}

@@ -12,8 +12,8 @@ LANES = (("robot", "this machine", "blue"), ("up", "up", "amber"), ("down", "dow
 _HEIGHT, _GAP = 100, 14  # of a lane, in the picture's own units
 
 
-def lanes(division: Line) -> str:
-    """Returns the figure; "" for a division that cannot be drawn."""
+def lanes(division: Line, bound: float = 0.0) -> str:
+    """Returns the figure, with a line at `bound` seconds unless that is 0; "" for a division that cannot be drawn."""
     try:
         names, plan = division["operators"], division["plan"]
         events = [(str(lane), names[index], index, float(begin), float(end)) for lane, index, begin, end in
@@ -22,6 +22,7 @@ def lanes(division: Line) -> str:
         shares = plan["shares"]
     except (KeyError, IndexError, TypeError, ValueError):
         return ""
+    end = max(end, bound)
     factor, unit = scaled(end)
     boxes = []
     for place, (lane, label, colour) in enumerate(LANES):
@@ -34,6 +35,8 @@ def lanes(division: Line) -> str:
                     f'width="{max(0.6, 1000 * (until - begin) / end):.2f}"><title>{escape(hint)}</title></rect>'
                 )
     height = len(LANES) * (_HEIGHT + _GAP)
+    if bound:
+        boxes.append(f'<path class="mark" d="M{1000 * bound / end:.1f} 0V{height}"><title>bound</title></path>')
     labels = "".join(f"<span>{label}</span>" for _, label, _ in LANES)
     marks = "".join(
         f'<span style="left:{100 * at / (end * factor):.1f}%">{number(at)}</span>' for at in ticks(0, end * factor, 4)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from atoll.report.parts import heat, scaled
 from atoll.report.records import RecordError
@@ -25,13 +26,17 @@ def read_doctor(path: Path) -> Measured:
     """Reads such a file. Raises RecordError for other files."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        rates = {(pair["a"], pair["b"]): float(pair["a_to_b"]) for pair in document["links"]}
-        rates |= {(pair["b"], pair["a"]): float(pair["b_to_a"]) for pair in document["links"]}
-        return Measured(rates, len(document["ranks"]))
+        return Measured(rates(document), len(document["ranks"]))
     except OSError as error:
         raise RecordError(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise RecordError(f"{path} was not written by atoll doctor --json FILE") from None
+
+
+def rates(document: dict[str, Any]) -> dict[tuple[int, int], float]:
+    """Returns the rates in GB/s, from one rank to another, of the doctor's document."""
+    found = {(pair["a"], pair["b"]): float(pair["a_to_b"]) for pair in document["links"]}
+    return found | {(pair["b"], pair["a"]): float(pair["b_to_a"]) for pair in document["links"]}
 
 
 def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
@@ -41,7 +46,7 @@ def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
         return
     names = [str(rank) for rank in of.ranks]
     factor, unit = scaled(max(sent.values()), "B")
-    matrix = [[_scaled(sent.get((a, b)), factor) for b in of.ranks] for a in of.ranks]
+    matrix = [[sent[a, b] * factor if (a, b) in sent else None for b in of.ranks] for a in of.ranks]
     about = "Payload of collectives in a step. Traffic of a vendor's library inside an island is not counted."
     yield heat("Bytes by link", about, names, matrix, f"{unit} per step")
     if measured is None:
@@ -63,7 +68,3 @@ def link_use(of: Summary, measured: Measured | None) -> Iterator[str]:
     ]
     about = "Bytes per second over the whole step, relative to the rate that atoll doctor measured for the link."
     yield heat("Link use", about, names, shares, "% of the measured rate")
-
-
-def _scaled(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor

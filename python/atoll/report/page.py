@@ -35,12 +35,13 @@ def report(records: Sequence[Record], measured: Measured | None = None) -> tuple
     """Returns the page about these records, and its first sentences. Raises RecordError if all records are empty."""
     trainings = [Training.of(record) for record in records if record.kind == "training"]
     sessions = [Inferences.of(record) for record in records if record.kind == "inference"]
+    sessions = sorted((session for session in sessions if session.number), key=lambda session: -session.number)
     body = ""
     said: list[Sentence] = []
     if any(training.windows for training in trainings):
         text, told = _training(trainings, measured)
         body, said = body + text, said + told
-    for session in _most_relevant(sessions):
+    for session in sessions[:MAX_SESSIONS]:
         text, told = _session(session)
         body, said = body + text, said + told
     if not body:
@@ -49,8 +50,7 @@ def report(records: Sequence[Record], measured: Measured | None = None) -> tuple
             f"first one after an update interval (Settings(update_interval=50) steps)"
         )
     notes = [note for record in records for note in record.notes]
-    more = len([session for session in sessions if session.number]) - MAX_SESSIONS
-    if more > 0:
+    if (more := len(sessions) - MAX_SESSIONS) > 0:
         notes.append(f"{more} more sessions have records here, with fewer inferences; give one file to see its session")
     return page("Atoll: report of a run", body + _notes(notes)), said
 
@@ -87,7 +87,7 @@ def newest(trainings: Sequence[Training]) -> Training:
 
 
 def _session(of: Inferences) -> tuple[str, list[Sentence]]:
-    said = inference_verdict(of)
+    said = [*inference_verdict(of)]
     if of.record.end is None:
         said.append(Sentence("The record has no end: the process was killed, or still runs."))
     about = of.record.about
@@ -100,11 +100,6 @@ def _session(of: Inferences) -> tuple[str, list[Sentence]]:
     ]
     head = f"<header><h1>Inference</h1><p>{escape(', '.join(facts))}</p></header>{sentences(said)}"
     return head + "".join(inference_sections(of)), said
-
-
-def _most_relevant(sessions: Sequence[Inferences]) -> list[Inferences]:
-    there = [session for session in sessions if session.number]
-    return sorted(there, key=lambda session: -session.number)[:MAX_SESSIONS]
 
 
 def _notes(notes: Iterable[str]) -> str:

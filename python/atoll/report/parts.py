@@ -21,13 +21,8 @@ class Sentence:
 
 
 def sentences(said: Iterable[Sentence]) -> str:
-    words = {PLAIN: "", GOOD: "Good: ", BAD: "To improve: "}
-    items = "".join(
-        f'<li class="{each.kind}"><b>{words[each.kind]}</b>{escape(each.text)}</li>'
-        if words[each.kind]
-        else f'<li class="plain">{escape(each.text)}</li>'
-        for each in said
-    )
+    words = {PLAIN: "", GOOD: "<b>Good: </b>", BAD: "<b>To improve: </b>"}
+    items = "".join(f'<li class="{each.kind}">{words[each.kind]}{escape(each.text)}</li>' for each in said)
     return f'<ul class="verdict">{items}</ul>'
 
 

@@ -4,6 +4,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import mean, median
+from typing import NamedTuple
 
 from atoll.report.records import Training
 from atoll.watching.record import WindowRecord
@@ -11,8 +12,7 @@ from atoll.watching.record import WindowRecord
 ENOUGH = 4  # from this many windows on the first one, with one-time work, does not count
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """Seconds of the phases of one step of one rank, which add up to the step."""
 
     load: float  # waits for data
@@ -20,13 +20,6 @@ class Parts:
     wait: float  # for the rank that takes longest to load and compute
     exchange: float  # of gradients, unless computing hides it
     rest: float
-
-    def all(self) -> tuple[float, ...]:
-        return self.load, self.compute, self.wait, self.exchange, self.rest
-
-    @property
-    def step(self) -> float:
-        return sum(self.all())
 
 
 def parts_of(window: WindowRecord, rank: int) -> Parts:
@@ -54,10 +47,8 @@ class Summary:
     parts: list[Parts]
     wall: float
     samples_per_second: float
-    predicted: float | None
     bound: float | None
     bridge: tuple[float, ...]  # by rank; empty: not measured
-    inside: tuple[float, ...]
     staging: tuple[float, ...]
 
     @property
@@ -83,15 +74,12 @@ def summary(training: Training) -> Summary | None:
     devices = windows[-1].devices
     windows = [window for window in windows if window.devices == devices]
     by_rank = [[parts_of(window, rank) for window in windows] for rank in range(len(devices))]
-    parts = [
-        Parts(*(median(column) for column in zip(*(each.all() for each in rank), strict=True))) for rank in by_rank
-    ]
+    parts = [Parts(*(median(column) for column in zip(*rank, strict=True))) for rank in by_rank]
     return Summary(
         windows, devices, parts, median(window.wall_seconds for window in windows),
         median(window.samples_per_second for window in windows),
-        _known([window.predicted_seconds for window in windows]), _known([window.bound_seconds for window in windows]),
+        _known([window.bound_seconds for window in windows]),
         _by_rank(windows, lambda window: window.bridge_seconds),
-        _by_rank(windows, lambda window: window.inside_seconds),
         _by_rank(windows, lambda window: window.staging_seconds),
     )  # fmt: skip
 

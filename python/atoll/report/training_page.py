@@ -29,7 +29,7 @@ def training_sections(training: Training, of: Summary, measured: Measured | None
 
 def _step_bars(of: Summary) -> str:
     factor, unit = scaled(of.wall)
-    rows = [Bar(of.name(rank), [seconds * factor for seconds in of.parts[rank].all()]) for rank in of.ranks]
+    rows = [Bar(of.name(rank), [seconds * factor for seconds in of.parts[rank]]) for rank in of.ranks]
     about = "Medians over the training. Exchanging is the communication that computing does not hide."
     return bars("A step of each rank", about, LEGEND, rows, unit)
 
@@ -46,7 +46,7 @@ def _rank_charts(training: Training, of: Summary) -> Iterator[str]:
     for rank in chosen:
         parts = [parts_of(window, rank) for window in windows]
         series = [
-            Series(name, [each.all()[place] * factor for each in parts], colour)
+            Series(name, [each[place] * factor for each in parts], colour)
             for place, (name, colour) in enumerate(LEGEND)
         ]
         about = f"{100 * of.share(of.parts[rank].wait):.0f} % of a step waiting for slower ranks."

@@ -62,8 +62,7 @@ class Checkpointer:
         if group is not None or dist.is_initialized():
             self._exchange = Exchange(group or dist.distributed_c10d._get_default_group(), self._device)
         self._rank = self._exchange.rank if self._exchange else 0
-        self._writes = os.environ.get("LOCAL_RANK") == "0" if each_host else False
-        self._writes = self._writes or self._rank == 0
+        self._writes = self._rank == 0 or (each_host and os.environ.get("LOCAL_RANK") == "0")
         self.steps = 0
         """The number of completed steps, including those before a resume."""
         self._newest = -1

@@ -9,15 +9,17 @@ bytes"."""
 import atexit
 
 import torch
+import torch.distributed as dist
 
 from atoll._version_check import require_matching_torch
 
 require_matching_torch()
 
 from atoll import _C, _autoload, _sim  # noqa: E402 - only after the check
-from atoll.sim import device_module, kinds, process_group  # noqa: E402
+from atoll.sim import device_module, kinds  # noqa: E402
 
 NAME = "sim"
+LIBRARY = "simccl"  # its own collective library, as NCCL is CUDA's
 __all__ = ["oversubscribed", "punctuality"]
 
 
@@ -32,10 +34,11 @@ def _register() -> None:
     )
     _autoload.register()  # the atoll backend serves this device too
     _C.set_network_memory(NAME, "host", _sim.host_address_function())
+    if dist.is_available() and LIBRARY.upper() not in dist.Backend._plugins:
+        dist.Backend.register_backend(LIBRARY, _sim.ProcessGroupSimccl, devices=[NAME])
 
 
 _register()
-process_group.register()
 atexit.register(_sim.end_autograd_threads)
 
 

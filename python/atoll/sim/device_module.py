@@ -8,37 +8,27 @@ from typing import Any
 import torch
 
 from atoll import _sim
+from atoll._sim import current_device, device_count
+from atoll._sim import is_initialized as is_initialized
 
 _DeviceLike = torch.device | str | int | None
 
 
 def _index(device: _DeviceLike) -> int:
     if device is None:
-        return _sim.current_device()
+        return current_device()
     if isinstance(device, int):
-        return device if device >= 0 else _sim.current_device()
+        return device if device >= 0 else current_device()
     index = torch.device(device).index
-    return _sim.current_device() if index is None else index
+    return current_device() if index is None else index
 
 
 def is_available() -> bool:
-    return _sim.device_count() > 0
-
-
-def device_count() -> int:
-    return _sim.device_count()
-
-
-def current_device() -> int:
-    return _sim.current_device()
+    return device_count() > 0
 
 
 def set_device(device: _DeviceLike) -> None:
     _sim.set_device(_index(device))
-
-
-def is_initialized() -> bool:
-    return _sim.is_initialized()
 
 
 def init() -> None:
@@ -61,7 +51,7 @@ def synchronize(device: _DeviceLike = None) -> None:
 @contextlib.contextmanager
 def device(device: _DeviceLike) -> Iterator[None]:
     """Makes `device` current inside the `with` block."""
-    before = _sim.current_device()
+    before = current_device()
     _sim.set_device(_index(device))
     try:
         yield

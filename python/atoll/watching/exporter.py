@@ -40,9 +40,8 @@ class Exporter:
         """Frees the port. Closing again does nothing, and neither does closing in a forked process."""
         if os.getpid() != self._process:
             return
-        if (
-            threading.current_thread() is self._thread
-        ):  # called by garbage collection on that thread, which cannot wait for itself
+        # Called by garbage collection on that thread, which cannot wait for itself.
+        if threading.current_thread() is self._thread:
             threading.Thread(target=self.close, name="atoll-watch").start()
             return
         self._server.shutdown()

@@ -44,6 +44,6 @@ def finite(value: Any) -> Any:
     """Returns the value without infinities and NaN, which JSON lacks."""
     if isinstance(value, dict):
         return {name: finite(each) for name, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

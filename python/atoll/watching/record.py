@@ -59,7 +59,7 @@ class WindowRecord:
     def to_json(self) -> dict[str, Any]:
         """Returns the fields, including derived ones."""
         derived = {"samples_per_second": self.samples_per_second, "waiting": self.waiting, "distance": self.distance}
-        return {name: _plain(value) for name, value in (asdict(self) | derived).items()}
+        return asdict(self) | derived
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "WindowRecord":
@@ -118,7 +118,7 @@ class PlanEvent:
         return PlanEvent(step, REPLICA_DRIFT, text, value=difference)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        return asdict(self)
 
     @staticmethod
     def from_json(value: dict[str, Any]) -> "PlanEvent":
@@ -128,10 +128,6 @@ class PlanEvent:
 def numbers(values: tuple[int, ...], most: int = MAX_NAMED) -> str:
     """Returns the first few values as text."""
     return " ".join(map(str, values[:most])) + (" ..." if len(values) > most else "")
-
-
-def _plain(value: Any) -> Any:
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _held(value: Any) -> Any:

@@ -6,6 +6,7 @@ Each process with something to record writes one file of lines of JSON. The firs
 thinned out: every other recurring line is removed, and later ones are written half as often."""
 
 import json
+import math
 import os
 import platform
 import socket
@@ -24,6 +25,7 @@ FORMAT = 1  # of lines; changes when their meaning changes
 SUFFIX = ".run.jsonl"
 MAX_BYTES = 16 << 20
 THINNED = ("window", "inference", "state")
+_PER_OCTAVE = 32  # buckets of latencies: neighbouring ones differ by 2.2 %
 _numbers = count()
 
 
@@ -139,3 +141,13 @@ class TrainingRecord:
         if self._file is None:
             self._file = RunFile(self._folder, "training", self._about)
         return self._file
+
+
+def bucket_of(seconds: float) -> int:
+    """Returns the bucket that counts a latency, so that any number of them takes little memory; `latency_of` returns
+    its middle."""
+    return round(_PER_OCTAVE * math.log2(max(seconds, 1e-9)))
+
+
+def latency_of(bucket: int) -> float:
+    return float(2 ** (bucket / _PER_OCTAVE))

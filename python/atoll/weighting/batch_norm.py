@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class SyncBatchNorm(_BatchNorm):
     """A torch.nn.SyncBatchNorm that also works on CPUs, and for ranks with different weights of their losses.
 
-    Statistics are those of the samples of all ranks; a rank whose part is empty contributes none. Inputs have shape
+    Statistics are those of the samples of all ranks; a part without samples, or without elements where the loader
+    counts elements, contributes none. Inputs have shape
     (samples, channels, ...) on any device, float32 or float64 (16-bit types are normalised in float32). In a model that
     is passed to `atoll.DataLoader`, gradients are exactly those of one process with all samples."""
 
@@ -35,8 +36,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         self._check_input_dim(input)
-        synchronised = self.training and dist.is_available() and dist.is_initialized()
-        if not synchronised:
+        if not (self.training and dist.is_available() and dist.is_initialized()):
             return super().forward(input)
         part = self.weights.part if self.weights is not None else None
         own = 1.0 if part is None else float(part.own)
@@ -53,7 +53,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @torch.no_grad()
     def _keep_running(self, mean: torch.Tensor, variance: torch.Tensor, count: float) -> None:
-        if not self.track_running_stats or self.running_mean is None or self.running_var is None:
+        if not count or not self.track_running_stats or self.running_mean is None or self.running_var is None:
             return
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
@@ -87,7 +87,7 @@ class _Normalise(torch.autograd.Function):
             gathered = values.new_empty(dist.get_world_size(group) * local.numel())
             all_gather_single(gathered, local, group=group)
         mean, squares, total = _merged(gathered.view(-1, local.numel()))
-        variance = squares / total
+        variance = squares / total.clamp(min=1)
         inverse = torch.rsqrt(variance + eps)
         normalised = (values - mean.view(shape)) * inverse.view(shape)
         ctx.save_for_backward(normalised, inverse, total)
@@ -116,7 +116,7 @@ def _merged(of_ranks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.T
     channels = (of_ranks.size(1) - 1) // 2
     means, squares, counts = of_ranks[:, :channels], of_ranks[:, channels:-1], of_ranks[:, -1:]
     total = counts.sum()
-    mean = (means * counts).sum(0) / total
+    mean = (means * counts).sum(0) / total.clamp(min=1)
     spread = ((means - mean).square() * counts).sum(0)
     return mean, squares.sum(0) + spread, total
 
@@ -145,25 +145,19 @@ def merge_batch_norm(model: nn.Module, samples: float, group: dist.ProcessGroup 
     samples: means and second moments are averaged with the weight `samples`, the number of samples that this rank has
     seen. Call it on all ranks, before a checkpoint or an evaluation. Ranks without samples do not count; if no rank has
     any, nothing changes."""
-    layers = [
-        layer for layer in model.modules()
+    statistics = [
+        (layer.running_mean, layer.running_var) for layer in model.modules()
         if isinstance(layer, _BatchNorm) and layer.running_mean is not None and layer.running_var is not None
     ]  # fmt: skip
-    if not layers:
+    if not statistics:
         return
-    moments = []
-    for layer in layers:
-        mean, variance = cast(torch.Tensor, layer.running_mean), cast(torch.Tensor, layer.running_var)
-        moments += [mean, variance + mean.square()]
+    moments = [moment for mean, variance in statistics for moment in (mean, variance + mean.square())]
     packed = torch.cat([moment.double().reshape(-1).cpu() for moment in moments] + [torch.ones(1, dtype=torch.float64)])
-    if samples > 0:
-        packed *= samples
-    else:
-        packed.zero_()
+    packed = packed * samples if samples > 0 else torch.zeros_like(packed)
     dist.all_reduce(packed, group=group)
     if packed[-1] == 0:
         return
     merged = torch.split(packed[:-1] / packed[-1], [moment.numel() for moment in moments])
-    for layer, mean, square in zip(layers, merged[::2], merged[1::2], strict=True):
-        cast(torch.Tensor, layer.running_mean).copy_(mean)
-        cast(torch.Tensor, layer.running_var).copy_(square - mean.square())
+    for (own_mean, own_variance), mean, square in zip(statistics, merged[::2], merged[1::2], strict=True):
+        own_mean.copy_(mean)
+        own_variance.copy_(square - mean.square())

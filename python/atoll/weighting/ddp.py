@@ -12,8 +12,9 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll import refusals
+from atoll.weighting.batch_norm import SyncBatchNorm
 from atoll.weighting.batch_part import Part
-from atoll.weighting.weights import OUTSIDE, Weights, communicates_in_forward
+from atoll.weighting.weights import OUTSIDE, Weights
 
 _ENGINE = torch.autograd.Variable._execution_engine
 Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
@@ -34,27 +35,19 @@ class _DdpWeights(Weights):
     def __init__(self, model: DistributedDataParallel) -> None:
         super().__init__(model.process_group)
         self._model = weakref.ref(model)  # the model owns these weights
-        self._forward_talks = communicates_in_forward(model)
+        self.parts_must_match = any(isinstance(module, SyncBatchNorm | nn.SyncBatchNorm) for module in model.modules())
         model.register_forward_pre_hook(self._before_forward)
 
-    @property
-    def parts_must_match(self) -> bool:
-        return self._forward_talks
-
-    def model(self) -> DistributedDataParallel:
-        model = self._model()
-        assert model is not None
-        return model
-
     def synchronise(self, whether: bool) -> None:
-        model = self._model()
-        if model is not None:
+        if (model := self._model()) is not None:
             model.require_backward_grad_sync = whether
 
     def _weigh_each(self) -> None:
         """Scales each gradient as soon as autograd has computed it, before it is accumulated. So gradients of several
         parts and steps, including reduced ones, add up, and their mean over ranks must be taken."""
-        for parameter in self.model().parameters():
+        model = self._model()
+        assert model is not None
+        for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.register_hook(self._scaled)  # type: ignore[no-untyped-call]
 
@@ -146,15 +139,15 @@ class _BucketWeights(_DdpWeights):
         if self._inner is not None:
             self._weigh_bucket(buffer, self.group.size())
             with refusals.reported_to(self.group, "communication hook"):
-                result = self._inner(self._inner_state, bucket)
-            return result.then(self._last) if is_last else result
-        self._weigh_bucket(buffer, 1)
-        work = dist.all_reduce(buffer, group=self.group, async_op=True)
-        self._works.append(work)
-        if is_last:
-            torch.autograd.Variable._execution_engine.queue_callback(self._wait)
-        reduced: torch.futures.Future[torch.Tensor] = work.get_future().then(self._last_of if is_last else _only)
-        return reduced
+                reduced = self._inner(self._inner_state, bucket)
+        else:
+            self._weigh_bucket(buffer, 1)
+            work = dist.all_reduce(buffer, group=self.group, async_op=True)
+            self._works.append(work)
+            if is_last:
+                _ENGINE.queue_callback(self._wait)
+            reduced = work.get_future().then(lambda done: done.value()[0])
+        return reduced.then(self._last) if is_last else reduced
 
     def _wait(self) -> None:
         """Waits at the end of the backward pass, before DDP does: an error keeps its type here, but would become a
@@ -167,15 +160,6 @@ class _BucketWeights(_DdpWeights):
         gradients = done.value()
         self.when_reduced()
         return gradients
-
-    def _last_of(self, done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-        gradients = _only(done)
-        self.when_reduced()
-        return gradients
-
-
-def _only(done: torch.futures.Future[list[torch.Tensor]]) -> torch.Tensor:
-    return done.value()[0]
 
 
 class _GradientWeights(_DdpWeights):

@@ -9,11 +9,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
 from atoll.weighting.batch_part import Part
+from atoll.weighting.replicas import sharded_layers
 from atoll.weighting.weights import Weights
 
 
@@ -21,33 +20,31 @@ class FsdpWeights(Weights):
     """Weights for FSDP2. Every part is reduced separately. Ranks gather parameters in each forward pass, so all need
     the same number of parts."""
 
-    def __init__(self, model: FSDPModule) -> None:
-        assert isinstance(model, nn.Module)
-        layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        groups = [group for layer in layers for group in _parameter_groups(layer)]
-        if not groups:
-            raise TypeError("fully_shard has not wrapped any parameters of the model")
-        mesh = groups[0].mesh_info.mesh
-        super().__init__(_group_of(mesh))
-        model.register_forward_pre_hook(self._before_forward)
-        self._groups = [weakref.ref(group) for group in groups]  # they refer to the model, which owns these weights
-        for layer in layers:
-            for group in _parameter_groups(layer):
-                shards = getattr(group.mesh_info, "shard_mesh_size", 1)  # pure replicas have none
-                layer.set_custom_reduce_scatter(_Scaled(group._reduce_scatter_comm, self, shards))
+    parts_must_match = True
 
-    @property
-    def parts_must_match(self) -> bool:
-        return True
+    def __init__(self, model: nn.Module) -> None:
+        if not (sharded := sharded_layers(model)):
+            raise TypeError("fully_shard has not wrapped any parameters of the model")
+        super().__init__(_group_of(sharded[0][1].mesh_info.mesh))
+        model.register_forward_pre_hook(self._before_forward)
+        self._groups = [weakref.ref(group) for _, group in sharded]  # they refer to the model, which owns these weights
+        for layer, group in sharded:
+            shards = getattr(group.mesh_info, "shard_mesh_size", 1)  # pure replicas have none
+            layer.set_custom_reduce_scatter(_Scaled(group._reduce_scatter_comm, self, shards))
 
     def begin(self, part: Part) -> None:
         """Starts a part. Raises RuntimeError if gradients are waiting to be reduced, because they would get the share
-        of a later part."""
+        of a later part, and if FSDP divides gradients by a number of the program's own."""
         groups = [group for known in self._groups if (group := known()) is not None]
         if not all(group.reduce_grads for group in groups):
             raise RuntimeError(
                 "set_requires_gradient_sync(False): gradients that are not reduced in their own step would count as "
                 "those of a later one; raise the loader's global_batch, which micro_batch divides into passes"
+            )
+        if any(group.gradient_divide_factor not in (None, self.group.size()) for group in groups):
+            raise RuntimeError(
+                "set_gradient_divide_factor: the weights of batches replace this factor, so gradients would get a "
+                "wrong size; remove it"
             )
         super().begin(part)
 
@@ -64,11 +61,6 @@ def _group_of(mesh: DeviceMesh) -> dist.ProcessGroup:
     if mesh.size() == dist.get_world_size():
         return dist.distributed_c10d._get_default_group()
     return mesh._flatten().get_group()
-
-
-def _parameter_groups(layer: FSDPModule) -> Sequence[FSDPParamGroup]:
-    group = layer._get_fsdp_state()._fsdp_param_group
-    return [] if group is None else [group]
 
 
 class _Scaled(ReduceScatter):

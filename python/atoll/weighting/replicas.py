@@ -5,6 +5,7 @@ corrects that: DistributedDataParallel sends parameters only once, at the start.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,13 +28,18 @@ class Replicas:
     """The group of these ranks."""
 
 
+def sharded_layers(model: nn.Module) -> list[tuple[FSDPModule, Any]]:
+    """Returns the layers that fully_shard or `replicate` has wrapped, each with its FSDPParamGroup."""
+    layers = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    return [(layer, group) for layer in layers if (group := layer._get_fsdp_state()._fsdp_param_group) is not None]
+
+
 def replicas_of(model: nn.Module | None) -> Replicas | None:
     """Returns the replicas of DistributedDataParallel, of fully_shard over a mesh with replicas, and of `replicate`.
     None for other models, and if no two ranks hold the same parameters."""
     if isinstance(model, DistributedDataParallel):
         return Replicas(0, model.process_group)
-    layers = [module for module in model.modules() if isinstance(module, FSDPModule)] if model is not None else []
-    found = [group.mesh_info for layer in layers if (group := layer._get_fsdp_state()._fsdp_param_group) is not None]
+    found = [group.mesh_info for _, group in sharded_layers(model)] if model is not None else []
     groups = {id(getattr(info, "replicate_process_group", None)) for info in found}
     if len(groups) != 1 or not hasattr(found[0], "replicate_process_group"):
         return None
@@ -87,9 +93,7 @@ def _sum_of_bits(values: torch.Tensor) -> torch.Tensor:
     size = flat.element_size()
     if flat.storage_offset() * size % 8:
         flat = flat.clone()
-    words = flat.view(
-        _BITS[size] if flat.nbytes % 8 else torch.int64
-    )  # several values at once if they fill whole words
+    words = flat.view(_BITS[size] if flat.nbytes % 8 else torch.int64)  # several values at once if they fill words
     rows = len(words) // ROW if len(words) > ROW * ROW else 0
     rest = words[rows * ROW :].to(torch.int64)
     total = (rest * _weights(rest)).sum()
@@ -105,8 +109,7 @@ def _weights(sums: torch.Tensor) -> torch.Tensor:
 
 def replica_difference(model: nn.Module, group: dist.ProcessGroup | None = None) -> float:
     """Returns the largest difference between ranks in any parameter, relative to the largest finite parameter; 0 if all
-    hold the same, infinite if one is not finite on some ranks only. Collective; costs two reductions of the model's
-    size."""
+    hold the same, infinite if one is not finite on some ranks only. Collective: two reductions of the model's size."""
     return largest_difference(model, group)[0]
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The common interface of all kinds of weights, and the choice of the kind for a model."""
+"""The common interface of all kinds of weights, the choice of the kind for a model, and whose turn they are for."""
 
 import contextlib
+import copyreg
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from atoll.weighting.batch_part import Part, part_of
+from atoll.weighting.batch_part import Part
 
 OUTSIDE = (
     "a backward pass before the first batch of atoll.DataLoader, or after the last one of an epoch: its gradients have "
@@ -22,13 +22,14 @@ OUTSIDE = (
 )
 
 
-class Weights(ABC):
-    """Weights the gradients of one model by the current part. Call `begin` for each part before its forward pass.
-
-    Copies, as in a copied or saved model, apply no weights."""
+class Weights:
+    """Weights the gradients of one model by the current part. Call `begin` for each part before its forward pass. This
+    class itself applies no weights, nor do copies of others, as in a copied or saved model."""
 
     is_copy = False
     part: Part | None = None
+    parts_must_match = False
+    """Whether all ranks need the same number of parts in a step, because they communicate in forward passes."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         self.group = group
@@ -46,13 +47,8 @@ class Weights(ABC):
         if not self.is_copy and self.part is not None and torch.is_grad_enabled():
             self.part.is_computed = True
 
-    def __reduce__(self) -> tuple[Callable[["type[Weights]"], "Weights"], tuple["type[Weights]"]]:
-        return _copy_of, (type(self),)
-
-    @property
-    @abstractmethod
-    def parts_must_match(self) -> bool:
-        """Whether all ranks need the same number of parts in a step, because they communicate in forward passes."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        return copyreg.__newobj__, (type(self),), {"is_copy": True}  # type: ignore[attr-defined]
 
     def check_group(self, group: dist.ProcessGroup) -> None:
         """Raises ValueError if the group's ranks differ from those whose gradients are added up, because their shares
@@ -66,7 +62,7 @@ class Weights(ABC):
                 "model's group, or none"
             )
 
-    def expect_parts(self) -> None:  # noqa: B027 - not all kinds need it
+    def expect_parts(self) -> None:
         """Announces that some rank's steps have several parts. Call it on all ranks."""
 
     def begin(self, part: Part) -> None:
@@ -88,13 +84,13 @@ class Weights(ABC):
         """Returns the part of the current loop, if any."""
         return None if self._is_left else self.part
 
-    def synchronise(self, whether: bool) -> None:  # noqa: B027 - not all can
+    def synchronise(self, whether: bool) -> None:
         """Sets whether the next backward pass reduces the gradients over ranks, if that can be chosen."""
 
     @contextlib.contextmanager
     def unweighted(self) -> Iterator[None]:
         """Inside the context passes belong to no step and are not scaled, as when the model is measured."""
-        before, self.part = self.part, part_of(1, 1)
+        before, self.part = self.part, Part(1, lambda: 1)
         try:
             yield
         finally:
@@ -115,12 +111,6 @@ class Weights(ABC):
         if self.part is None:
             raise RuntimeError(OUTSIDE)
         return self.part
-
-
-def _copy_of(kind: type[Weights]) -> Weights:
-    copied = kind.__new__(kind)
-    copied.is_copy = True
-    return copied
 
 
 _known: "weakref.WeakKeyDictionary[nn.Module, Weights]" = weakref.WeakKeyDictionary()
@@ -155,8 +145,48 @@ def know(model: nn.Module, weights: Weights) -> None:
     _known[model] = weights
 
 
-def communicates_in_forward(model: nn.Module) -> bool:
-    """Returns whether some layer of the model is known to communicate in its forward pass."""
-    from atoll.weighting.batch_norm import SyncBatchNorm
+class Turn:
+    """A loop over one of the loaders that take turns in weighting a model's gradients. From its first batch on,
+    backward passes belong to its current batch. A loop inside another loop's step, such as an evaluation, returns the
+    weights when it ends or is left."""
 
-    return any(isinstance(module, SyncBatchNorm | nn.SyncBatchNorm) for module in model.modules())
+    def __init__(self, weights: Weights, before: Part | None) -> None:
+        """`before`: the current part of the loader's last loop, which this one replaces."""
+        self._weights = weights
+        self._part: Part | None = None
+        around = weights.under_way()
+        self._around = around if around is not before else None
+
+    def begin(self, part: Part) -> None:
+        if self._around is not None and self._weights.part is not self._part:
+            self._around = self._weights.under_way()  # which continues while this loop is open
+        self._weights.begin(part)
+        self._part = part
+
+    def go_on(self) -> None:
+        """Called when the loop is done with its current batch. Raises RuntimeError if gradients were weighted for a
+        loop inside this one's step but none for this loop, because both were computed together with a single weight."""
+        if self._part is None or self._around is not None:
+            return
+        other = self._weights.part
+        if other is not None and other is not self._part and other.is_used and not self._part.is_used:
+            raise RuntimeError(
+                "gradients of this atoll.DataLoader's batch were weighted as those of another atoll.DataLoader, from "
+                "which a batch was taken in the meantime: call backward() for each loader's batch before taking one "
+                "from the next loader, or combine both datasets in one loader"
+            )
+
+    def end(self) -> None:
+        """Called when there are no more batches."""
+        if self._weights.part is self._part:
+            self._weights.take(self._around)
+
+    def leave(self) -> None:
+        """Called after `end`, or instead of it: then the current batch may still be computed, unless this loop is
+        inside another loop's step."""
+        if self._part is None or self._weights.part is not self._part:
+            return
+        if self._around is not None:
+            self._weights.take(self._around)
+        else:
+            self._weights.leave()

@@ -19,10 +19,10 @@ PeerPorts::PeerPorts(transport::Endpoint& endpoint, std::uint64_t group_id, std:
       rank_(rank),
       entries_(std::make_unique<Entry[]>(members_.size())) {}
 
+// Also over links that this group has not used: a peer may have opened channels there, or still do so.
 PeerPorts::~PeerPorts() {
-  for (std::size_t peer = 0; peer < members_.size(); ++peer) {
-    transport::Link* link = entries_[peer].link.load();
-    if (!link) continue;
+  for (transport::Link* const link : endpoint_.links()) {
+    if (rank_of(link->peer()) < 0) continue;
     for (std::size_t port = 0; port < kPortCount; ++port)
       link->close_channel(channel_id(group_id_, static_cast<Port>(port)));
   }

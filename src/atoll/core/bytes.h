@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
+#include <charconv>
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "atoll/core/error.h"
@@ -17,6 +20,34 @@ namespace atl {
 /// Views the bytes of `text` without a copy.
 inline std::span<const std::byte> as_byte_span(std::string_view text) noexcept {
   return {reinterpret_cast<const std::byte*>(text.data()), text.size()};
+}
+
+/// Returns two lower-case hexadecimal digits for each byte.
+inline std::string hex(std::span<const std::byte> bytes) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  text.reserve(2 * bytes.size());
+  for (const std::byte byte : bytes) {
+    text += kDigits[std::to_integer<std::size_t>(byte >> 4)];
+    text += kDigits[std::to_integer<std::size_t>(byte & std::byte{15})];
+  }
+  return text;
+}
+
+/// Returns the decimal number that all of `text` is; nullopt if it is none, or none that fits.
+template <class Number>
+std::optional<Number> to_number(std::string_view text) noexcept {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// Makes a peer's text safe to log: bytes that are not printable ASCII become question marks.
+inline std::string printable(std::string text) {
+  const auto is_not_printable = [](unsigned char c) { return c < 0x20 || c >= 0x7f; };
+  std::ranges::replace_if(text, is_not_printable, '?');
+  return text;
 }
 
 /// Appends little-endian integers and length-prefixed strings to a vector.
@@ -36,9 +67,8 @@ class ByteWriter {
   /// Writes a 16-bit length and the characters. Throws Error(kInvalidArgument) when `text` is longer than `limit`.
   void string(std::string_view text, std::size_t limit) {
     if (text.size() > limit || text.size() > 0xffff) {
-      throw Error(ErrorKind::kInvalidArgument, "\"" + std::string(text.substr(0, 64)) + "...\" has " +
-                                                   std::to_string(text.size()) + " characters; at most " +
-                                                   std::to_string(limit) + " are allowed");
+      throw Error(ErrorKind::kInvalidArgument, "\"", text.substr(0, 64), "...\" has ", text.size(),
+                  " characters; at most ", limit, " are allowed");
     }
     integer(static_cast<std::uint16_t>(text.size()));
     bytes(as_byte_span(text));
@@ -86,7 +116,7 @@ class ByteReader {
 
  private:
   [[noreturn]] void fail(const std::string& why) const {
-    throw Error(ErrorKind::kProtocol, std::string(what_) + " " + why + " at byte " + std::to_string(position_));
+    throw Error(ErrorKind::kProtocol, what_, " ", why, " at byte ", position_);
   }
 
   std::span<const std::byte> data_;

@@ -10,9 +10,9 @@
 
 namespace atl {
 
-#if defined(__x86_64__)
 namespace {
 
+#if defined(__x86_64__)
 constexpr std::size_t kSmall = 1024;  // below this size memcpy's own vector code is as fast and needs no alignment
 
 // Copies up to the first aligned line of `to`: an unaligned store that crosses a line costs two.
@@ -83,6 +83,13 @@ void copy_by_best(std::byte* to, const std::byte* from, std::size_t bytes) noexc
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+#else
+template <bool kStreaming>
+void copy_by_best(std::byte* to, const std::byte* from, std::size_t bytes) noexcept {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+#endif
+
 }  // namespace
 
 void copy_bytes_streaming(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
@@ -92,17 +99,5 @@ void copy_bytes_streaming(std::byte* destination, const std::byte* source, std::
 void copy_bytes(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
   copy_by_best<false>(destination, source, bytes);
 }
-
-#else
-
-void copy_bytes_streaming(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
-  copy_bytes(destination, source, bytes);
-}
-
-void copy_bytes(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
-  if (bytes > 0) std::memcpy(destination, source, bytes);
-}
-
-#endif
 
 }  // namespace atl

@@ -2,15 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdlib>
 #include <initializer_list>
-#include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 
 namespace atl {
@@ -19,14 +17,6 @@ namespace atl {
 inline std::string environment(const char* variable) {
   const char* const value = std::getenv(variable);
   return value == nullptr ? "" : value;
-}
-
-/// Returns the number that all of `text` is; nothing if it is none, or none that fits.
-template <typename Number>
-std::optional<Number> number_in(std::string_view text) noexcept {
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  return error == std::errc() && end == text.data() + text.size() ? std::optional(number) : std::nullopt;
 }
 
 /// Throws Error(kInvalidArgument) that names the variable, its value and what is wanted instead.
@@ -40,7 +30,7 @@ template <typename Number, typename IsValid>
 Number number_setting(const char* variable, Number usual, const IsValid& is_valid, const std::string& wanted) {
   const std::string value = environment(variable);
   if (value.empty()) return usual;
-  const auto number = number_in<Number>(value);
+  const auto number = to_number<Number>(value);
   if (!number || !is_valid(*number)) reject_setting(variable, value, wanted);
   return *number;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/core/error.h"
 
+#include <cerrno>
 #include <system_error>
 
 namespace atl {
@@ -24,6 +25,13 @@ const char* to_string(ErrorKind kind) noexcept {
 std::string with_errno(const std::string& message, int error_number) {
   return message + ": " + std::generic_category().message(error_number) + " (errno " + std::to_string(error_number) +
          ")";
+}
+
+Error unavailable(const std::string& what, int error_number) {
+  std::string message = with_errno(what, error_number);
+  if (error_number == EMFILE) message += "; raise the limit of open files (ulimit -n)";
+  if (error_number == ENFILE) message += "; raise the system's limit of open files (sysctl fs.file-max)";
+  return {ErrorKind::kUnavailable, message};
 }
 
 }  // namespace atl

@@ -1,8 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <sys/types.h>
+
+#include <cerrno>
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 namespace atl {
 
@@ -30,8 +38,6 @@ class Fd {
     }
     return *this;
   }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
 
   int get() const noexcept { return fd_; }
   explicit operator bool() const noexcept { return fd_ >= 0; }
@@ -44,5 +50,33 @@ class Fd {
   int fd_ = -1;
   std::uint32_t process_ = 0;  // fork_depth() of the process that owns it
 };
+
+/// Makes a system call again as long as signals interrupt it; returns its result.
+template <class Call>
+auto retried(const Call& call) {
+  for (;;) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
+
+/// The maximum number of descriptors in one message.
+inline constexpr std::size_t kMaxSentDescriptors = 4;
+
+/// Sends bytes with at most kMaxSentDescriptors descriptors over a connected Unix socket, without waiting. Returns as
+/// sendmsg does; the first bytes take all descriptors with them.
+ssize_t send_with(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors);
+
+/// Receives what is there, and appends the descriptors that came with it. Returns as recvmsg does. Throws
+/// Error(kUnavailable) if this process had no free descriptor for one of them; those that came are appended all the
+/// same.
+ssize_t receive_with(int socket, std::span<std::byte> into, std::vector<Fd>& descriptors);
+
+/// Writes all of `bytes`. Returns 0, or the error number.
+int write_all(const Fd& file, std::span<const std::byte> bytes) noexcept;
+
+/// Creates a file that only this user may read, replacing any file of that name. Follows no links, so that in a shared
+/// folder no other user can redirect the text. Throws Error(kUnavailable).
+void write_private_file(const std::string& path, std::string_view text);
 
 }  // namespace atl

@@ -10,9 +10,9 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <condition_variable>
 #include <csignal>
 #include <exception>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -32,12 +32,7 @@ namespace {
 constexpr std::uint64_t kWakeToken = 0;
 
 Fd checked(int fd, const char* what) {
-  if (fd < 0) {
-    const int error = errno;
-    throw Error(ErrorKind::kUnavailable, with_errno(std::string("cannot make ") + what +
-                                                        " for a loop thread; raise the limit of open files (ulimit -n)",
-                                                    error));
-  }
+  if (fd < 0) throw unavailable(std::string("cannot make ") + what + " for a loop thread", errno);
   return Fd(fd);
 }
 
@@ -73,6 +68,14 @@ struct Loop::State {
   Timers timers;
   std::unordered_map<TimerId, Timers::iterator> timer_by_id;
   TimerId next_timer = 1;
+
+  /// As epoll_ctl, whose result it returns.
+  int control(int operation, int fd, std::uint32_t events, std::uint64_t token) const noexcept {
+    epoll_event event{};
+    event.events = events;
+    event.data.u64 = token;
+    return ::epoll_ctl(epoll.get(), operation, fd, &event);
+  }
 
   void signal_wake() const noexcept {
     const std::uint64_t one = 1;
@@ -156,12 +159,8 @@ Loop::Loop(const std::string& name) : state_(std::make_unique<State>()) {
   State& state = *state_;
   state.epoll = checked(::epoll_create1(EPOLL_CLOEXEC), "an epoll descriptor");
   state.wake = checked(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "an eventfd");
-  epoll_event event{};
-  event.events = EPOLLIN;
-  event.data.u64 = kWakeToken;
-  if (::epoll_ctl(state.epoll.get(), EPOLL_CTL_ADD, state.wake.get(), &event) != 0) {
-    const int error = errno;
-    throw Error(ErrorKind::kUnavailable, with_errno("cannot watch an eventfd", error));
+  if (state.control(EPOLL_CTL_ADD, state.wake.get(), EPOLLIN, kWakeToken) != 0) {
+    throw Error(ErrorKind::kUnavailable, with_errno("cannot watch an eventfd", errno));
   }
   // Signals belong to the program's own threads.
   sigset_t all;
@@ -214,25 +213,11 @@ void Loop::run_and_wait(const Task& task) {
     task();
     return;
   }
-  std::mutex mutex;
-  std::condition_variable finished;
-  bool done = false;
-  std::exception_ptr error;
-  const bool accepted = post([&] {
-    try {
-      task();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    // Under the lock: the waiter owns these objects and may leave as soon as it sees `done`.
-    const std::lock_guard lock(mutex);
-    done = true;
-    finished.notify_one();
-  });
-  if (!accepted) throw Error(ErrorKind::kAborted, "the loop thread has stopped");
-  std::unique_lock lock(mutex);
-  finished.wait(lock, [&] { return done; });
-  if (error) std::rethrow_exception(error);
+  // Shared, because the waiter may leave while the loop thread is still at the end of it.
+  const auto work = std::make_shared<std::packaged_task<void()>>(task);
+  auto finished = work->get_future();
+  if (!post([work] { (*work)(); })) throw Error(ErrorKind::kAborted, "the loop thread has stopped");
+  finished.get();
 }
 
 bool Loop::on_loop_thread() const noexcept { return std::this_thread::get_id() == state_->thread_id.load(); }
@@ -240,12 +225,8 @@ bool Loop::on_loop_thread() const noexcept { return std::this_thread::get_id() =
 void Loop::add_fd_on_loop(int fd, std::uint32_t epoll_events, FdHandler handler) {
   State& state = *state_;
   const auto watch = std::make_shared<State::Watch>(State::Watch{state.next_token++, std::move(handler)});
-  epoll_event event{};
-  event.events = epoll_events;
-  event.data.u64 = watch->token;
-  if (::epoll_ctl(state.epoll.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-    const int error = errno;
-    throw Error(ErrorKind::kUnavailable, with_errno("cannot watch descriptor " + std::to_string(fd), error));
+  if (state.control(EPOLL_CTL_ADD, fd, epoll_events, watch->token) != 0) {
+    throw Error(ErrorKind::kUnavailable, with_errno("cannot watch descriptor " + std::to_string(fd), errno));
   }
   state.watches[fd] = watch;
   state.tokens[watch->token] = watch;
@@ -253,11 +234,7 @@ void Loop::add_fd_on_loop(int fd, std::uint32_t epoll_events, FdHandler handler)
 
 void Loop::modify_fd_on_loop(int fd, std::uint32_t epoll_events) {
   const auto found = state_->watches.find(fd);
-  if (found == state_->watches.end()) return;
-  epoll_event event{};
-  event.events = epoll_events;
-  event.data.u64 = found->second->token;
-  ::epoll_ctl(state_->epoll.get(), EPOLL_CTL_MOD, fd, &event);
+  if (found != state_->watches.end()) state_->control(EPOLL_CTL_MOD, fd, epoll_events, found->second->token);
 }
 
 void Loop::remove_fd_on_loop(int fd) {

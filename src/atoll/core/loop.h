@@ -23,9 +23,6 @@ class Loop {
   /// Runs the tasks already posted, then joins. Must not be called on the loop thread.
   ~Loop();
 
-  Loop(const Loop&) = delete;
-  Loop& operator=(const Loop&) = delete;
-
   /// Any thread. Tasks run in the order posted. Once the loop is stopping, and in a forked child, drops the task and
   /// returns false.
   bool post(Task task);

@@ -10,8 +10,7 @@
 namespace atl {
 
 /// The part of the job's key-value store that Atoll needs: ranks meet through it once per group. Implemented by the
-/// PyTorch glue over c10d::Store, and by MemoryStore for ranks that are threads. All calls are thread-safe and throw
-/// Error(kStore) when the store is gone.
+/// PyTorch glue over c10d::Store. All calls are thread-safe and throw Error(kStore) when the store is gone.
 class Store {
  public:
   virtual ~Store() = default;

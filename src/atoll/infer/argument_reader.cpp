@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
+#include <utility>
 
 namespace atl::infer {
 
@@ -42,16 +43,15 @@ const Argument& ArgumentReader::argument(std::size_t argument) const {
   refuse("it " + lacks);
 }
 
-std::optional<std::size_t> ArgumentReader::operand_at(std::size_t argument) const {
-  if (!std::holds_alternative<TensorId>(this->argument(argument))) return std::nullopt;
-  return operand_list_at(argument).first;
+std::size_t ArgumentReader::operands_before(std::size_t argument) const {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < argument; ++i) count += tensors_in(args_[i]);
+  return count;
 }
 
-std::pair<std::size_t, std::size_t> ArgumentReader::operand_list_at(std::size_t argument) const {
-  const std::size_t count = tensors_in(this->argument(argument));
-  std::size_t first = 0;
-  for (std::size_t i = 0; i < argument; ++i) first += tensors_in(args_[i]);
-  return {first, count};
+std::optional<std::size_t> ArgumentReader::operand_at(std::size_t argument) const {
+  if (!std::holds_alternative<TensorId>(this->argument(argument))) return std::nullopt;
+  return operands_before(argument);
 }
 
 const Tensor& ArgumentReader::tensor(std::size_t argument) const {
@@ -81,7 +81,7 @@ std::vector<const Tensor*> ArgumentReader::optional_tensors(std::size_t argument
   const auto* list = std::get_if<TensorIds>(&this->argument(argument));
   if (list == nullptr) unfit(argument, "a list of tensors");
   std::vector<const Tensor*> found;
-  std::size_t next = operand_list_at(argument).first;
+  std::size_t next = operands_before(argument);
   for (const std::optional<int>& id : list->ids) found.push_back(id ? &operand(next++) : nullptr);
   return found;
 }
@@ -94,11 +94,14 @@ void ArgumentReader::require_null(std::size_t argument) const {
   if (!is_null(argument)) unfit(argument, "null");
 }
 
-bool ArgumentReader::boolean(std::size_t argument) const {
-  const auto* value = std::get_if<bool>(&this->argument(argument));
-  if (value == nullptr) wrong(argument, "true or false");
+template <typename Type>
+const Type& ArgumentReader::of_type(std::size_t argument, const char* wanted) const {
+  const auto* value = std::get_if<Type>(&this->argument(argument));
+  if (value == nullptr) wrong(argument, wanted);
   return *value;
 }
+
+bool ArgumentReader::boolean(std::size_t argument) const { return of_type<bool>(argument, "true or false"); }
 
 std::int64_t ArgumentReader::integer(std::size_t argument, std::int64_t low, std::int64_t high) const {
   const auto* value = std::get_if<std::int64_t>(&this->argument(argument));
@@ -123,11 +126,10 @@ double ArgumentReader::real(std::size_t argument) const {
 
 Ints ArgumentReader::integers(std::size_t argument, std::int64_t low, std::int64_t high) const {
   if (is_rule_ && std::holds_alternative<std::int64_t>(this->argument(argument))) return {integer(argument, low, high)};
-  const auto* list = std::get_if<Ints>(&this->argument(argument));
-  if (list == nullptr) wrong(argument, "a list of integers");
-  const bool good = std::all_of(list->begin(), list->end(), [&](auto value) { return value >= low && value <= high; });
+  const Ints& list = of_type<Ints>(argument, "a list of integers");
+  const bool good = std::all_of(list.begin(), list.end(), [&](auto value) { return value >= low && value <= high; });
   if (!good) unfit(argument, "integers from " + std::to_string(low) + " to " + std::to_string(high));
-  return *list;
+  return list;
 }
 
 Ints ArgumentReader::per_dim(std::size_t argument, std::size_t dims, std::int64_t low, std::int64_t high) const {
@@ -137,23 +139,13 @@ Ints ArgumentReader::per_dim(std::size_t argument, std::size_t dims, std::int64_
   return values;
 }
 
-Floats ArgumentReader::floats(std::size_t argument) const {
-  const auto* values = std::get_if<Floats>(&this->argument(argument));
-  if (values == nullptr) wrong(argument, "a list of floats");
-  return *values;
-}
+Floats ArgumentReader::floats(std::size_t argument) const { return of_type<Floats>(argument, "a list of floats"); }
 
-std::string ArgumentReader::text(std::size_t argument) const {
-  const auto* value = std::get_if<Text>(&this->argument(argument));
-  if (value == nullptr) wrong(argument, "a string");
-  return value->value;
-}
+std::string ArgumentReader::text(std::size_t argument) const { return of_type<Text>(argument, "a string").value; }
 
 std::optional<Dtype> ArgumentReader::try_dtype(std::size_t argument) const {
   if (is_null(argument)) return std::nullopt;
-  const auto* value = std::get_if<Dtype>(&this->argument(argument));
-  if (value == nullptr) wrong(argument, "an element type");
-  return *value;
+  return of_type<Dtype>(argument, "an element type");
 }
 
 int ArgumentReader::normal(std::int64_t dim, std::size_t rank) const {

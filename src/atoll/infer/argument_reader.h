@@ -5,7 +5,6 @@
 #include <initializer_list>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "atoll/core/error.h"
@@ -67,8 +66,6 @@ class ArgumentReader {
   virtual const Tensor& operand(std::size_t operand) const = 0;
   /// The index of the operand that is argument `argument`; none for null and for a number in place of a tensor.
   std::optional<std::size_t> operand_at(std::size_t argument) const;
-  /// The operands in the list of tensors at argument `argument`: the index of the first, and their number.
-  std::pair<std::size_t, std::size_t> operand_list_at(std::size_t argument) const;
   const Tensor& tensor(std::size_t argument) const;
   /// A tensor of one of these types.
   const Tensor& tensor(std::size_t argument, Dtypes dtypes) const;
@@ -114,6 +111,10 @@ class ArgumentReader {
   [[noreturn]] void unfit(std::size_t argument, const std::string& wanted) const;
 
  private:
+  std::size_t operands_before(std::size_t argument) const;
+  template <typename Type>
+  const Type& of_type(std::size_t argument, const char* wanted) const;
+
   const std::vector<Argument>& args_;
   bool is_rule_;
 };

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/graph_json.h"
 
+#include <array>
 #include <cstdint>
+#include <limits>
+#include <optional>
 #include <utility>
 
-#include "atoll/infer/argument_json.h"
 #include "atoll/infer/malformed.h"
 #include "atoll/json/fields.h"
 
@@ -12,9 +14,118 @@ namespace atl::infer {
 namespace {
 
 using json::Fields;
+using json::Json;
 
 // A graph has 6 levels.
 constexpr json::Rules kGraphRules{.kind = ErrorKind::kProtocol, .levels = 8, .has_unique_keys = true};
+
+constexpr std::array<const char*, 4> kMemoryFormats{"contiguous_format", "preserve_format", "channels_last",
+                                                    "channels_last_3d"};
+
+[[noreturn]] void wrong_value(const std::string& where, const Json& value, const std::string& wanted) {
+  json::refuse(value, where, wanted, ErrorKind::kProtocol);
+}
+
+double float_from_text(const Json& value, const std::string& where) {
+  if (value == "inf") return std::numeric_limits<double>::infinity();
+  if (value == "-inf") return -std::numeric_limits<double>::infinity();
+  if (value == "nan") return std::numeric_limits<double>::quiet_NaN();
+  wrong_value(where, value, R"("inf", "-inf" or "nan")");
+}
+
+double float_from(const Json& value, const std::string& where) {
+  if (value.is_string()) return float_from_text(value, where);
+  if (!value.is_number()) wrong_value(where, value, "a number");
+  return value.get<double>();
+}
+
+// The integer `value`, whose magnitude is below kIntegerBound. Errors name `where`.
+std::int64_t integer_from(const Json& value, const std::string& where) {
+  const bool small = value.is_number_unsigned()
+                         ? value.get<std::uint64_t>() < std::uint64_t{kIntegerBound}
+                         : value.is_number_integer() && value.get<std::int64_t>() > -kIntegerBound;
+  if (!small) wrong_value(where, value, "an integer whose magnitude is less than 2^40");
+  return value.get<std::int64_t>();
+}
+
+// The index of a tensor, which the graph may lack.
+int tensor_from(const Json& value, const std::string& where) {
+  const std::int64_t id = integer_from(value, where);
+  if (id < 0 || id >= static_cast<std::int64_t>(kMaxTensors)) wrong_value(where, value, "the index of a tensor");
+  return static_cast<int>(id);
+}
+
+// Applies `read` to each entry of the list `value`.
+template <typename List, typename Read>
+List list_from(const Json& value, const std::string& where, Read read) {
+  if (!value.is_array()) wrong_value(where, value, "a list");
+  if (value.size() > kMaxArguments) {
+    throw Error(ErrorKind::kProtocol,
+                where + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(kMaxArguments));
+  }
+  List list;
+  for (const Json& entry : value) list.push_back(read(entry, where));
+  return list;
+}
+
+std::optional<int> optional_tensor_from(const Json& value, const std::string& where) {
+  if (value.is_null()) return std::nullopt;
+  return tensor_from(value, where);
+}
+
+std::string text_from(const Json& value, const std::string& where) {
+  if (!value.is_string()) wrong_value(where, value, "a string");
+  return value.get<std::string>();
+}
+
+bool boolean_from(const Json& value, const std::string& where) {
+  if (!value.is_boolean()) wrong_value(where, value, "true or false");
+  return value.get<bool>();
+}
+
+Dtype dtype_from(const Json& value, const std::string& where) {
+  const std::optional<Dtype> dtype = value.is_string() ? try_dtype(value.get<std::string>()) : std::nullopt;
+  if (!dtype) wrong_value(where, value, "the name of an element type, such as \"float32\"");
+  return *dtype;
+}
+
+MemoryFormat memory_format_from(const Json& value, const std::string& where) {
+  for (std::size_t i = 0; i < kMemoryFormats.size(); ++i) {
+    if (value == kMemoryFormats[i]) return static_cast<MemoryFormat>(i);
+  }
+  wrong_value(where, value, "the name of a memory format, such as \"contiguous_format\"");
+}
+
+// Reads {"ints": [1, 2]} and the like: an object whose one key names the type of the value.
+Argument tagged_from(const Json& value, const std::string& where) {
+  if (value.size() != 1) wrong_value(where, value, "an object with one key that names its type");
+  const std::string& tag = value.begin().key();
+  const Json& content = value.begin().value();
+  if (tag == "tensor") return TensorId{tensor_from(content, where)};
+  if (tag == "tensors") {
+    return TensorIds{list_from<std::vector<std::optional<int>>>(content, where, optional_tensor_from)};
+  }
+  if (tag == "ints") return list_from<Ints>(content, where, integer_from);
+  if (tag == "floats") return list_from<Floats>(content, where, float_from);
+  if (tag == "bools") return list_from<Bools>(content, where, boolean_from);
+  if (tag == "float") return float_from_text(content, where);
+  if (tag == "text") return Text{text_from(content, where)};
+  if (tag == "dtype") return dtype_from(content, where);
+  if (tag == "memory_format") return memory_format_from(content, where);
+  if (tag == "layout" && content == "strided") return Layout::kStrided;
+  if (tag == "device" && content == true) return RunnersDevice{};
+  wrong_value(where, value, "one of the forms that docs/regions.md lists");
+}
+
+// An argument of a node (docs/regions.md lists the forms).
+Argument argument_from(const Json& value, const std::string& where) {
+  if (value.is_null()) return std::monostate{};
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number_float()) return value.get<double>();
+  if (value.is_number()) return integer_from(value, where);
+  if (value.is_object()) return tagged_from(value, where);
+  wrong_value(where, value, "a value, or an object with one key that names its type");
+}
 
 Fields object_of(const Json& json, std::string what) { return {json, std::move(what), kGraphRules.kind}; }
 
@@ -120,41 +231,6 @@ Graph graph_from_json(const std::string& text) {
   object.done();
   check(graph);
   return graph;
-}
-
-std::string to_json(const Graph& graph) {
-  Json json{{"atoll_graph", 1}, {"inputs", graph.inputs}};
-  json["tensors"] = Json::array();
-  for (const Tensor& tensor : graph.tensors) {
-    json["tensors"].push_back({{"dtype", to_string(tensor.dtype)}, {"shape", tensor.shape}});
-  }
-  json["weights"] = Json::array();
-  for (const Weight& weight : graph.weights) {
-    json["weights"].push_back({{"tensor", weight.tensor}, {"name", weight.name}});
-  }
-  json["nodes"] = Json::array();
-  for (const Node& node : graph.nodes) {
-    Json args = Json::array();
-    for (const Argument& argument : node.args) args.push_back(argument_json(argument));
-    json["nodes"].push_back({{"op", node.op},
-                             {"overload", node.overload},
-                             {"args", std::move(args)},
-                             {"outputs", node.outputs},
-                             {"list", node.is_list}});
-    if (!node.module.empty()) json["nodes"].back()["module"] = node.module;
-  }
-  json["outputs"] = Json::array();
-  for (const Argument& output : graph.outputs) {
-    if (std::holds_alternative<TensorId>(output)) {
-      json["outputs"].push_back(argument_json(output));
-    } else {
-      Json value = Json::object();
-      value["constant"] = argument_json(output);
-      json["outputs"].push_back(std::move(value));
-    }
-  }
-  json["structure"] = {{"input", graph.input_structure}, {"output", graph.output_structure}};
-  return json.dump();
 }
 
 }  // namespace atl::infer

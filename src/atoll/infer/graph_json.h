@@ -14,7 +14,4 @@ inline constexpr std::size_t kMaxGraphBytes = std::size_t{16} << 20;
 /// read as null, which means the same.
 Graph graph_from_json(const std::string& text);
 
-/// The JSON text of `graph`, the same for equal graphs. graph_from_json reads an equal graph from it.
-std::string to_json(const Graph& graph);
-
 }  // namespace atl::infer

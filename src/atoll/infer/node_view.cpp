@@ -53,14 +53,13 @@ std::int64_t NodeView::output_rows(int dim) const {
 bool NodeView::uses_output(std::size_t index) const {
   if (index >= node_.outputs.size()) return false;
   const int id = node_.outputs[index];
-  const auto is_it = [&](const Argument& output) { return output == Argument(TensorId{id}); };
-  if (std::any_of(graph_.outputs.begin(), graph_.outputs.end(), is_it)) return true;
   const auto takes_it = [id](const Argument& argument) {
     if (const auto* tensor = std::get_if<TensorId>(&argument)) return tensor->id == id;
     const auto* list = std::get_if<TensorIds>(&argument);
     return list != nullptr && std::find(list->ids.begin(), list->ids.end(), id) != list->ids.end();
   };
-  return std::any_of(graph_.nodes.begin(), graph_.nodes.end(),
+  return std::any_of(graph_.outputs.begin(), graph_.outputs.end(), takes_it) ||
+         std::any_of(graph_.nodes.begin(), graph_.nodes.end(),
                      [&](const Node& node) { return std::any_of(node.args.begin(), node.args.end(), takes_it); });
 }
 

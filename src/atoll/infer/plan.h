@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "atoll/plan/operators/operators.h"
@@ -17,12 +16,5 @@ struct Plan {
   int chunks = 1;                   ///< number of chunks in which inputs are sent up
   bool operator==(const Plan&) const = default;
 };
-
-/// {"chunks": c, "dim": d, "input": t, "shares": [[robot begin, robot end, server begin, server end], ...]}
-std::string to_json(const Plan& plan);
-
-/// Reads what to_json wrote. Throws Error(kProtocol), which names the field, for anything else. Does not check whether
-/// the plan fits a graph.
-Plan plan_from_json(const std::string& text);
 
 }  // namespace atl::infer

@@ -25,14 +25,11 @@ enum class Locality {
   kGlobal,   ///< anything else
 };
 
-const char* to_string(Locality locality) noexcept;
-
 /// The rows of one operand that rows of the output need.
 struct OperandSplit {
   int tensor = 0;
   int dim = -1;  ///< of the operand; -1: all of it is needed for any row
   RowMap map;    ///< if there is a dimension
-  bool operator==(const OperandSplit&) const = default;
 };
 
 struct NodeSplit {
@@ -40,7 +37,6 @@ struct NodeSplit {
   std::vector<OperandSplit> operands;  ///< in order of the arguments
   std::int64_t state_bytes =
       0;  ///< kPartial: the size of a part's state, which is combined with those of the other parts
-  bool operator==(const NodeSplit&) const = default;
 };
 
 struct OperandSlice {
@@ -86,7 +82,6 @@ struct Partial {
   struct Taken {
     std::size_t operand = 0;
     int dim = -1;
-    bool operator==(const Taken&) const = default;
   };
   std::int64_t rows = 0;              ///< number of rows that are summed over
   Tensor state;                       ///< of one part; its first dimension is that of parts, and has one row

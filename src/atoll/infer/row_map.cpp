@@ -2,8 +2,6 @@
 #include "atoll/infer/row_map.h"
 
 #include <algorithm>
-#include <initializer_list>
-#include <utility>
 
 namespace atl::infer {
 namespace {
@@ -84,46 +82,6 @@ Region reach_of(const maps::Part& map, Region rows, Rows n) {
 
 Region reach_of(const maps::Prefix& /*map*/, Region rows, Rows /*n*/) { return {0, rows.end}; }
 
-std::string listed(const char* name, std::initializer_list<std::pair<const char*, Rows>> values) {
-  std::string text = name;
-  const char* before = "(";
-  for (const auto& [key, value] : values) {
-    text += before + std::string(key) + " " + std::to_string(value);
-    before = ", ";
-  }
-  return values.size() == 0 ? text : text + ")";
-}
-
-std::string text_of(const maps::Identity& /*map*/) { return "identity"; }
-std::string text_of(const maps::Nothing& /*map*/) { return "nothing"; }
-std::string text_of(const maps::Window& map) {
-  return listed("window",
-                {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
-}
-std::string text_of(const maps::Grid& map) {
-  return listed("grid", {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}});
-}
-std::string text_of(const maps::Transposed& map) {
-  return listed("transposed",
-                {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
-}
-std::string text_of(const maps::Blocks& map) {
-  return listed("blocks", {{"inputs", map.inputs},
-                           {"outputs", map.outputs},
-                           {"low", map.low},
-                           {"high", map.high},
-                           {"overlap", map.overlap}});
-}
-std::string text_of(const maps::Scale& map) { return listed("scale", {{"times", map.times}, {"over", map.over}}); }
-std::string text_of(const maps::Stride& map) { return listed("stride", {{"start", map.start}, {"step", map.step}}); }
-std::string text_of(const maps::Shift& map) { return listed("shift", {{"offset", map.offset}}); }
-std::string text_of(const maps::Reflect& map) { return listed("reflect", {{"low", map.low}}); }
-std::string text_of(const maps::Replicate& map) { return listed("replicate", {{"low", map.low}}); }
-std::string text_of(const maps::Flip& /*map*/) { return "flip"; }
-std::string text_of(const maps::Wrap& map) { return listed("wrap", {{"shift", map.shift}}); }
-std::string text_of(const maps::Part& map) { return listed("part", {{"offset", map.offset}}); }
-std::string text_of(const maps::Prefix& /*map*/) { return "prefix"; }
-
 }  // namespace
 
 Region reached(const RowMap& map, Region rows, std::int64_t operand_rows) {
@@ -145,9 +103,5 @@ Cut cut(Region reach, std::int64_t operand_rows) {
 }
 
 std::string to_string(Region rows) { return "[" + std::to_string(rows.begin) + ", " + std::to_string(rows.end) + ")"; }
-
-std::string to_string(const RowMap& map) {
-  return std::visit([](const auto& kind) { return text_of(kind); }, map);
-}
 
 }  // namespace atl::infer

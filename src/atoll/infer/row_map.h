@@ -17,20 +17,15 @@ constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) noexcept { retur
 namespace maps {
 
 /// [x, y)
-struct Identity {
-  bool operator==(const Identity&) const = default;
-};
+struct Identity {};
 /// No row: the operator reads only the operand's element type.
-struct Nothing {
-  bool operator==(const Nothing&) const = default;
-};
+struct Nothing {};
 /// A convolution: [x s - p, (y - 1) s - p + d (k - 1) + 1)
 struct Window {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
   std::int64_t dilation = 1;
-  bool operator==(const Window&) const = default;
 };
 /// A pooling that keeps its own padding, so that it must start on the grid of its strides: [(x - c) s, (y - 1) s - p +
 /// k). The first c = p / s (rounded up) rows of the output saw padding in place of existing rows, and are dropped. At
@@ -39,7 +34,6 @@ struct Grid {
   std::int64_t kernel = 1;
   std::int64_t stride = 1;
   std::int64_t padding = 0;
-  bool operator==(const Grid&) const = default;
 };
 /// A transposed convolution: the rows that contribute to [x, y), and enough of them for their output to begin at x or
 /// before and to end at y or after.
@@ -48,7 +42,6 @@ struct Transposed {
   std::int64_t stride = 1;
   std::int64_t padding = 0;
   std::int64_t dilation = 1;
-  bool operator==(const Transposed&) const = default;
 };
 /// A resampling, which maps every block of `inputs` rows of the operand to `outputs` rows of the output. Whole blocks
 /// are taken, so that a part starts with the same fraction of a row as the whole, and `low` and `high` more blocks on
@@ -59,53 +52,41 @@ struct Blocks {
   std::int64_t low = 0;
   std::int64_t high = 0;
   std::int64_t overlap = 0;
-  bool operator==(const Blocks&) const = default;
 };
 /// Views that merge or split dimensions: [floor(x times / over), ceil(y times / over))
 struct Scale {
   std::int64_t times = 1;
   std::int64_t over = 1;
-  bool operator==(const Scale&) const = default;
 };
 /// A slice: [start + x step, start + (y - 1) step + 1)
 struct Stride {
   std::int64_t start = 0;
   std::int64_t step = 1;
-  bool operator==(const Stride&) const = default;
 };
 /// [x + offset, y + offset)
 struct Shift {
   std::int64_t offset = 0;
-  bool operator==(const Shift&) const = default;
 };
 /// Padding by reflection, with `low` rows before the first. Rows that reach over a border begin at it.
 struct Reflect {
   std::int64_t low = 0;
-  bool operator==(const Reflect&) const = default;
 };
 /// Padding by repeating the outermost row.
 struct Replicate {
   std::int64_t low = 0;
-  bool operator==(const Replicate&) const = default;
 };
 /// [n - y, n - x)
-struct Flip {
-  bool operator==(const Flip&) const = default;
-};
+struct Flip {};
 /// [x - shift, y - shift) modulo n; all rows where that wraps around.
 struct Wrap {
   std::int64_t shift = 0;
-  bool operator==(const Wrap&) const = default;
 };
 /// One of several operands that are concatenated; this one begins at row `offset`.
 struct Part {
   std::int64_t offset = 0;
-  bool operator==(const Part&) const = default;
 };
 /// The keys of causal attention: [0, y)
-struct Prefix {
-  bool operator==(const Prefix&) const = default;
-};
+struct Prefix {};
 
 }  // namespace maps
 
@@ -131,8 +112,5 @@ Cut cut(Region reach, std::int64_t operand_rows);
 
 /// "[2, 5)"
 std::string to_string(Region rows);
-
-/// "window(kernel 3, stride 1, padding 1, dilation 1)"
-std::string to_string(const RowMap& map);
 
 }  // namespace atl::infer

@@ -60,6 +60,13 @@ std::int64_t Fields::integer(const std::string& key, std::int64_t fallback) {
   return has(key) ? integer(key) : fallback;
 }
 
+std::int64_t Fields::integer(const std::string& key, std::int64_t fallback, std::int64_t least, std::int64_t most) {
+  const std::int64_t value = integer(key, fallback);
+  if (value >= least && value <= most) return value;
+  throw Error(kind_, what_ + " has \"" + key + "\": " + std::to_string(value) + ": give " + std::to_string(least) +
+                         " to " + std::to_string(most));
+}
+
 std::uint64_t Fields::unsigned_integer(const std::string& key, std::uint64_t fallback) {
   if (!has(key)) return fallback;
   const Json& value = at(key);
@@ -88,10 +95,7 @@ std::string Fields::text(const std::string& key, const std::string& fallback) {
 const Json& Fields::list(const std::string& key, std::size_t most) {
   const Json& value = at(key);
   if (!value.is_array()) wrong(key, "a list");
-  if (value.size() > most) {
-    throw Error(kind_,
-                name_of(key) + " has " + std::to_string(value.size()) + " entries: at most " + std::to_string(most));
-  }
+  if (value.size() > most) throw Error(kind_, name_of(key), " has ", value.size(), " entries: at most ", most);
   return value;
 }
 

@@ -36,6 +36,8 @@ class Fields {
   double number(const std::string& key, double fallback);
   std::int64_t integer(const std::string& key);
   std::int64_t integer(const std::string& key, std::int64_t fallback);
+  /// The same for values from `least` to `most`.
+  std::int64_t integer(const std::string& key, std::int64_t fallback, std::int64_t least, std::int64_t most);
   std::uint64_t unsigned_integer(const std::string& key, std::uint64_t fallback);
   bool boolean(const std::string& key);
   bool boolean(const std::string& key, bool fallback);

@@ -45,14 +45,10 @@ Json parse_unique(std::string_view text, std::string& twice) {
 }  // namespace
 
 Json parse(std::string_view text, const std::string& what, const Rules& rules) {
-  if (is_deeper(text, rules.levels)) {
-    throw Error(rules.kind, what + " is nested deeper than " + std::to_string(rules.levels) + " levels");
-  }
+  if (is_deeper(text, rules.levels)) throw Error(rules.kind, what, " is nested deeper than ", rules.levels, " levels");
   std::string twice;
   Json value = rules.has_unique_keys ? parse_unique(text, twice) : Json::parse(text, nullptr, false);
-  if (value.is_discarded()) {
-    throw Error(rules.kind, what + " is not JSON: " + std::string(text.substr(0, kShownBytes)));
-  }
+  if (value.is_discarded()) throw Error(rules.kind, what, " is not JSON: ", text.substr(0, kShownBytes));
   if (!twice.empty()) {
     const std::string key = twice.substr(0, kShownBytes);
     throw Error(rules.kind, what + " has the key \"" + key + "\" twice in one object: keep one of the two");

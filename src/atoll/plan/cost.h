@@ -61,8 +61,6 @@ class Cost {
   /// the compute time. They run one after another: seconds = max(compute, max over k of [forward + ready_k * backward +
   /// sum over j >= k of bucket seconds]). A rank without samples still takes part in them.
   Cost overlapped(double forward_share, std::vector<Bucket> buckets) const;
-  /// Returns the cost without the collectives.
-  Cost compute_only() const;
 
   /// `batch` must not be negative.
   double seconds(std::int64_t batch) const;
@@ -93,8 +91,6 @@ class Cost {
 
   double shape_seconds(double batch) const;
   double table_seconds(double batch) const;
-  double guess_of(double limit) const;
-  double table_guess(double limit) const;
 
   Shape shape_ = Shape::kAffine;
   double fixed_ = 0;
@@ -108,5 +104,20 @@ class Cost {
   std::vector<Bucket> buckets_;
   std::vector<Term> terms_;
 };
+
+/// A cost fitted to measurements, and how far it is from them.
+struct Fit {
+  Cost cost;
+  double error = 0;  ///< root mean squared relative difference: 0.02 means about 2 %
+};
+
+/// Returns the affine cost, with parameters of at least 0, that has the smallest error. A single batch size gives a
+/// proportional cost. Times must be above 0. A batch may be measured more than once.
+Fit fit_affine(const std::vector<Point>& points);
+
+/// Returns the simplest of affine, saturating (which needs four batch sizes) and table that describes the points: the
+/// first whose error is at most 3 %, or else the table of the mean time of each batch. Two batch sizes always give an
+/// affine cost.
+Fit fit(const std::vector<Point>& points);
 
 }  // namespace atl::plan

@@ -2,8 +2,6 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "atoll/json/parse.h"
 #include "atoll/plan/cost.h"

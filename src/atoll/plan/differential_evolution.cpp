@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -15,12 +16,16 @@ namespace {
 
 using Vectors = std::vector<std::vector<double>>;
 
+constexpr std::size_t kVectorsPerVariable = 15;
+constexpr double kCrossover = 0.7;  // share of the variables that a trial takes from the mutant
+constexpr int kMaxGenerations = 1000;
+
 // Draws one vector in each of `count` equal parts of every variable's range, with the parts paired at random.
 Vectors latin_hypercube(std::size_t count, std::size_t size, Random& random) {
   Vectors vectors(count, std::vector<double>(size));
   std::vector<std::size_t> parts(count);
   for (std::size_t k = 0; k < size; ++k) {
-    for (std::size_t i = 0; i < count; ++i) parts[i] = i;
+    std::iota(parts.begin(), parts.end(), std::size_t{0});
     for (std::size_t i = count; i > 1; --i) std::swap(parts[i - 1], parts[random.below(i)]);
     for (std::size_t i = 0; i < count; ++i) {
       vectors[i][k] = (static_cast<double>(parts[i]) + random.unit()) / static_cast<double>(count);
@@ -54,8 +59,8 @@ void check_arguments(std::size_t size, const EvolutionOptions& options, const Ve
   }
   for (const std::vector<double>& start : starts) {
     if (start.size() == size) continue;
-    refuse("a start of differential evolution has " + counted(static_cast<std::int64_t>(start.size()), "variable") +
-           ", not " + std::to_string(size));
+    refuse("a start of differential evolution has " + counted(start.size(), "variable") + ", not " +
+           std::to_string(size));
   }
 }
 
@@ -65,8 +70,7 @@ Evolution differential_evolution(const std::function<double(std::span<const doub
                                  const EvolutionOptions& options, const Vectors& starts) {
   check_arguments(size, options, starts);
   Random random(options.seed, 1, Purpose::kShares);
-  const auto factor = static_cast<std::size_t>(std::max(options.population, 1));
-  Vectors population = latin_hypercube(std::max<std::size_t>(5, factor * size), size, random);
+  Vectors population = latin_hypercube(kVectorsPerVariable * size, size, random);
   std::copy_n(starts.begin(), std::min(starts.size(), population.size()), population.begin());
   std::vector<double> values(population.size(), HUGE_VAL);
   Evolution result;
@@ -77,14 +81,14 @@ Evolution differential_evolution(const std::function<double(std::span<const doub
     if (values[i] < values[best]) best = i;
   }
   std::vector<double> trial;
-  for (int generation = 0; generation < options.generations && result.evaluations < options.evaluations; ++generation) {
-    const double weight = options.least_weight + (options.most_weight - options.least_weight) * random.unit();
+  for (int generation = 0; generation < kMaxGenerations && result.evaluations < options.evaluations; ++generation) {
+    const double weight = 0.5 + 0.5 * random.unit();  // of the difference of two vectors
     for (std::size_t i = 0; i < population.size() && result.evaluations < options.evaluations; ++i) {
       const auto [first, second] = two_others(i, population.size(), random);
       trial = population[i];
       const std::size_t always = random.below(size);
       for (std::size_t k = 0; k < size; ++k) {
-        const bool is_crossed = random.unit() < options.crossover;
+        const bool is_crossed = random.unit() < kCrossover;
         if (!is_crossed && k != always) continue;
         trial[k] = population[best][k] + weight * (population[first][k] - population[second][k]);
         if (!(trial[k] >= 0 && trial[k] <= 1)) trial[k] = random.unit();

@@ -8,14 +8,8 @@
 
 namespace atl::plan {
 
-/// The defaults are those of SciPy's differential_evolution, without its final polish.
 struct EvolutionOptions {
-  int population = 15;        ///< vectors for each variable, at least 5 in all
-  double least_weight = 0.5;  ///< of the difference of two vectors: drawn again for each generation
-  double most_weight = 1;
-  double crossover = 0.7;   ///< share of the variables that a trial takes from the mutant
-  double tolerance = 0.01;  ///< stops when the values deviate by no more than this share of their mean
-  int generations = 1000;
+  double tolerance = 0.01;               ///< stops when the values deviate by no more than this share of their mean
   std::int64_t evaluations = 1'000'000;  ///< limit on calls of the function, also within the first population
   std::uint64_t seed = 0;
 };
@@ -28,12 +22,12 @@ struct Evolution {
 };
 
 /// Searches for a vector of `size` variables in [0, 1] with a small value: Storn and Price, "Differential Evolution: a
-/// simple and efficient heuristic for global optimization over continuous spaces" (1997), in the form best1bin. The
-/// first population is a Latin hypercube, whose first vectors are replaced by `starts`. In each generation every vector
-/// is compared with a trial: the best one plus a weighted difference of two others, in the variables that crossover
-/// picks, at least one; variables that leave [0, 1] are drawn again. The better of both is kept at once. Equal
-/// arguments give equal results. Throws Error(kInvalidArgument) for no variables, fewer than one evaluation, or starts
-/// of another size.
+/// simple and efficient heuristic for global optimization over continuous spaces" (1997), in the form best1bin and with
+/// the defaults of SciPy's differential_evolution, but without its final polish. The first population is a Latin
+/// hypercube, whose first vectors are replaced by `starts`. In each generation every vector is compared with a trial:
+/// the best one plus a weighted difference of two others, in the variables that crossover picks, at least one;
+/// variables that leave [0, 1] are drawn again. The better of both is kept at once. Equal arguments give equal results.
+/// Throws Error(kInvalidArgument) for no variables, fewer than one evaluation, or starts of another size.
 Evolution differential_evolution(const std::function<double(std::span<const double>)>& value, std::size_t size,
                                  const EvolutionOptions& options = {},
                                  const std::vector<std::vector<double>>& starts = {});

@@ -2,7 +2,6 @@
 #include "atoll/plan/min_cut.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
 #include "atoll/plan/numbers.h"
@@ -138,8 +137,15 @@ void FlowNetwork::raise(int node) {
   }
   current_[as_index(node)] = first_[as_index(node)];
   ++raised_;
-  if (--counts_[as_index(old)] == 0) {
-    close_gap(old);
+  if (--counts_[as_index(old)] == 0) {  // no node has this label, so no node beyond it has a path to the source
+    if (farthest_ > old) {
+      for (int& each : labels_) {
+        if (each <= old || each >= nodes()) continue;
+        --counts_[as_index(each)];
+        each = nodes();
+      }
+    }
+    farthest_ = old;
     label = nodes();
   }
   labels_[as_index(node)] = label;
@@ -147,18 +153,6 @@ void FlowNetwork::raise(int node) {
     ++counts_[as_index(label)];
     farthest_ = std::max(farthest_, label);
   }
-}
-
-// No node has this label, so no node beyond it has a path to the source.
-void FlowNetwork::close_gap(int label) {
-  if (farthest_ > label) {
-    for (int& each : labels_) {
-      if (each <= label || each >= nodes()) continue;
-      --counts_[as_index(each)];
-      each = nodes();
-    }
-  }
-  farthest_ = label;
 }
 
 MinCut FlowNetwork::min_cut(int source, int sink) {
@@ -182,10 +176,6 @@ MinCut FlowNetwork::min_cut(int source, int sink) {
     discharge(node);
     if (2 * raised_ >= nodes()) relabel_all();
   }
-  return result();
-}
-
-MinCut FlowNetwork::result() {
   relabel_all();
   MinCut cut;
   cut.source_side.resize(first_.size());

@@ -51,10 +51,8 @@ class FlowNetwork {
   void relabel_all();
   void discharge(int node);
   void raise(int node);
-  void close_gap(int label);
   void activate(int node);
   bool cancel_once(int node);
-  MinCut result();
 
   std::vector<int> first_;  // by node: its latest arc
   std::vector<Arc> arcs_;

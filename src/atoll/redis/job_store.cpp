@@ -2,11 +2,11 @@
 #include "atoll/redis/job_store.h"
 
 #include <algorithm>
-#include <charconv>
 #include <chrono>
 #include <set>
 #include <thread>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/redis/script.h"
 
@@ -185,11 +185,9 @@ bool JobStore::has(const std::vector<std::string>& keys, Deadline deadline) {
 }
 
 std::int64_t JobStore::add(const std::string& key, std::int64_t amount, Deadline deadline) {
-  const auto text = change("add", {key, std::to_string(amount)}, deadline).value_or("");
-  std::int64_t sum = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), sum);
-  if (error != std::errc{} || end != text.data() + text.size()) throw unexpected_script_reply(url());
-  return sum;
+  const auto sum = to_number<std::int64_t>(change("add", {key, std::to_string(amount)}, deadline).value_or(""));
+  if (!sum) throw unexpected_script_reply(url());
+  return *sum;
 }
 
 std::string JobStore::compare_set(const std::string& key, const std::string& expected, const std::string& wanted,

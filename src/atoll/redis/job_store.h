@@ -55,7 +55,7 @@ class JobStore {
   std::string pop(const std::string& queue, Deadline deadline);
   std::int64_t length(const std::string& queue, Deadline deadline);
 
-  /// Publishes what `rank` reports about itself, for list_jobs (jobs.h).
+  /// Publishes what `rank` reports about itself, for list_jobs (membership.h).
   void publish(int rank, const std::string& json, Deadline deadline);
 
   const Url& url() const noexcept { return membership_->url(); }

@@ -5,15 +5,18 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <condition_variable>
 #include <cstdlib>
-#include <map>
-#include <mutex>
+#include <limits>
 #include <optional>
+#include <set>
+#include <string_view>
 #include <thread>
+#include <tuple>
 #include <utility>
-#include <vector>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
 #include "atoll/core/log.h"
@@ -33,13 +36,11 @@ constexpr milliseconds kPatience{2000};  // for a sign of life
 std::string text_of(std::optional<int> number) { return number ? std::to_string(*number) : ""; }
 
 Error rank_is_taken(const Url& url, bool is_alive) {
-  const std::string who = "rank " + text_of(url.rank) + " of job \"" + url.job + "\" at " + to_string(url);
-  if (is_alive) {
-    return {ErrorKind::kInvalidArgument,
-            who + " is already alive: another job of this name is running; give this one a name of its own"};
-  }
-  return {ErrorKind::kInvalidArgument,
-          who + " has died, while others of that job are alive: end them, or give this job another name"};
+  const char* const why =
+      is_alive ? " is already alive: another job of this name is running; give this one a name of its own"
+               : " has died, while others of that job are alive: end them, or give this job another name";
+  return {ErrorKind::kInvalidArgument, "rank ", text_of(url.rank), " of job \"", url.job, "\" at ", to_string(url),
+          why};
 }
 
 /// The memberships of this process.
@@ -56,15 +57,9 @@ Memberships& memberships() {
 }  // namespace
 
 std::string random_name() {
-  constexpr char kDigits[] = "0123456789abcdef";
   std::array<std::byte, 8> random;
   transport::fill_random(random);
-  std::string name;
-  for (const std::byte byte : random) {
-    name += kDigits[std::to_integer<unsigned>(byte >> 4)];
-    name += kDigits[std::to_integer<unsigned>(byte & std::byte{15})];
-  }
-  return name;
+  return hex(random);
 }
 
 std::string prefix_of(const std::string& job) { return "atoll:{" + job + "}:"; }
@@ -74,7 +69,7 @@ struct Membership::Keeper {
   Keeper(const Membership& membership, const LifeSigns& signs)
       : owner(membership), every(signs.every), server(membership.connect()) {
     thread = std::thread([this] { run(); });
-    ::pthread_setname_np(thread.native_handle(), "atl-redis");
+    ::pthread_setname_np(thread.native_handle(), "atoll-redis");
   }
 
   ~Keeper() {
@@ -227,10 +222,9 @@ void Membership::enter(const LifeSigns& signs, Deadline deadline) {
       return;
     }
     if (outcome == "size") {
-      throw Error(ErrorKind::kInvalidArgument,
-                  "job \"" + url_.job + "\" at " + to_string(url_) + " has " + value + " ranks, not " +
-                      text_of(url_.world_size) +
-                      ": give all of its ranks the same world_size, or this job another name");
+      throw Error(ErrorKind::kInvalidArgument, "job \"", url_.job, "\" at ", to_string(url_), " has ", value,
+                  " ranks, not ", text_of(url_.world_size),
+                  ": give all of its ranks the same world_size, or this job another name");
     }
     if (outcome == "silent") {
       // Its members are dead, or could not reach the server until now. Those that live retry soon and keep their job.
@@ -265,10 +259,9 @@ Error Membership::explain(const std::string& action, const Reply& reply) const {
                                    "(with \"appendonly yes\" the server keeps them over a restart)"};
   }
   if (reply.text.starts_with("ATOLLANEW")) {
-    return {ErrorKind::kStore,
-            action + ": " + job + " at " + server +
-                " was started again by other processes, after its keys were lost or this process had long "
-                "given no sign of life; start this process again"};
+    return {ErrorKind::kStore, action, ": ", job, " at ", server,
+            " was started again by other processes, after its keys were lost or this process had long given no sign of "
+            "life; start this process again"};
   }
   if (reply.text.starts_with("ATOLLSTALE")) {
     return {ErrorKind::kStore, action + ": " + server + " has come back with older keys of " + job +
@@ -276,6 +269,96 @@ Error Membership::explain(const std::string& action, const Reply& reply) const {
                                    "of them over a restart)"};
   }
   return {ErrorKind::kStore, action + ": " + server + " answered \"" + reply.text.substr(0, 300) + "\""};
+}
+
+namespace {
+
+constexpr std::string_view kJobKeyPrefix = "atoll:{";
+constexpr std::string_view kJobKeySuffix = "}:job";
+constexpr std::int64_t kLatest = 1'000'000'000'000;  // seconds since 1970
+
+template <typename Number>
+Number number(const std::string& text) {
+  Number value{};
+  std::from_chars(text.data(), text.data() + text.size(), value);
+  return value;
+}
+
+Reply checked(const Reply& reply, const Url& url) {
+  if (reply.kind != Reply::Kind::kError) return reply;
+  throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(url) + " answered \"" +
+                                     reply.text.substr(0, 200) + "\"");
+}
+
+bool may_be_a_job(const std::string& name) {
+  try {
+    check_job_name(name);
+    return true;
+  } catch (const Error&) {
+    return false;  // not a key of Atoll
+  }
+}
+
+std::set<std::string> names(Server& server, Deadline deadline) {
+  std::set<std::string> found;
+  std::string cursor = "0";
+  do {
+    const Reply reply =
+        checked(server.call({"SCAN", cursor, "MATCH", "atoll:{*}:job", "COUNT", "1000"}, deadline), server.url());
+    if (reply.elements.size() != 2) break;
+    cursor = reply.elements[0].text;
+    if (cursor != "0" && deadline.expired()) {
+      throw Error(ErrorKind::kStore, "listing the jobs: the Redis server at " + to_string(server.url()) +
+                                         " has not listed all of its keys in time; ?job=NAME lists one job");
+    }
+    for (const auto& key : reply.elements[1].elements) {
+      if (key.text.size() <= kJobKeyPrefix.size() + kJobKeySuffix.size()) continue;
+      const auto name =
+          key.text.substr(kJobKeyPrefix.size(), key.text.size() - kJobKeyPrefix.size() - kJobKeySuffix.size());
+      if (may_be_a_job(name)) found.insert(name);
+    }
+  } while (cursor != "0" && !cursor.empty());
+  return found;
+}
+
+std::map<std::string, std::string> hash(Server& server, const std::string& key, Deadline deadline) {
+  const Reply reply = checked(server.call({"HGETALL", key}, deadline), server.url());
+  std::map<std::string, std::string> fields;
+  for (std::size_t i = 0; i + 1 < reply.elements.size(); i += 2) {
+    fields[reply.elements[i].text] = reply.elements[i + 1].text;
+  }
+  return fields;
+}
+
+std::int64_t now_ms(Server& server, Deadline deadline) {
+  const Reply reply = checked(server.call({"TIME"}, deadline), server.url());
+  const auto seconds = reply.elements.empty() ? 0 : number<std::int64_t>(reply.elements[0].text);
+  if (seconds <= 0 || seconds > kLatest) {
+    throw Error(ErrorKind::kProtocol,
+                "listing the jobs: the Redis server at " + to_string(server.url()) + " sent an invalid time");
+  }
+  return 1000 * seconds;
+}
+
+}  // namespace
+
+std::vector<JobView> list_jobs(const Url& url, Deadline deadline) {
+  Server server(url, credentials_of(url));
+  std::vector<JobView> views;
+  const auto wanted = url.job.empty() ? names(server, deadline) : std::set<std::string>{url.job};
+  for (const auto& name : wanted) {
+    const std::string prefix = prefix_of(name);
+    auto job = hash(server, prefix + "job", deadline);
+    if (job.empty()) continue;
+    JobView view{name, number<std::int64_t>(job["created"]), std::max(0, number<int>(job["world_size"]))};
+    const auto since = std::to_string(now_ms(server, deadline) - LifeSigns{}.dead_after.count());
+    const auto alive = checked(server.call({"ZCOUNT", prefix + "alive", since, "+inf"}, deadline), url).integer;
+    view.alive = static_cast<int>(std::clamp<std::int64_t>(alive, 0, std::numeric_limits<int>::max()));
+    for (auto& [rank, json] : hash(server, prefix + "members", deadline)) view.members[number<int>(rank)] = json;
+    views.push_back(std::move(view));
+  }
+  std::ranges::sort(views, {}, [](const JobView& each) { return std::tie(each.created, each.name); });
+  return views;
 }
 
 }  // namespace atl::redis

@@ -3,9 +3,11 @@
 
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "atoll/core/deadline.h"
 #include "atoll/redis/protocol.h"
@@ -37,8 +39,6 @@ class Membership {
   /// Used by join().
   Membership(const Url& url, const LifeSigns& signs, Deadline deadline);
   ~Membership();
-  Membership(const Membership&) = delete;
-  Membership& operator=(const Membership&) = delete;
 
   /// Opens another connection to the server.
   Server connect() const;
@@ -47,7 +47,6 @@ class Membership {
   const std::string& prefix() const noexcept { return prefix_; }
   std::string job_key() const { return prefix_ + "job"; }
   const std::string& incarnation() const noexcept { return incarnation_; }
-  const std::string& client() const noexcept { return client_; }
   const Url& url() const noexcept { return url_; }
 
   /// Throws Error(kInvalidArgument) in a process that has inherited it.
@@ -75,5 +74,18 @@ std::string random_name();
 
 /// "atoll:{JOB}:"
 std::string prefix_of(const std::string& job);
+
+/// One job in a Redis server, as any client can see it there.
+struct JobView {
+  std::string name;
+  std::int64_t created = 0;              ///< seconds since 1970
+  int world_size = 0;                    ///< 0: not stated by its members
+  int alive = 0;                         ///< processes with a recent sign of life
+  std::map<int, std::string> members{};  ///< what each rank has published, as JSON; any bytes
+};
+
+/// Lists the jobs at `url`, oldest first: the one that url.job names, else all. At most kMaxReplyElements members of
+/// each.
+std::vector<JobView> list_jobs(const Url& url, Deadline deadline);
 
 }  // namespace atl::redis

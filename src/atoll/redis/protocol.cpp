@@ -5,7 +5,6 @@
 #include <hiredis/read.h>
 
 #include <exception>
-#include <type_traits>
 #include <utility>
 
 #include "atoll/core/error.h"
@@ -149,7 +148,7 @@ ReplyReader::~ReplyReader() = default;
 void ReplyReader::feed(std::span<const std::byte> bytes) {
   impl_->received += bytes.size();
   if (impl_->received > kMaxReplyBytes) {
-    throw Error(ErrorKind::kProtocol, "a Redis reply has more than " + std::to_string(kMaxReplyBytes) + " bytes");
+    throw Error(ErrorKind::kProtocol, "a Redis reply has more than ", kMaxReplyBytes, " bytes");
   }
   if (redisReaderFeed(impl_->reader.get(), reinterpret_cast<const char*>(bytes.data()), bytes.size()) != REDIS_OK) {
     throw Error(ErrorKind::kUnavailable, "no memory for a Redis reply");
@@ -160,8 +159,8 @@ std::optional<Reply> ReplyReader::next() {
   void* found = nullptr;
   if (redisReaderGetReply(impl_->reader.get(), &found) != REDIS_OK) {
     if (impl_->budget.exceeded) {
-      throw Error(ErrorKind::kProtocol, "a Redis reply has more than " + std::to_string(kMaxReplyElements) +
-                                            " elements or " + std::to_string(kMaxReplyDepth) + " levels");
+      throw Error(ErrorKind::kProtocol, "a Redis reply has more than ", kMaxReplyElements, " elements or ",
+                  kMaxReplyDepth, " levels");
     }
     throw Error(ErrorKind::kProtocol, std::string("invalid Redis reply: ") + impl_->reader->errstr);
   }

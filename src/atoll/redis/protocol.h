@@ -35,8 +35,6 @@ class ReplyReader {
  public:
   ReplyReader();
   ~ReplyReader();
-  ReplyReader(const ReplyReader&) = delete;
-  ReplyReader& operator=(const ReplyReader&) = delete;
 
   void feed(std::span<const std::byte> bytes);
   /// Returns the next reply once all of it has arrived. Throws Error(kProtocol) for bytes that do not parse.

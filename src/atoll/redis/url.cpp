@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
-#include <utility>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/stream/key_file.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::redis {
 
@@ -34,17 +34,9 @@ constexpr const char* kForm = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE][
 }
 
 std::int64_t number(const std::string& part, std::string_view text, std::int64_t least, std::int64_t most) {
-  std::int64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error == std::errc{} && end == text.data() + text.size() && value >= least && value <= most) return value;
+  const auto value = to_number<std::int64_t>(text);
+  if (value && *value >= least && *value <= most) return *value;
   reject(part, text, "write a number from " + std::to_string(least) + " to " + std::to_string(most));
-}
-
-int digit(char character) {
-  if (character >= '0' && character <= '9') return character - '0';
-  if (character >= 'a' && character <= 'f') return character - 'a' + 10;
-  if (character >= 'A' && character <= 'F') return character - 'A' + 10;
-  return -1;
 }
 
 /// Decodes %41 to A. Its errors do not show the value, which may be a secret.
@@ -55,10 +47,11 @@ std::string decoded(const std::string& part, std::string_view text) {
       result += text[i];
       continue;
     }
-    const int high = i + 2 < text.size() ? digit(text[i + 1]) : -1;
-    const int low = i + 2 < text.size() ? digit(text[i + 2]) : -1;
-    if (high < 0 || low < 0) reject("its " + part + " has a % without two hexadecimal digits: write %25 for a %");
-    result += static_cast<char>(16 * high + low);
+    const auto digits = text.substr(i + 1, 2);
+    unsigned code = 0;
+    const char* const end = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16).ptr;
+    if (end != digits.data() + 2) reject("its " + part + " has a % without two hexadecimal digits: write %25 for a %");
+    result += static_cast<char>(code);
     i += 2;
   }
   return result;
@@ -129,9 +122,9 @@ bool is_job_character(char character) {
 
 void check_job_name(const std::string& job) {
   if (!job.empty() && job.size() <= kMaxJob && std::all_of(job.begin(), job.end(), is_job_character)) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              "the job's name \"" + job.substr(0, kMaxShown) + "\" cannot be part of a Redis key: write 1 to " +
-                  std::to_string(kMaxJob) + " printable characters without spaces and {}*?[]\\");
+  throw Error(ErrorKind::kInvalidArgument, "the job's name \"", job.substr(0, kMaxShown),
+              "\" cannot be part of a Redis key: write 1 to ", kMaxJob,
+              " printable characters without spaces and {}*?[]\\");
 }
 
 Url parse_url(const std::string& text) {

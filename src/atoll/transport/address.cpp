@@ -7,9 +7,8 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <charconv>
+#include <cerrno>
 #include <cstring>
-#include <utility>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
@@ -34,45 +33,44 @@ const sockaddr_in6& as_v6(const SocketAddress& address) {
 
 /// Returns the index for "eth0" or "2", or 0 for an unknown interface.
 std::uint32_t scope_of(const std::string& text) {
-  std::uint32_t index = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  if (error == std::errc() && end == text.data() + text.size()) return index;
-  return if_nametoindex(text.c_str());
+  const auto index = to_number<std::uint32_t>(text);
+  return index ? *index : if_nametoindex(text.c_str());
 }
 
-std::optional<std::uint16_t> parse_port(std::string_view text) {
-  std::uint16_t port = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
-  if (error != std::errc() || end != text.data() + text.size() || port == 0) return std::nullopt;
-  return port;
+SocketAddress end_of(int fd, int (*look)(int, sockaddr*, socklen_t*)) noexcept {
+  SocketAddress address;
+  address.length = sizeof address.storage;
+  if (look(fd, address.get(), &address.length) != 0) address = {};
+  return address;
+}
+
+[[noreturn]] void refuse_address(const std::string& why) {
+  throw Error(ErrorKind::kProtocol, "a peer's address " + why);
+}
+
+/// Reads one of the values up to `last`; `problem` is for the error.
+template <class Enum>
+Enum read_enum(Enum last, const char* problem, ByteReader& reader) {
+  const auto value = reader.integer<std::uint8_t>();
+  if (value > static_cast<std::uint8_t>(last)) refuse_address(problem + (" " + std::to_string(value)));
+  return static_cast<Enum>(value);
 }
 
 void read_rails(ByteReader& reader, PeerAddress& address) {
   address.rails_are_stated = reader.integer<std::uint8_t>() != 0;
   const std::size_t count = reader.integer<std::uint8_t>();
-  if (count > kMaxRails) throw Error(ErrorKind::kProtocol, "a peer's address lists too many rails");
+  if (count > kMaxRails) refuse_address("lists too many rails");
   for (std::size_t i = 0; i < count; ++i) {
-    RailAddress rail;
-    rail.tcp = reader.string(kMaxTcpText);
-    rail.network_bits = reader.integer<std::uint8_t>();
-    rail.distance = reader.integer<std::uint8_t>();
-    rail.megabits = reader.integer<std::uint32_t>();
-    address.rails.push_back(std::move(rail));
+    address.rails.push_back({.tcp = reader.string(kMaxTcpText),
+                             .network_bits = reader.integer<std::uint8_t>(),
+                             .distance = reader.integer<std::uint8_t>(),
+                             .megabits = reader.integer<std::uint32_t>()});
   }
 }
 
 }  // namespace
 
-std::string to_string(const PeerId& id) {
-  constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  text.reserve(2 * id.bytes.size());
-  for (const auto byte : id.bytes) {
-    text.push_back(kDigits[byte >> 4]);
-    text.push_back(kDigits[byte & 15]);
-  }
-  return text;
-}
+std::string to_string(const PeerId& id) { return hex(std::as_bytes(std::span(id.bytes))); }
 
 const char* to_string(LinkKind kind) noexcept {
   switch (kind) {
@@ -94,18 +92,25 @@ void SocketAddress::set_port(std::uint16_t port) noexcept {
   if (family() == AF_INET6) as_v6(*this).sin6_port = htons(port);
 }
 
+std::optional<SocketAddress> ip_address(const sockaddr* given) {
+  if (given == nullptr || (given->sa_family != AF_INET && given->sa_family != AF_INET6)) return std::nullopt;
+  SocketAddress address;
+  address.length = given->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&address.storage, given, address.length);
+  return address;
+}
+
 std::string to_string(const SocketAddress& address) {
+  const bool is_ip = address.family() == AF_INET || address.family() == AF_INET6;
+  return ip_text(address) + (is_ip ? ":" + std::to_string(address.port()) : "");
+}
+
+std::string ip_text(const SocketAddress& address) {
   char text[INET6_ADDRSTRLEN] = {};
-  if (address.family() == AF_INET) {
-    inet_ntop(AF_INET, &as_v4(address).sin_addr, text, sizeof text);
-    return std::string(text) + ":" + std::to_string(address.port());
-  }
+  if (address.family() == AF_INET) return inet_ntop(AF_INET, &as_v4(address).sin_addr, text, sizeof text);
   if (address.family() != AF_INET6) return address.family() == AF_UNIX ? "unix" : "unknown";
   const auto& v6 = as_v6(address);
-  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) {
-    inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof text);
-    return std::string(text) + ":" + std::to_string(address.port());
-  }
+  if (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr)) return inet_ntop(AF_INET, &v6.sin6_addr.s6_addr[12], text, sizeof text);
   inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof text);
   std::string scope;
   if (v6.sin6_scope_id != 0) {
@@ -113,7 +118,7 @@ std::string to_string(const SocketAddress& address) {
     scope = "%";
     scope += if_indextoname(v6.sin6_scope_id, name) != nullptr ? std::string(name) : std::to_string(v6.sin6_scope_id);
   }
-  return "[" + std::string(text) + scope + "]:" + std::to_string(address.port());
+  return "[" + std::string(text) + scope + "]";
 }
 
 std::optional<SocketAddress> parse_ip(std::string_view text, std::uint16_t port) {
@@ -143,11 +148,11 @@ std::optional<SocketAddress> parse_ip(std::string_view text, std::uint16_t port)
 std::optional<SocketAddress> parse_tcp_address(std::string_view text) {
   const auto colon = text.rfind(':');
   if (colon == std::string_view::npos) return std::nullopt;
-  const auto port = parse_port(text.substr(colon + 1));
+  const auto port = to_number<std::uint16_t>(text.substr(colon + 1));
   const auto host = text.substr(0, colon);
   // An IPv6 address without brackets would swallow its last group as the port.
   const bool bracketed = !host.empty() && host.front() == '[' && host.back() == ']';
-  if (!port || (!bracketed && host.find(':') != std::string_view::npos)) return std::nullopt;
+  if (port.value_or(0) == 0 || (!bracketed && host.find(':') != std::string_view::npos)) return std::nullopt;
   return parse_ip(host, *port);
 }
 
@@ -161,19 +166,9 @@ SocketAddress abstract_unix_address(std::string_view name) {
   return address;
 }
 
-SocketAddress remote_address(int fd) noexcept {
-  SocketAddress address;
-  address.length = sizeof address.storage;
-  if (::getpeername(fd, address.get(), &address.length) != 0) address = {};
-  return address;
-}
+SocketAddress remote_address(int fd) noexcept { return end_of(fd, ::getpeername); }
 
-SocketAddress local_address(int fd) noexcept {
-  SocketAddress address;
-  address.length = sizeof address.storage;
-  if (::getsockname(fd, address.get(), &address.length) != 0) address = {};
-  return address;
-}
+SocketAddress local_address(int fd) noexcept { return end_of(fd, ::getsockname); }
 
 bool has_one_host(int fd) noexcept {
   const SocketAddress remote = remote_address(fd);
@@ -182,6 +177,64 @@ bool has_one_host(int fd) noexcept {
   return local.family() == AF_INET
              ? as_v4(remote).sin_addr.s_addr == as_v4(local).sin_addr.s_addr
              : std::memcmp(&as_v6(remote).sin6_addr, &as_v6(local).sin6_addr, sizeof(in6_addr)) == 0;
+}
+
+void set_option(int fd, int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); }
+
+int take_error(int fd) {
+  int error = 0;
+  socklen_t length = sizeof error;
+  return ::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) == 0 ? error : errno;
+}
+
+pid_t peer_process(int fd) noexcept {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 ? credentials.pid : 0;
+}
+
+Fd open_socket(int family) { return Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
+
+Fd try_listen(const SocketAddress& address) {
+  Fd fd = open_socket(address.family());
+  if (!fd) return fd;
+  if (address.family() != AF_UNIX) set_option(fd.get(), SOL_SOCKET, SO_REUSEADDR, 1);
+  if (address.family() == AF_INET6) set_option(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, 0);
+  if (::bind(fd.get(), address.get(), address.length) != 0 || ::listen(fd.get(), SOMAXCONN) != 0) {
+    const int error = errno;
+    fd.reset();
+    errno = error;
+  }
+  return fd;
+}
+
+Fd accept_from(int listener) { return Fd(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC)); }
+
+bool lacks_resources(int error_number) noexcept {
+  return error_number == EMFILE || error_number == ENFILE || error_number == ENOBUFS || error_number == ENOMEM;
+}
+
+int start_connecting(int fd, const SocketAddress& to) {
+  const int result = retried([&] { return ::connect(fd, to.get(), to.length); });
+  if (result == 0 || errno == EISCONN) return 0;
+  return errno == EALREADY ? EINPROGRESS : errno;
+}
+
+bool send_descriptors(int socket, std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  const ssize_t sent = retried([&] { return send_with(socket, bytes, descriptors); });
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+std::optional<ReceivedDescriptors> receive_descriptors(int socket, std::size_t bytes) {
+  ReceivedDescriptors received;
+  received.bytes.resize(bytes);
+  const ssize_t count = receive_with(socket, received.bytes, received.descriptors);
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  if (count <= 0) throw Error(ErrorKind::kPeerLost, "the other end of a Unix socket is closed");
+  if (static_cast<std::size_t>(count) != bytes) {
+    throw Error(ErrorKind::kProtocol, "a Unix socket brought ", count, " bytes instead of ", bytes);
+  }
+  return received;
 }
 
 std::vector<std::byte> PeerAddress::encode() const {
@@ -210,31 +263,20 @@ std::vector<std::byte> PeerAddress::encode() const {
 }
 
 PeerAddress PeerAddress::decode(std::span<const std::byte> bytes) {
-  const char* what = "a peer's address";
-  if (bytes.size() > kMaxAddressBytes) throw Error(ErrorKind::kProtocol, std::string(what) + " is too long");
-  ByteReader reader(bytes, what);
+  if (bytes.size() > kMaxAddressBytes) refuse_address("is too long");
+  ByteReader reader(bytes, "a peer's address");
   if (const int format = reader.integer<std::uint8_t>(); format != kAddressFormat) {
-    throw Error(ErrorKind::kProtocol, std::string(what) + " has format " + std::to_string(format) + ", not " +
-                                          std::to_string(kAddressFormat));
+    refuse_address("has format " + std::to_string(format) + ", not " + std::to_string(kAddressFormat));
   }
   PeerAddress address;
   std::memcpy(address.id.bytes.data(), reader.bytes(address.id.bytes.size()).data(), address.id.bytes.size());
   address.host = reader.string(kMaxEncodedHost);
   address.unix_name = reader.string(kMaxUnixName);
   address.name = reader.string(kMaxName);
-  const auto transport = reader.integer<std::uint8_t>();
-  if (transport > static_cast<std::uint8_t>(TransportChoice::kUcx)) {
-    throw Error(ErrorKind::kProtocol, std::string(what) + " names the unknown transport " + std::to_string(transport));
-  }
-  address.transport = static_cast<TransportChoice>(transport);
-  const auto ucx = reader.integer<std::uint8_t>();
-  if (ucx > static_cast<std::uint8_t>(UcxReach::kRdma)) {
-    throw Error(ErrorKind::kProtocol,
-                std::string(what) + " states the unknown reach " + std::to_string(ucx) + " of UCX");
-  }
-  address.ucx = static_cast<UcxReach>(ucx);
+  address.transport = read_enum(TransportChoice::kUcx, "names the unknown transport", reader);
+  address.ucx = read_enum(UcxReach::kRdma, "states the unknown reach of UCX", reader);
   const std::size_t count = reader.integer<std::uint8_t>();
-  if (count > kMaxTcp) throw Error(ErrorKind::kProtocol, std::string(what) + " lists too many TCP addresses");
+  if (count > kMaxTcp) refuse_address("lists too many TCP addresses");
   for (std::size_t i = 0; i < count; ++i) address.tcp.push_back(reader.string(kMaxTcpText));
   read_rails(reader, address);
   reader.expect_end();

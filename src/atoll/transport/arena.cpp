@@ -2,7 +2,6 @@
 #include "atoll/transport/arena.h"
 
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +11,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {
@@ -23,42 +22,34 @@ constexpr std::size_t kSlabUnit = std::size_t{2} << 20;  // of huge pages
 constexpr std::size_t kKeptBytes = std::size_t{256} << 20;
 constexpr std::size_t kCacheLine = 64;
 
-constexpr std::size_t whole(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+// Of a peer's arena.
+constexpr std::size_t kMaxSlabs = 16384;
+constexpr std::uint64_t kMaxSlabBytes = std::uint64_t{1} << 40;
 
-std::size_t footprint_of(std::size_t bytes) {
-  return whole(std::max(bytes, kCacheLine), bytes < Arena::page_bytes() ? kCacheLine : Arena::page_bytes());
+/// Rounds up to where an allocation of `bytes` may begin or end.
+std::size_t aligned(std::size_t offset, std::size_t bytes) {
+  return round_up(offset, bytes < page_bytes() ? kCacheLine : page_bytes());
 }
 
 }  // namespace
 
-std::size_t Arena::page_bytes() noexcept {
-  static const auto bytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 /// One memfd, mapped for writing here: a page for the header, then memory that is cut into allocations.
 class Arena::Slab {
  public:
-  Slab(std::uint32_t id, std::size_t bytes) : id_(id), memory_(make_sealed_memfd("atoll-arena", bytes)), bytes_(bytes) {
-    void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory_.get(), 0);
-    if (mapped == MAP_FAILED) {
-      throw Error(ErrorKind::kUnavailable,
-                  with_errno("cannot map " + std::to_string(bytes) + " bytes of an arena", errno));
-    }
-    base_ = static_cast<std::byte*>(mapped);
-    ::madvise(mapped, bytes, MADV_HUGEPAGE);  // where the system allows it
-    new (base_) ArenaSlabHeader;
+  Slab(std::uint32_t id, std::size_t bytes)
+      : id_(id),
+        memory_(make_sealed_memfd("atoll-arena", bytes)),
+        bytes_(bytes),
+        base_(static_cast<std::byte*>(map_shared(memory_, bytes, std::to_string(bytes) + " bytes of an arena")),
+              Unmap{bytes}) {
+    ::madvise(base_.get(), bytes, MADV_HUGEPAGE);  // where the system allows it
+    new (base_.get()) ArenaSlabHeader;
     free_[page_bytes()] = bytes - page_bytes();
   }
-  ~Slab() {
-    reinterpret_cast<ArenaSlabHeader*>(base_)->is_retired.store(1, std::memory_order_release);
-    ::munmap(base_, bytes_);
-  }
-  Slab(const Slab&) = delete;
-  Slab& operator=(const Slab&) = delete;
+  ~Slab() { reinterpret_cast<ArenaSlabHeader*>(base_.get())->is_retired.store(1, std::memory_order_release); }
 
   std::uint32_t id() const noexcept { return id_; }
-  const std::byte* base() const noexcept { return base_; }
+  const std::byte* base() const noexcept { return base_.get(); }
   std::size_t bytes() const noexcept { return bytes_; }
   const Fd& memory() const noexcept { return memory_; }
   bool is_unused() const noexcept { return used_.empty(); }
@@ -83,7 +74,7 @@ class Arena::Slab {
     } else {
       free_.erase(best);
     }
-    return base_ + at;
+    return base_.get() + at;
   }
 
   void free(std::size_t offset) noexcept {
@@ -108,25 +99,24 @@ class Arena::Slab {
   }
 
   void detach(std::size_t offset, std::size_t bytes, bool keep_content) {
+    if (!is_used(offset, bytes)) return;
     is_detached_ = true;
-    if (keep_content) replace_pages(whole(offset, page_bytes()), (offset + bytes) / page_bytes() * page_bytes());
+    if (keep_content) replace_pages(offset / page_bytes() * page_bytes(), round_up(offset + bytes, page_bytes()));
   }
 
   /// Returns whether the bytes lie within one allocation that peers may use.
-  bool holds(std::size_t offset, std::size_t bytes) const {
-    if (is_detached_) return false;
+  bool holds(std::size_t offset, std::size_t bytes) const { return !is_detached_ && is_used(offset, bytes); }
+
+ private:
+  using Ranges = std::map<std::size_t, std::size_t>;  // bytes by offset
+
+  bool is_used(std::size_t offset, std::size_t bytes) const {
     auto after = used_.upper_bound(offset);
     if (after == used_.begin()) return false;
     const auto& [begin, length] = *--after;
     return offset - begin <= length && bytes <= length - (offset - begin);
   }
 
- private:
-  using Ranges = std::map<std::size_t, std::size_t>;  // bytes by offset
-
-  static std::size_t aligned(std::size_t offset, std::size_t bytes) {
-    return whole(offset, bytes < page_bytes() ? kCacheLine : page_bytes());
-  }
   static bool fits(const Ranges::value_type& range, std::size_t bytes) {
     const std::size_t skipped = aligned(range.first, bytes) - range.first;
     return skipped <= range.second && bytes <= range.second - skipped;
@@ -139,8 +129,8 @@ class Arena::Slab {
     if (copy == MAP_FAILED) {
       throw Error(ErrorKind::kUnavailable, with_errno("no memory for a copy of what a stopped peer may write", errno));
     }
-    std::memcpy(copy, base_ + begin, end - begin);
-    if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, base_ + begin) == MAP_FAILED) {
+    std::memcpy(copy, base_.get() + begin, end - begin);
+    if (::mremap(copy, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, base_.get() + begin) == MAP_FAILED) {
       ::munmap(copy, end - begin);
       throw Error(ErrorKind::kUnavailable, with_errno("cannot replace what a stopped peer may write", errno));
     }
@@ -149,7 +139,7 @@ class Arena::Slab {
   const std::uint32_t id_;
   const Fd memory_;
   const std::size_t bytes_;
-  std::byte* base_ = nullptr;
+  const Mapped<std::byte> base_;
   Ranges free_;
   Ranges used_;
   std::size_t used_bytes_ = 0;
@@ -167,7 +157,7 @@ Arena::~Arena() {
 Arena::Slab* Arena::add_slab(std::size_t bytes) {
   // Each slab holds a descriptor, so a larger arena has larger ones.
   const std::size_t usual = std::clamp(mapped_bytes_ / 4, kMinSlab, kMaxUsualSlab);
-  const std::size_t needed = whole(bytes + page_bytes(), kSlabUnit);
+  const std::size_t needed = round_up(bytes + page_bytes(), kSlabUnit);
   std::size_t whole_bytes = std::max(needed, usual);
   if (mapped_bytes_ + whole_bytes > budget_bytes_) take_unused(0);
   if (mapped_bytes_ + whole_bytes > budget_bytes_) whole_bytes = needed;
@@ -182,7 +172,7 @@ Arena::Slab* Arena::add_slab(std::size_t bytes) {
 
 void* Arena::allocate(std::size_t bytes) {
   if (process_ != fork_depth() || bytes > budget_bytes_) return nullptr;
-  const std::size_t wanted = footprint_of(bytes);
+  const std::size_t wanted = aligned(std::max(bytes, kCacheLine), bytes);
   const std::lock_guard lock(mutex_);
   for (const auto& [base, slab] : slabs_) {
     if (void* const found = slab->allocate(wanted)) return found;
@@ -201,11 +191,10 @@ void Arena::free(void* data) noexcept {
   if (found->second->is_unused()) unused = take_unused(kKeptBytes);
 }
 
-void Arena::detach(void* data, std::size_t bytes, bool keep_content) {
+void Arena::detach(const ArenaRange& range, bool keep_content) {
   const std::lock_guard lock(mutex_);
-  const auto found = slab_with(data);
-  if (found == slabs_.end()) return;
-  found->second->detach(static_cast<std::size_t>(static_cast<std::byte*>(data) - found->first), bytes, keep_content);
+  const auto found = by_id_.find(range.place.slab);
+  if (found != by_id_.end()) found->second->detach(range.place.offset, range.bytes, keep_content);
 }
 
 void Arena::trim() noexcept {
@@ -268,6 +257,48 @@ std::size_t Arena::allocated_bytes() const {
   std::size_t bytes = 0;
   for (const auto& [base, slab] : slabs_) bytes += slab->used_bytes();
   return bytes;
+}
+
+void PeerArena::add(std::uint32_t slab, const Fd& memory, std::uint64_t bytes) {
+  check_sealed_memfd(memory, bytes);
+  if (bytes < sizeof(ArenaSlabHeader) || bytes > kMaxSlabBytes)
+    throw Error(ErrorKind::kProtocol, "a slab of ", bytes, " bytes in the peer's arena");
+  const std::lock_guard lock(mutex_);
+  if (slabs_.size() >= kMaxSlabs || slabs_.contains(slab)) {
+    throw Error(ErrorKind::kProtocol, "slab ", slab, " of the peer's arena came twice, or is one of more than ",
+                kMaxSlabs);
+  }
+  void* const mapped = map_shared(memory, bytes, std::to_string(bytes) + " bytes of a peer's arena");
+  ::madvise(mapped, bytes, MADV_DONTFORK);
+  ::madvise(mapped, bytes, MADV_HUGEPAGE);
+  slabs_[slab] = {Mapping(static_cast<std::byte*>(mapped), Unmap{bytes}), bytes};
+}
+
+PeerArena::Mapping PeerArena::find(const ArenaPlace& place, std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = slabs_.find(place.slab);
+  if (found == slabs_.end()) return nullptr;
+  const Slab& slab = found->second;
+  if (bytes > slab.bytes || place.offset > slab.bytes - bytes) {
+    throw Error(ErrorKind::kProtocol, bytes, " bytes at ", place.offset, " are outside the peer's arena");
+  }
+  return {slab.base, slab.base.get() + place.offset};
+}
+
+// Unmapping takes long; it is done without the lock, for which readers wait.
+void PeerArena::drop_retired() noexcept {
+  std::map<std::uint32_t, Slab> dropped;
+  const std::lock_guard lock(mutex_);
+  for (auto at = slabs_.begin(); at != slabs_.end();) {
+    const auto slab = at++;
+    const auto* const header = reinterpret_cast<const ArenaSlabHeader*>(slab->second.base.get());
+    if (header->is_retired.load(std::memory_order_acquire) != 0) dropped.insert(slabs_.extract(slab));
+  }
+}
+
+std::shared_ptr<void> PeerArena::take_all() {
+  const std::lock_guard lock(mutex_);
+  return std::make_shared<std::map<std::uint32_t, Slab>>(std::exchange(slabs_, {}));
 }
 
 }  // namespace atl::transport

@@ -13,8 +13,7 @@ std::shared_ptr<ChunkRing> ChunkRing::make(DirectPort& port, std::shared_ptr<Rin
                                            std::size_t chunk_bytes) {
   const std::size_t bytes = memory->buffer().bytes;
   if (chunk_bytes == 0 || bytes < chunk_bytes) {
-    throw Error(ErrorKind::kInvalidArgument, "invalid chunk size " + std::to_string(chunk_bytes) + " for a ring of " +
-                                                 std::to_string(bytes) + " bytes");
+    throw Error(ErrorKind::kInvalidArgument, "invalid chunk size ", chunk_bytes, " for a ring of ", bytes, " bytes");
   }
   std::shared_ptr<ChunkRing> ring(new ChunkRing(port, std::move(memory), direction, chunk_bytes));
   port.remember(ring->memory_->buffer());
@@ -42,10 +41,7 @@ void ChunkRing::forget() noexcept {
 }
 
 void ChunkRing::pass(std::uint64_t number, const DirectBuffer& buffer, DirectPort::Done done) {
-  auto message = std::make_shared<Message>();
-  message->number = number;
-  message->buffer = buffer;
-  message->done = std::move(done);
+  auto message = std::make_shared<Message>(Message{.number = number, .buffer = buffer, .done = std::move(done)});
   {
     const std::lock_guard lock(mutex_);
     if (abandoned_) {
@@ -91,32 +87,26 @@ void ChunkRing::abandon(const Error& why) {
 /// order. It alone calls `done`, because the last call may destroy the ring.
 void ChunkRing::pump() {
   const auto self = shared_from_this();
-  std::size_t slot = 0;
-  bool is_second = false;
-  bool more = true;
-  while (more) {
+  for (std::optional<Step> step = Step{}; step;) {
     std::vector<std::shared_ptr<Message>> finished;
-    more = next_step(&slot, &is_second, &finished);
-    if (more) begin_step(slot, is_second);
+    step = next_step(finished);
+    if (step) begin_step(step->slot, step->is_second);
     for (const auto& each : finished) each->done(each->problem ? &*each->problem : nullptr);
   }
 }
 
-/// Returns the step to start next, or false, which ends the pumping; and the messages whose `done` is to be called.
-bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished) {
+/// Returns the step to start next, or none, which ends the pumping; and the messages whose `done` is to be called.
+std::optional<ChunkRing::Step> ChunkRing::next_step(std::vector<std::shared_ptr<Message>>& finished) {
   const std::lock_guard lock(mutex_);
-  finished->swap(finished_);
+  finished.swap(finished_);
   if (slots_[second_at_].state == State::kBetween) {
-    *slot = second_at_;
-    *is_second = true;
     slots_[second_at_].state = State::kSecond;
-    count_step(*slots_[second_at_].message, true);
-    second_at_ = (second_at_ + 1) % slots_.size();
-    return true;
+    ++under_way(*slots_[second_at_].message, true);
+    return Step{std::exchange(second_at_, (second_at_ + 1) % slots_.size()), true};
   }
   if (waiting_.empty() || slots_[first_at_].state != State::kFree) {
     is_pumping_ = false;
-    return false;
+    return std::nullopt;
   }
   Slot& next = slots_[first_at_];
   Message& message = *waiting_.front();
@@ -128,16 +118,13 @@ bool ChunkRing::next_step(std::size_t* slot, bool* is_second, std::vector<std::s
   ++message.under_way;
   message.is_started = message.started == message.buffer.bytes;
   if (message.is_started) waiting_.pop_front();
-  count_step(message, false);
-  *slot = first_at_;
-  *is_second = false;
-  first_at_ = (first_at_ + 1) % slots_.size();
-  return true;
+  ++under_way(message, false);
+  return Step{std::exchange(first_at_, (first_at_ + 1) % slots_.size()), false};
 }
 
-void ChunkRing::count_step(Message& message, bool is_second) {
-  if (copies(is_second)) ++message.copies;
-  if (!copies(is_second)) ++at_port_;
+/// Counts the steps under way of that kind: the message's copies, or those of the network.
+std::size_t& ChunkRing::under_way(Message& message, bool is_second) noexcept {
+  return copies(is_second) ? message.copies : at_port_;
 }
 
 void ChunkRing::begin_step(std::size_t index, bool is_second) {
@@ -156,19 +143,15 @@ void ChunkRing::begin_step(std::size_t index, bool is_second) {
   }
   if (problem) return ended(&*problem);
   try {
-    if (copies(is_second)) return copy_chunk(slot, chunk, sends, ended);
+    if (copies(is_second)) {
+      std::byte* const user = static_cast<std::byte*>(slot.message->buffer.data) + slot.offset;
+      return memory_->copy(sends ? chunk : user, sends ? user : chunk, slot.bytes, ended);
+    }
     const DirectBuffer part{chunk, slot.bytes, memory.kind};
     sends ? port_.send(slot.message->number, part, ended) : port_.receive(slot.message->number, part, ended);
   } catch (const Error& error) {
     ended(&error);
   }
-}
-
-void ChunkRing::copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended) {
-  std::byte* const user = static_cast<std::byte*>(slot.message->buffer.data) + slot.offset;
-  void* const to = into_chunk ? chunk : user;
-  const void* const from = into_chunk ? user : chunk;
-  memory_->copy(to, from, slot.bytes, std::move(ended));
 }
 
 void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem) {
@@ -183,8 +166,7 @@ void ChunkRing::end_step(std::size_t index, bool is_second, const Error* problem
       if (!message->is_started) std::erase(waiting_, message);
       message->is_started = true;
     }
-    if (copies(is_second)) --message->copies;
-    if (!copies(is_second)) --at_port_;
+    --under_way(*message, is_second);
     slot.state = is_second ? State::kFree : State::kBetween;
     if (is_second) {
       --message->under_way;

@@ -54,8 +54,6 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
 
   /// Must not be called before every `done` was called, except after abandon().
   ~ChunkRing();
-  ChunkRing(const ChunkRing&) = delete;
-  ChunkRing& operator=(const ChunkRing&) = delete;
 
   /// Sends or receives all of `buffer`. `done` is as for DirectPort, but may be called on the loop thread, on a thread
   /// of the memory, or inside pass() or abandon(). After a failure the rest of the message is not transferred; the peer
@@ -76,7 +74,7 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
     std::size_t under_way = 0;  // chunks
     std::size_t copies = 0;     // of these, between the message's memory and the ring
     bool is_reported = false;   // `done` was called, or will be from finished_
-    std::optional<Error> problem;
+    std::optional<Error> problem{};
   };
   enum class State { kFree, kFirst, kBetween, kSecond };
 
@@ -88,15 +86,19 @@ class ChunkRing : public std::enable_shared_from_this<ChunkRing> {
     std::size_t bytes = 0;
   };
 
+  struct Step {
+    std::size_t slot;
+    bool is_second;
+  };
+
   ChunkRing(DirectPort& port, std::shared_ptr<RingMemory> memory, Direction direction, std::size_t chunk_bytes);
   bool copies(bool is_second) const noexcept { return (direction_ == Direction::kSend) != is_second; }
   void pump();
-  bool next_step(std::size_t* slot, bool* is_second, std::vector<std::shared_ptr<Message>>* finished);
-  void count_step(Message& message, bool is_second);
+  std::optional<Step> next_step(std::vector<std::shared_ptr<Message>>& finished);
+  std::size_t& under_way(Message& message, bool is_second) noexcept;
   void begin_step(std::size_t slot, bool is_second);
   void end_step(std::size_t slot, bool is_second, const Error* problem);
   void report_once(const std::shared_ptr<Message>& message);
-  void copy_chunk(const Slot& slot, void* chunk, bool into_chunk, DirectPort::Done ended);
   void forget() noexcept;
 
   DirectPort& port_;

@@ -13,7 +13,14 @@ namespace atl::transport {
 
 /// The kind of memory at an address. The processor may access kHost only.
 enum class MemoryKind : std::uint8_t { kHost, kCuda, kRocm };
-const char* to_string(MemoryKind kind) noexcept;
+inline const char* to_string(MemoryKind kind) noexcept {
+  switch (kind) {
+    case MemoryKind::kHost: return "host";
+    case MemoryKind::kCuda: return "cuda";
+    case MemoryKind::kRocm: return "rocm";
+  }
+  return "unknown";
+}
 
 struct DirectBuffer {
   void* data = nullptr;

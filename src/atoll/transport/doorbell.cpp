@@ -6,14 +6,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <new>
 #include <utility>
 
-#include "atoll/core/error.h"
-#include "atoll/core/fence.h"
-#include "atoll/core/futex.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/core/atomics.h"
 
 namespace atl::transport {
 namespace {
@@ -26,15 +22,10 @@ constexpr int kMinShareOfBudget = 16;
 
 static_assert(sizeof(DoorbellPage) <= 4096);
 
-DoorbellPage* map_page(const Fd& memory) {
-  void* const page = ::mmap(nullptr, sizeof(DoorbellPage), PROT_READ | PROT_WRITE, MAP_SHARED, memory.get(), 0);
-  if (page == MAP_FAILED) throw Error(ErrorKind::kUnavailable, with_errno("cannot map a doorbell", errno));
+Mapped<DoorbellPage> map_page(const Fd& memory) {
+  void* const page = map_shared(memory, sizeof(DoorbellPage), "a doorbell");
   ::madvise(page, sizeof(DoorbellPage), MADV_DONTFORK);
-  return static_cast<DoorbellPage*>(page);
-}
-
-void unmap_page(DoorbellPage* page, std::uint32_t process) noexcept {
-  if (page != nullptr && process == fork_depth()) ::munmap(page, sizeof(DoorbellPage));
+  return {static_cast<DoorbellPage*>(page), Unmap{sizeof(DoorbellPage)}};
 }
 
 std::int64_t now_ns() noexcept {
@@ -59,30 +50,17 @@ void ring(BellWords& bell) noexcept {
 }
 
 Doorbell::Doorbell()
-    : memory_(make_sealed_memfd("atoll-doorbell", sizeof(DoorbellPage))),
-      page_(new (map_page(memory_)) DoorbellPage),
-      process_(fork_depth()) {}
-
-Doorbell::~Doorbell() { unmap_page(page_, process_); }
+    : memory_(make_sealed_memfd("atoll-doorbell", sizeof(DoorbellPage))), page_(map_page(memory_)) {
+  new (page_.get()) DoorbellPage;
+}
 
 void Doorbell::ring_all() noexcept {
   for (BellWords& bell : page_->bells) ring(bell);
 }
 
-RemoteDoorbell::RemoteDoorbell(const Fd& memory) : process_(fork_depth()) {
+RemoteDoorbell::RemoteDoorbell(const Fd& memory) {
   check_sealed_memfd(memory, sizeof(DoorbellPage));
   page_ = map_page(memory);
-}
-
-RemoteDoorbell::~RemoteDoorbell() { unmap_page(page_, process_); }
-
-RemoteDoorbell::RemoteDoorbell(RemoteDoorbell&& other) noexcept
-    : page_(std::exchange(other.page_, nullptr)), process_(other.process_) {}
-
-RemoteDoorbell& RemoteDoorbell::operator=(RemoteDoorbell&& other) noexcept {
-  std::swap(page_, other.page_);
-  std::swap(process_, other.process_);
-  return *this;
 }
 
 Sleeper::Sleeper(BellWords& bell, nanoseconds spin) noexcept : bell_(bell), spin_(spin), budget_(spin) {}

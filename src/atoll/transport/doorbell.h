@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "atoll/core/fd.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 
@@ -38,9 +39,6 @@ struct DoorbellPage {
 class Doorbell {
  public:
   Doorbell();  ///< throws Error(kUnavailable) when no memfd can be made
-  ~Doorbell();
-  Doorbell(const Doorbell&) = delete;
-  Doorbell& operator=(const Doorbell&) = delete;
 
   BellWords& bell(Bell which) noexcept { return page_->bells[static_cast<std::size_t>(which)]; }
   void ring_all() noexcept;
@@ -50,9 +48,8 @@ class Doorbell {
   const Fd& memory() const noexcept { return memory_; }
 
  private:
-  Fd memory_;
-  DoorbellPage* page_ = nullptr;
-  std::uint32_t process_ = 0;  // fork_depth() of the process that has the mapping
+  const Fd memory_;
+  const Mapped<DoorbellPage> page_;
 };
 
 /// A peer's bells, mapped here.
@@ -62,26 +59,21 @@ class RemoteDoorbell {
 
   /// Throws Error(kProtocol) when `memory` is not a Doorbell's memory, Error(kUnavailable) when it cannot be mapped.
   explicit RemoteDoorbell(const Fd& memory);
-  ~RemoteDoorbell();
-  RemoteDoorbell(RemoteDoorbell&& other) noexcept;
-  RemoteDoorbell& operator=(RemoteDoorbell&& other) noexcept;
-  RemoteDoorbell(const RemoteDoorbell&) = delete;
-  RemoteDoorbell& operator=(const RemoteDoorbell&) = delete;
 
   explicit operator bool() const noexcept { return page_ != nullptr; }
   BellWords& bell(Bell which) const noexcept { return page_->bells[static_cast<std::size_t>(which)]; }
   std::uint64_t beats() const noexcept { return page_->beat.load(std::memory_order_relaxed); }
 
  private:
-  DoorbellPage* page_ = nullptr;
-  std::uint32_t process_ = 0;  // fork_depth() of the process that has the mapping
+  Mapped<DoorbellPage> page_;
 };
 
 /// One thread's wait on a bell:
 ///   Sleeper sleeper(bell, budget); loop { if (work()) { sleeper.reset(); break; } sleeper.wait_briefly(limit); }
 /// spins at first, then sleeps on the futex, and never misses a ring that follows work(). Spinning yields the core each
-/// time, so that other threads on it, perhaps the peer's, can run. The budget halves after a wait that outlasted it, down to a sixteenth, and doubles again after one that
-/// did not: a rank that waits for a slow link leaves its core to threads that compute.
+/// time, so that other threads on it, perhaps the peer's, can run. The budget halves after a wait that outlasted it,
+/// down to a sixteenth, and doubles again after one that did not: a rank that waits for a slow link leaves its core to
+/// threads that compute.
 class Sleeper {
  public:
   Sleeper(BellWords& bell, std::chrono::nanoseconds spin) noexcept;

@@ -80,8 +80,6 @@ class Endpoint {
 
   /// Shuts down with a short linger unless shutdown() was called, then frees everything.
   ~Endpoint();
-  Endpoint(const Endpoint&) = delete;
-  Endpoint& operator=(const Endpoint&) = delete;
 
   const PeerAddress& address() const noexcept;
   const EndpointOptions& options() const noexcept;

@@ -21,7 +21,7 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -71,9 +71,10 @@ class Channel {
 
   /// As try_send, for a payload at `place` of the arena, which the peer uses there: it must not change until
   /// has_returned() or revoke(). `header.where` is kLent, or kForResult if the peer may write there; with kThere only
-  /// the header is sent. Only if can_lend(). The first frame from a slab of the arena allocates.
-  virtual bool try_lend(const FrameHeader& /*header*/, std::span<const std::byte> /*payload*/,
-                        const ArenaPlace& /*place*/) {
+  /// the header is sent. Returns where the payload of an accepted frame is: as stated, or kHere if it was copied,
+  /// because the system has no descriptor left. Only if can_lend(). The first frame from a slab of the arena allocates.
+  virtual std::optional<Payload> try_lend(const FrameHeader& /*header*/, std::span<const std::byte> /*payload*/,
+                                          const ArenaPlace& /*place*/) {
     throw Error(ErrorKind::kInternal, "a frame was lent over a link that cannot lend");
   }
 
@@ -81,10 +82,10 @@ class Channel {
   virtual bool has_returned() { return true; }
 
   /// Ends all loans: a peer that is still reading finds the frame no longer intact, and none begins to write. The
-  /// memory may change once is_written() is false; while it is true, the peer is writing, or is stopped there: see
-  /// Arena::detach.
+  /// memory may change once written_range() is empty; until then, the peer is writing there, or is stopped: see
+  /// Arena::detach. A peer whose process has ended writes nothing.
   virtual void revoke() noexcept {}
-  virtual bool is_written() const noexcept { return false; }
+  virtual std::optional<ArenaRange> written_range() const noexcept { return std::nullopt; }
 
   /// The oldest frame that was received and not popped, or nullptr. Stays valid until pop(). A lent frame that the peer
   /// has revoked is returned too: see is_intact().
@@ -126,8 +127,9 @@ class Link {
   /// keep the result.
   virtual Channel& channel(const ChannelId& id) = 0;
 
-  /// Frees the channel's window on this side. Later frames for it are dropped. Call it when the group is gone and no
-  /// thread uses the channel. An id is used once on a link: channel() throws Error(kInvalidArgument) for a closed one.
+  /// Frees the channel's window on this side. Later frames for it are dropped, also if only the peer has opened it, or
+  /// opens it later. Call it when the group is gone and no thread uses the channel. An id is used once on a link:
+  /// channel() throws Error(kInvalidArgument) for a closed one.
   virtual void close_channel(const ChannelId& id) = 0;
 
   /// Queues a short control message (at most kMaxControlBytes) outside every channel; it arrives in

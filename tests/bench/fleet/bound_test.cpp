@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fleet/bound.h"
+#include "bench/fleet/plan.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "atoll/plan/operators/fluid_bound.h"
-#include "bench/fleet/plan.h"
 #include "tests/bench/fleet/cases.h"
 
 namespace atl::plan::fleet {

@@ -24,6 +24,11 @@ using Candidates = std::vector<std::size_t>;
 constexpr std::size_t kLocal = 0;
 constexpr std::size_t kOffload = 1;
 
+FleetRun simulate_fleet(std::span<const FleetRobot> robots, std::span<const std::size_t> choice, const Shared& shared,
+                        const FleetSpan& span) {
+  return FleetSimulator(robots, shared).run(choice, span);
+}
+
 // 100 bytes a second, both ways.
 LinkCost plain_link() { return {100, 100, 0, true}; }
 

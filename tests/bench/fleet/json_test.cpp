@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/fleet/json.h"
+#include "bench/fleet/plan.h"
 
 #include <nlohmann/json.hpp>
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/fleet/expectation.h"
 #include "tests/bench/fleet/cases.h"
 
 namespace atl::plan::fleet {

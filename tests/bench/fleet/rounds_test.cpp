@@ -57,16 +57,39 @@ TEST(FleetRounds, ALoadIsWhatOthersUse) {
   const std::vector<FleetRobot> robots(3, simple_robot(9, 2, 0, kSharedLink));
   const FleetSimulator fleet(robots, {1, 1, 0});
   const FleetRun run = fleet.run(std::vector<std::size_t>{1, 1, 0}, {0, 200});
-  const ServerLoad user = load_of(fleet, run, 0);
+  const FleetLoad user = load_of(fleet, run, 0);
   EXPECT_EQ(user.sessions, 2);
   EXPECT_NEAR(user.turn_seconds, 2, 1e-9);
   EXPECT_NEAR(*user.waited, 2, 0.05);
-  const ServerLoad local = load_of(fleet, run, 2);
+  const FleetLoad local = load_of(fleet, run, 2);
   EXPECT_FALSE(local.waited);
   // The local robot's 200 frames last longer than the others'.
   EXPECT_NEAR(local.computing, 800 / run.seconds, 1e-9);
   EXPECT_NEAR(local.waiting, 800 / run.seconds, 0.01);
   EXPECT_NEAR(local.turn_seconds, 2, 1e-9);
+}
+
+TEST(FleetRounds, ASessionChangesForAGainOnly) {
+  RoundOptions options;
+  options.seed = 1;
+  options.gain = 0.1;
+  const std::vector<double> seconds{1, 0.95, 2};
+  EXPECT_EQ(next_plan(options, 0, 0, 0, seconds, 0), 0U);
+  EXPECT_EQ(next_plan(options, 0, 1, 1, seconds, 0), 1U);
+  EXPECT_EQ(next_plan(options, 0, 2, 2, seconds, 0), 1U);
+}
+
+TEST(FleetRounds, OneOfAllMovesAtATimeInTheMean) {
+  const std::vector<double> seconds{1, 0.5};
+  constexpr std::size_t kSessions = 8;
+  constexpr int kRounds = 500;
+  int moves = 0;
+  for (int round = 0; round < kRounds; ++round) {
+    for (std::size_t i = 0; i < kSessions; ++i) {
+      moves += next_plan({}, i, round, 0, seconds, kSessions - 1) == 1 ? 1 : 0;
+    }
+  }
+  EXPECT_NEAR(moves, kRounds, 0.15 * kRounds);
 }
 
 // Compares sessions without a coordinator with one plan for all.
@@ -98,6 +121,10 @@ TEST(FleetRounds, RefusesNone) {
   RoundOptions options;
   options.rounds = 0;
   EXPECT_NE(refusal([&] { run_rounds(FleetSimulator(robots, {}), options); }).find("rounds is 0"), std::string::npos);
+  options = {};
+  options.gain = 1;
+  EXPECT_NE(refusal([&] { run_rounds(FleetSimulator(robots, {}), options); }).find("gain of a change is 1"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -108,5 +108,27 @@ TEST(BrokenCalls, AnInputThatBreaksIsAnErrorOnEveryRank) {
   }
 }
 
+/// Operations of an aborted library seem to have ended, but have left no values.
+TEST(BrokenCalls, AnInputThatComesWithAFailureIsNotSent) {
+  for (const bool submitted : {false, true}) {
+    auto ranks = make();
+    ranks.run_ok([](Group& group) { group.barrier(); });
+    const auto errors = ranks.run([&](Group& group) {
+      std::vector<float> data(100, 1.0f);
+      Call call = all_reduce(data);
+      call.operation = Operation::kBroadcast;
+      call.root = 0;
+      if (group.rank() == 0) {
+        call.progress = loaded_once([&] {
+          group.fail(Error(ErrorKind::kPeerLost, "the library is gone"));
+          return true;
+        });
+      }
+      run_or_submit(group, call, submitted);
+    });
+    for (const auto& error : errors) EXPECT_NE(error.find("the library is gone"), std::string::npos) << error;
+  }
+}
+
 }  // namespace
 }  // namespace atl::test

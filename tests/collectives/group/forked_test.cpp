@@ -16,7 +16,7 @@
 
 #include "atoll/collectives/group/context_impl.h"
 #include "atoll/collectives/group/group.h"
-#include "atoll/core/memory_store.h"
+#include "tests/support/memory_store.h"
 
 namespace atl::test {
 namespace {

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <future>
 #include <latch>
 #include <thread>
@@ -196,6 +197,46 @@ TEST(Leaving, TheOthersStillLearnThatTheyCallDifferentThings) {
     EXPECT_NE(error.find("root"), std::string::npos) << "rank " << rank << " said: " << error;
     EXPECT_EQ(error.find("timed out"), std::string::npos) << "rank " << rank << " said: " << error;
   }
+}
+
+/// Counts the parts of rings in shared memory that this process maps.
+std::size_t mapped_rings() {
+  std::ifstream maps("/proc/self/maps");
+  std::size_t count = 0;
+  for (std::string line; std::getline(maps, line);) count += line.find("memfd:atoll ") != std::string::npos ? 1 : 0;
+  return count;
+}
+
+// Rank 1 opens a channel to rank 2 for a message that may come from any rank. Rank 2 does nothing in these groups, and
+// has perhaps left by then.
+TEST(Leaving, ChannelsThatOnlyAnotherRankHasOpenedAreClosed) {
+  auto ranks = make("AAA", transport::TransportChoice::kShm);
+  ranks.run_ok([](Group& group) {  // links and rings between all ranks
+    std::array<std::byte, 4> data{};
+    std::array<Result, 4> results;
+    for (std::size_t i = 0; i < 2; ++i) {
+      const int peer = (group.rank() + 1 + static_cast<int>(i)) % 3;
+      group.send(peer, 1, DataType::kUInt8, {&data[i], 1}, {}, results[i].completion());
+      group.receive(peer, 1, DataType::kUInt8, {&data[2 + i], 1}, {}, results[2 + i].receive_completion());
+    }
+    for (Result& result : results) result.get();
+  });
+  const std::size_t before = mapped_rings();
+  for (int i = 0; i < 5; ++i) {
+    ranks.run_ok([&](Group& world) {
+      GroupOptions options = world.options();
+      options.name = "group " + std::to_string(i);
+      Group group(ranks.context(world.rank()), ranks.store(), options);
+      std::byte data{};
+      Result result;
+      if (group.rank() == 0) group.send(1, 1, DataType::kUInt8, {&data, 1}, {}, result.completion());
+      if (group.rank() == 1)
+        group.receive(kAnySource, 1, DataType::kUInt8, {&data, 1}, {}, result.receive_completion());
+      if (group.rank() != 2) result.get();
+      group.shutdown();
+    });
+  }
+  wait_until("the rings to be unmapped", [&] { return mapped_rings() == before; });
 }
 
 class LostBefore : public ::testing::TestWithParam<transport::TransportChoice> {};

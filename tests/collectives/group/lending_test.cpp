@@ -4,12 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstring>
 #include <latch>
+#include <string>
+#include <thread>
 #include <vector>
 
 #include "atoll/collectives/peer_ports.h"
+#include "atoll/transport/shared_memory.h"
 #include "tests/collectives/group/calls.h"
 #include "tests/support/error_of.h"
+#include "tests/support/log_recorder.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/support/peers.h"
 #include "tests/support/ranks.h"
 
@@ -141,6 +148,12 @@ TEST(LendingGroup, APeerThatIsStoppedWhileItWritesChangesNothing) {
     std::byte* const memory = played.channel(Port::kUp).begin_write();
     ASSERT_NE(memory, nullptr);
     used_again.wait();
+    // The rest of the tensor has not been copied: it is still shared.
+    const std::size_t far_enough = 2 * transport::page_bytes();
+    EXPECT_GE(header.offset, far_enough);
+    float before = 0;
+    std::memcpy(&before, memory - far_enough, sizeof before);
+    EXPECT_EQ(before, 7.0f);
     std::fill(memory, memory + header.payload_bytes, std::byte{9});
     played.channel(Port::kUp).end_write();
     written.count_down();
@@ -167,6 +180,27 @@ TEST(LendingGroup, AFrameWithoutItsPayloadIsAProtocolError) {
   }
 }
 
+TEST(LendingGroup, ARankWithoutDescriptorsLendsNothingAndWarnsOnce) {
+  const LogRecorder lines;
+  Ranks ranks(with_arenas("AA"));
+  ranks.run_ok([](Group& group) {  // opens all channels
+    std::vector<float> ordinary(kCount, 1.0f);
+    group.run(all_reduce(ordinary));
+  });
+  Lent first(ranks, 0, 1.0f);
+  Lent second(ranks, 1, 1.0f);
+  {
+    const NoNewDescriptors none;
+    ranks.run_ok([&](Group& group) { group.run((group.rank() == 0 ? first : second).all_reduce()); });
+  }
+  EXPECT_TRUE(first.holds(2.0f));
+  EXPECT_TRUE(second.holds(2.0f));
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(lines.count("tensors for rank " + std::to_string(rank) + " are copied"), 1U) << lines.text();
+    EXPECT_EQ(ranks.group(rank).time_split().bytes_lent, 0U);
+  }
+}
+
 // Proves C-5.
 TEST(LendingGroup, ADeadLenderIsAnError) {
   Ranks ranks(with_arenas("AAA"));
@@ -179,6 +213,26 @@ TEST(LendingGroup, ADeadLenderIsAnError) {
     const Error error = error_of([&] { group.run(data.all_reduce()); });
     EXPECT_EQ(error.kind(), ErrorKind::kPeerLost) << error.what();
   });
+}
+
+TEST(LendingGroup, AnotherThreadMayReadTheTimes) {
+  Ranks ranks(with_arenas("AA"));
+  std::atomic<bool> is_over{false};
+  std::thread reader([&] {
+    std::uint64_t lent = 0;
+    while (!is_over) {
+      const std::uint64_t now = ranks.group(0).time_split().bytes_lent;
+      EXPECT_GE(now, lent);
+      lent = now;
+    }
+  });
+  ranks.run_ok([&](Group& group) {
+    Lent data(ranks, group.rank(), 1.0f);
+    for (int round = 0; round < 20; ++round) group.run(data.all_reduce());
+  });
+  is_over = true;
+  reader.join();
+  EXPECT_EQ(ranks.group(0).time_split().operations, 20U);
 }
 
 TEST(LendingGroup, ChecksumsOfLentDataAreRight) {

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "atoll/core/error.h"
-#include "atoll/core/memory_store.h"
 #include "tests/fuzz/rendezvous_target.h"
+#include "tests/support/memory_store.h"
 
 namespace atl::collectives {
 namespace {

@@ -10,7 +10,7 @@
 #include <set>
 #include <thread>
 
-#include "atoll/core/memory_store.h"
+#include "tests/support/memory_store.h"
 
 namespace atl::collectives {
 namespace {

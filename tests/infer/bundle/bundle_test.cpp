@@ -10,10 +10,10 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/infer/bundle/weight_file.h"
-#include "atoll/infer/graph_json.h"
-#include "atoll/transport/digest.h"
+#include "atoll/transport/auth.h"
 #include "tests/fuzz/weight_file_target.h"
 #include "tests/infer/infer_cases.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::infer {
 namespace {

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <latch>
+#include <memory>
 #include <stdexcept>
 #include <thread>
 
@@ -39,11 +41,14 @@ TEST(Client, WhateverIsThrownWhileItConnectsIsSaidAndTriedAgain) {
   options.credentials = transport::Credentials::of_key(as_byte_span("a key for tests of 16 or more bytes"));
   options.least_backoff = 1ms;
   options.most_backoff = 1ms;
-  std::atomic<int> tries = 0;
-  std::latch seen(1);
-  const auto connect = [&](const std::string&, std::uint16_t, std::chrono::milliseconds) -> Fd {
-    if (++tries == 1) throw std::runtime_error("something odd");
-    seen.wait();
+  struct Seen {
+    std::atomic<int> tries = 0;
+    std::latch first{1};
+  };
+  const auto seen = std::make_shared<Seen>();
+  const auto connect = [seen](const std::string&, std::uint16_t, std::chrono::milliseconds) -> Fd {
+    if (++seen->tries == 1) throw std::runtime_error("something odd");
+    seen->first.wait();
     throw Error(ErrorKind::kPeerLost, "connection refused");
   };
   IgnoringOwner owner;
@@ -51,10 +56,33 @@ TEST(Client, WhateverIsThrownWhileItConnectsIsSaidAndTriedAgain) {
   client.start();
   EXPECT_TRUE(says(client, "lost: something odd"));
   EXPECT_EQ(client.status().state, LinkState::kLost);
-  seen.count_down();
+  seen->first.count_down();
   EXPECT_TRUE(says(client, "lost: connection refused"));
-  EXPECT_GE(tries, 2);
+  EXPECT_GE(seen->tries, 2);
   client.stop();
+}
+
+TEST(Client, StoppingDoesNotWaitForTheNameService) {
+  ClientOptions options;
+  options.server = "127.0.0.1:1";
+  options.credentials = transport::Credentials::of_key(as_byte_span("a key for tests of 16 or more bytes"));
+  struct Service {
+    std::latch asked{1};
+    std::latch answers{1};
+  };
+  const auto service = std::make_shared<Service>();
+  const auto connect = [service](const std::string&, std::uint16_t, std::chrono::milliseconds) -> Fd {
+    service->asked.count_down();
+    service->answers.wait();
+    throw Error(ErrorKind::kUnavailable, "unknown host");
+  };
+  IgnoringOwner owner;
+  Client client(options, {}, owner, connect);
+  client.start();
+  service->asked.wait();
+  const std::future<void> stopped = std::async(std::launch::async, [&client] { client.stop(); });
+  EXPECT_EQ(stopped.wait_for(20s), std::future_status::ready);
+  service->answers.count_down();
 }
 
 // Sends requests forever, and reads nothing once the model is to be opened.

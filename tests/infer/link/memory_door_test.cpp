@@ -11,8 +11,7 @@
 
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
-#include "atoll/transport/socket.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::infer {
 namespace {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::infer {
 namespace {

@@ -7,9 +7,9 @@
 #include <thread>
 
 #include "atoll/infer/regions.h"
-#include "atoll/infer/run/loopback.h"
 #include "atoll/infer/safety/admit.h"
 #include "tests/infer/run/cases.h"
+#include "tests/support/loopback.h"
 
 namespace atl::infer {
 namespace {
@@ -276,7 +276,7 @@ std::size_t sent_by_server(bool makes_states) {
   Plan division{image, 2, {{{0, 64}, {}}, half, half, half, half, {{0, 1}, {}}}, 1};
   if (!makes_states) division.shares = {{{0, 64}, {}}, half, robots, robots, robots, {{0, 1}, {}}};
   const LoadedModel other(all.graph, {}, std::make_shared<FakeRunner>());
-  Loopback link;
+  test::Loopback link;
   Counted counted(link.server());
   std::thread server(
       [&] { Inference(other, operators).run(program_of(all.graph, operators, division, Side::kServer), counted); });

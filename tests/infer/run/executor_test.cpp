@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "atoll/infer/plan.h"
-#include "atoll/infer/run/loopback.h"
 #include "tests/infer/run/cases.h"
+#include "tests/support/loopback.h"
 
 namespace atl::infer {
 namespace {
@@ -42,7 +42,7 @@ TEST(Executor, TwoSidesMakeWhatOneMakes) {
     const Case all(dice, 12);
     const Divided divided(dice, all);
     const LoadedModel other = other_side(all);
-    Loopback link;
+    test::Loopback link;
     std::thread server([&] {
       Inference inference(other, divided.operators);
       EXPECT_TRUE(inference.run(program(all, divided, Side::kServer), link.server()));
@@ -95,7 +95,7 @@ TEST(Executor, StopsAnywhere) {
     const Case all(dice, 10);
     const Divided divided(dice, all);
     const LoadedModel other = other_side(all);
-    Loopback link;
+    test::Loopback link;
     std::thread server(
         [&] { Inference(other, divided.operators).run(program(all, divided, Side::kServer), link.server()); });
     Recorded recorded(&link.robot());
@@ -151,7 +151,7 @@ TEST(Executor, AsksWhetherToGoOnWhileItWaits) {
   const Program robot = program_of(small.graph, operators, small.division({}, {0, 6}), Side::kRobot);
   Inference inference(model, operators);
   inference.set_input(small.image, small.input());
-  Loopback link;
+  test::Loopback link;
   int asked = 0;
   EXPECT_FALSE(inference.run(robot, link.robot(), [&] { return ++asked < 10; }));
   EXPECT_EQ(asked, 10);  // two steps, and the other calls while it waits
@@ -226,21 +226,6 @@ TEST(Executor, NobodyExchangesNothing) {
                 .find("tensor 3"),
             std::string::npos);
   EXPECT_NE(failure(ErrorKind::kInternal, [] { no_exchange().receive(3, {0, 1}, Deadline::never()); }), "");
-}
-
-TEST(DivisionJson, ComesBack) {
-  const Plan division{7, 2, {{{0, 10}, {}}, {{4, 10}, {0, 5}}}, 8};
-  EXPECT_EQ(plan_from_json(to_json(division)), division);
-  EXPECT_EQ(plan_from_json(to_json(Plan{})), Plan{});
-  for (const char* text : {"", "[]", "{}", R"({"input": 1, "dim": 1, "chunks": 1})",
-                           R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2]]})",
-                           R"({"input": 1, "dim": 1.5, "chunks": 1, "shares": []})",
-                           R"({"input": 1, "dim": 1, "chunks": 9999999999, "shares": []})",
-                           R"({"input": 1, "dim": 1, "chunks": 1, "shares": [[0, 1, 2, "3"]]})"}) {
-    EXPECT_NE(failure(ErrorKind::kProtocol, [&] { plan_from_json(text); }), "") << text;
-  }
-  const std::string deep = "{\"input\": " + std::string(500'000, '[') + std::string(500'000, ']') + "}";
-  EXPECT_NE(failure(ErrorKind::kProtocol, [&] { plan_from_json(deep); }).find("nested deeper"), std::string::npos);
 }
 
 }  // namespace

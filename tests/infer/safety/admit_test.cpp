@@ -13,6 +13,7 @@
 #include "atoll/core/error.h"
 #include "tests/fuzz/admit_target.h"
 #include "tests/infer/infer_cases.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::infer::safety {
 namespace {

@@ -13,11 +13,11 @@
 #include <vector>
 
 #include "atoll/core/bytes.h"
-#include "atoll/infer/graph_json.h"
 #include "atoll/infer/run/executor.h"
 #include "atoll/infer/run/program.h"
 #include "atoll/infer/serve/server.h"
 #include "tests/infer/serve/raw_client.h"
+#include "tests/support/graph_text.h"
 #include "tests/support/modelled_runner.h"
 
 namespace atl::infer::test {

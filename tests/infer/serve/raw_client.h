@@ -19,7 +19,7 @@
 #include "atoll/infer/wire/frame.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 #include "atoll/transport/stream/secure_stream.h"
 
 namespace atl::infer::test {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "atoll/core/bytes.h"
-#include "atoll/infer/graph_json.h"
 #include "atoll/infer/session/session.h"
 #include "scripted_server.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::infer::test {
 

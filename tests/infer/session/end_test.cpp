@@ -9,6 +9,7 @@
 #include <functional>
 #include <semaphore>
 #include <thread>
+#include <utility>
 
 #include "tests/infer/infer_cases.h"
 #include "tests/infer/session/cases.h"
@@ -128,6 +129,26 @@ TEST_F(SessionWaits, AServerThatIsLostMeanwhileIsNotAsked) {
   const Outcome outcome = run_bytes(session_, 2);
   cutting.join();
   EXPECT_EQ(outcome.plan == "local", outcome.origin == Origin::kLocal) << outcome.plan;
+}
+
+// Python's signal handlers run in that check.
+TEST_F(SessionEnd, TheCheckOfAnInferenceThatWaitsMayUseTheSession) {
+  ScriptedServer server(credentials_);
+  SessionOptions given = patient(server.address(), 1000s);
+  Session* waiting = nullptr;
+  bool has_reported = false;
+  given.check = [&] {
+    if (waiting == nullptr || std::exchange(has_reported, true)) return;
+    EXPECT_EQ(waiting->report().inferences, 1U);
+    server.set({});  // which ends the first inference
+  };
+  const auto session = this->session(given);
+  ASSERT_TRUE(wait(*session));
+  server.set({.ends_later = 1000s});
+  ASSERT_EQ(run_bytes(*session, 1).origin, Origin::kServer);
+  waiting = session.get();
+  EXPECT_EQ(run_bytes(*session, 2).origin, Origin::kServer);
+  EXPECT_TRUE(has_reported);
 }
 
 TEST_F(SessionEnd, ManyMayCloseIt) {

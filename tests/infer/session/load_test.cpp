@@ -2,6 +2,8 @@
 // Sessions and servers that are busy, late, too small, or make others wait.
 #include <gtest/gtest.h>
 
+#include <functional>
+#include <memory>
 #include <thread>
 
 #include "tests/infer/infer_cases.h"
@@ -51,6 +53,33 @@ TEST_F(SessionLoad, ALateAnswerIsNoFaultOfTheServer) {
   for (int i = 0; i < 6; ++i) EXPECT_EQ(run(*session, seed_++, 10s).origin, Origin::kLocal);
   EXPECT_EQ(server.count("Run"), 6) << "it is used again at once";
   EXPECT_EQ(session->report().link.connections, 1U);
+}
+
+/// Computes nothing until it may.
+class Held : public test::ModelledRunner {
+ public:
+  Held() : ModelledRunner(test::Machine::kRobot, 0) {}
+  std::vector<Value> run(const Call& call, std::span<const Value> operands, std::span<const Change> changes) override {
+    for (const auto limit = Deadline::after(20s); !may_run() && !limit.expired();) std::this_thread::yield();
+    return ModelledRunner::run(call, operands, changes);
+  }
+  std::function<bool()> may_run;
+};
+
+TEST_F(SessionLoad, AServerThatEndsTheModelIsReportedOnceEvenIfItRunsItAgain) {
+  ScriptedServer server(credentials_);
+  SessionOptions given = options(server.address());
+  given.policy = "offload";
+  const auto runner = std::make_shared<Held>();
+  Session session(given, bundle(), runner);
+  runner->may_run = [&] { return server.count("Open") > 1 && !session.refusal(); };
+  ASSERT_TRUE(wait(session));
+  server.set({.is_overrun = true});
+  const Outcome slow = run(session, seed_++);
+  EXPECT_EQ(slow.origin, Origin::kLocal);
+  EXPECT_NE(slow.refusal.find("does not run the model: it has computed for longer"), std::string::npos) << slow.refusal;
+  server.set({});
+  EXPECT_EQ(run(session, seed_++).refusal, "");
 }
 
 TEST_F(SessionLoad, AModelThatIsTooLargeIsTriedAgain) {

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <stdexcept>
+#include <thread>
+#include <utility>
 
 #include "tests/infer/session/cases.h"
 
@@ -15,17 +18,21 @@ namespace {
 using namespace std::chrono_literals;
 using test::Machine;
 
-/// A way to a server that takes every division, or to none.
+/// A way to a server that takes every division, or answers none, or to no server.
 class Way : public FrameSender {
  public:
   void send(const wire::Message& message) override {
     if (is_broken) throw std::runtime_error("something odd");
     const auto* divide = std::get_if<wire::Divide>(&message);
-    if (divide != nullptr) planner->on_divided({divide->model, divide->division});
+    if (divide == nullptr) return;
+    ++divisions;
+    if (!is_silent) planner->on_divided({divide->model, divide->division});
   }
   void send(const wire::FrameHeader&, HostBytes) override {}
   Planner* planner = nullptr;
   std::atomic<bool> is_broken = false;
+  std::atomic<bool> is_silent = false;
+  std::atomic<std::uint32_t> divisions = 0;  // which are numbered from 1
 };
 
 class PlannerTest : public testing::Test {
@@ -34,7 +41,10 @@ class PlannerTest : public testing::Test {
     test::register_layer_rule();
     graph_ = test::modelled_graph(test::layers_of(0.03));
     robot_ = test::modelled_profile(graph_, Machine::kRobot);
-    planner_ = std::make_unique<Planner>(graph_, robot_, Planner::Options{}, way_, rates_, [] {});
+    use(Planner::Options{});
+  }
+  void use(Planner::Options options) {
+    planner_ = std::make_unique<Planner>(graph_, robot_, std::move(options), way_, rates_, [] {});
     way_.planner = planner_.get();
   }
   wire::Ready ready(std::size_t nodes) const {
@@ -69,6 +79,45 @@ TEST_F(PlannerTest, AServersProfileOfAnotherGraphIsOneToo) {
   EXPECT_NE(planner_->failure().find("nodes"), std::string::npos) << planner_->failure();
   planner_->on_lost();
   EXPECT_EQ(planner_->failure(), "");
+}
+
+/// The server has not answered the one plan in time.
+class SlowPlannerTest : public PlannerTest {
+ protected:
+  void SetUp() override {
+    Planner::Options options;
+    options.plans.policy = "offload";
+    options.answer_limit = 1ms;
+    use(options);
+    way_.is_silent = true;
+    planner_->on_ready(ready(graph_.nodes.size()));
+    ASSERT_TRUE(wait());
+    ASSERT_EQ(way_.divisions, 1U);
+    ASSERT_FALSE(has_plan());
+  }
+  bool has_plan() const {
+    const std::vector<bool> usable = planner_->offer()->usable();
+    return std::find(usable.begin(), usable.end(), true) != usable.end();
+  }
+  template <typename Holds>
+  static bool comes_true(const Holds& holds) {
+    const auto limit = Deadline::after(20s);
+    while (!holds() && !limit.expired()) std::this_thread::yield();
+    return holds();
+  }
+};
+
+TEST_F(SlowPlannerTest, AnAnswerThatComesLateIsUsed) {
+  planner_->on_divided({1, way_.divisions});
+  EXPECT_TRUE(comes_true([this] { return has_plan(); }));
+  EXPECT_TRUE(wait());
+  EXPECT_EQ(way_.divisions, 1U) << "the server knows the plan";
+}
+
+TEST_F(SlowPlannerTest, ARefusalThatComesLateIsStated) {
+  planner_->on_refused("not this one");
+  EXPECT_TRUE(comes_true([this] { return !planner_->failure().empty(); }));
+  EXPECT_NE(planner_->failure().find("not this one"), std::string::npos);
 }
 
 }  // namespace

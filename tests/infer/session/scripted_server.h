@@ -43,6 +43,7 @@ class ScriptedServer final : public transport::StreamListener::Owner,
     bool answers_twice = false;
     bool answers_short = false;  ///< with fewer bytes than the rows have
     bool is_late = false;        ///< inferences fail because their budget is exceeded
+    bool is_overrun = false;     ///< inferences fail because they compute for too long, which ends the model
     std::uint64_t most_model_bytes = std::uint64_t{1} << 40;
     std::uint32_t rules = kRulesVersion;
     std::chrono::milliseconds ends_later{0};  ///< delay of Done after an inference's last rows
@@ -284,6 +285,12 @@ class ScriptedServer final : public transport::StreamListener::Owner,
       current_ = nullptr;
       const ErrorKind kind = script_.is_late ? ErrorKind::kTimeout : ErrorKind::kMismatch;
       return send(wire::failed(run.model, run.inference, Error(kind, "not known")));
+    }
+    if (script_.is_overrun && spend()) {
+      current_ = nullptr;
+      const Error error(ErrorKind::kTimeout, "it has computed for longer than the limit");
+      send(wire::failed(run.model, run.inference, error));
+      return send(wire::failed(run.model, 0, error));
     }
     current_ = prepared_.at(run.division);
     current_->arrivals->begin(run.inference);

@@ -12,12 +12,12 @@
 #include <string>
 #include <thread>
 
-#include "atoll/infer/graph_json.h"
 #include "atoll/infer/run/measure.h"
 #include "atoll/infer/wire/messages.h"
 #include "atoll/infer/worker/socket_sender.h"
 #include "atoll/infer/worker/step_admission.h"
 #include "tests/infer/run/cases.h"
+#include "tests/support/graph_text.h"
 
 namespace atl::infer::test {
 namespace {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/balancenet.h"
+#include "atoll/plan/batches/policies.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numeric>
 
-#include "atoll/plan/batches/policies.h"
 #include "tests/plan/plan_cases.h"
 
 namespace atl::plan {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <tuple>
 
 #include "tests/plan/plan_cases.h"
 
@@ -18,6 +19,24 @@ using test::Instance;
 using test::rank_of;
 using test::refusal;
 using Batches = std::vector<std::int64_t>;
+
+// Gives one quantum at a time to the rank that finishes it first; of equal times, to the emptiest and then the lowest.
+Split greedy(const std::vector<Rank>& ranks, std::int64_t batch) {
+  const std::vector<Bounds> bounds = settled(bounds_of(ranks), batch, names_of(ranks));
+  if (!same_quantum(bounds)) return threshold(ranks, batch);
+  Batches batches;
+  for (const Bounds& bound : bounds) batches.push_back(bound.least);
+  std::int64_t left = batch - std::accumulate(batches.begin(), batches.end(), std::int64_t{0});
+  for (; left > 0; left -= bounds.front().quantum) {
+    std::tuple<double, std::int64_t, std::size_t> first{HUGE_VAL, 0, 0};
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      const std::int64_t next = batches[i] + bounds[i].quantum;
+      if (next <= bounds[i].most) first = std::min(first, {ranks[i].cost.seconds(next), next, i});
+    }
+    batches[std::get<2>(first)] = std::get<1>(first);
+  }
+  return {batches, step_seconds(ranks, batches)};
+}
 
 void expect_exact(const Instance& instance, int& feasible) {
   double best = HUGE_VAL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/energy.h"
+#include "atoll/plan/batches/batches.h"
 
 #include <gtest/gtest.h>
 

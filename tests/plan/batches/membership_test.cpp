@@ -33,6 +33,14 @@ std::vector<Rank> three_ranks() {
           rank_of("c", Cost::affine(0, 0.004))};
 }
 
+nlohmann::json json_of(const std::vector<Rank>& ranks) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const Rank& rank : ranks) {
+    list.push_back({{"name", rank.name}, {"cost", nlohmann::json::parse(rank.cost.to_json())}});
+  }
+  return list;
+}
+
 TEST(Membership, TheNetworkCostsWhatTheHeaderSays) {
   Network network = two_islands(1e9);
   const auto seconds = [&](const Set& set) { return communication_of(network, 3)(set); };
@@ -101,7 +109,7 @@ TEST(Membership, LooksAtTheSetsOfATableWhateverTheirNumber) {
   for (int k = 0; k < 20; ++k) ranks.push_back(rank_of("", Cost::affine(0, 0.001 + 0.0001 * k)));
   nlohmann::json all = nlohmann::json::array();
   for (int k = 0; k < 20; ++k) all.push_back(k);
-  nlohmann::json request{{"batch", 400}, {"ranks", nlohmann::json::parse(ranks_to_json(ranks))}};
+  nlohmann::json request{{"batch", 400}, {"ranks", json_of(ranks)}};
   request["table"] = {{{"ranks", {7, 3, 11}}, {"seconds", 0.001}}, {{"ranks", all}, {"seconds", 1}}};
   const Membership result = membership_from_json(request.dump());
   EXPECT_EQ(result.best, (Set{3, 7, 11}));
@@ -131,7 +139,7 @@ TEST(Membership, EqualStepsPreferFewerRanks) {
 }
 
 TEST(Membership, ReadsAndWritesJson) {
-  const std::string ranks = ranks_to_json(three_ranks());
+  const std::string ranks = json_of(three_ranks()).dump();
   const std::string network = R"("network": {"gradient_bytes": 1e8, "islands": [0, 0, 1],
       "inside_bytes_per_second": [1e10, 5e9], "bridge_bytes_per_second": 1e9, "bridge_latency": 0.001})";
   const auto text = [&](const std::string& more) { return R"({"batch": 256, "ranks": )" + ranks + ", " + more + "}"; };

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/chunks.h"
+#include "atoll/plan/layers/pipeline.h"
 
 #include <gtest/gtest.h>
 
 #include <numeric>
 
-#include "atoll/plan/layers/pipeline.h"
 #include "atoll/plan/layers/search.h"
 #include "tests/plan/layers/cases.h"
 

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "atoll/plan/layers/search.h"
-#include "atoll/plan/layers/stages.h"
 #include "tests/plan/layers/cases.h"
 
 namespace atl::plan {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/placements.h"
+#include "atoll/plan/layers/search.h"
 
 #include <gtest/gtest.h>
 

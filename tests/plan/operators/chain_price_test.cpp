@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/operators/chain_price.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
 
 #include "atoll/plan/operators/policies.h"
+#include "atoll/plan/operators/region_grid.h"
 #include "stage_cases.h"
 
 namespace atl::plan {

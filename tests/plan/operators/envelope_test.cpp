@@ -22,6 +22,8 @@ using test::Model;
 using test::refusal;
 using test::same;
 
+std::vector<RateWeight> always(double rate) { return {{rate, 1}}; }
+
 LinkCost scaled_to(LinkCost link, double rate) {
   link.down_bytes_per_second *= rate / link.up_bytes_per_second;
   link.up_bytes_per_second = rate;
@@ -57,7 +59,7 @@ TEST(Envelope, IsNowhereWorseThanSimplePlans) {
     ASSERT_EQ(table.plans.front().policy, "local");
     for (const double rate : table.rates) {
       const LinkCost there = scaled_to(link, rate);
-      const std::size_t chosen = table.choose(rate);
+      const std::size_t chosen = table.choose(always(rate));
       const double seconds = simulated(graph, there, table.plans[chosen]);
       ASSERT_NEAR(table.seconds_at(chosen, rate), seconds, 1e-7 * seconds) << i;
       for (const char* policy : {"local", "offload", "stream", "cut"}) {
@@ -119,7 +121,7 @@ TEST(Envelope, HasAllCutsThatAreBestSomewhere) {
   EXPECT_EQ(table.plans.size(), 5U);
   for (const double rate : {15.0, 45.0, 150.0, 450.0, 900.0}) {
     const double best = std::min({4.0, 3 + 30 / rate, 2 + 100 / rate, 1 + 400 / rate, 1000 / rate});
-    EXPECT_NEAR(table.seconds_at(table.choose(rate), rate), best, 1e-6) << rate;
+    EXPECT_NEAR(table.seconds_at(table.choose(always(rate)), rate), best, 1e-6) << rate;
   }
 }
 
@@ -139,11 +141,11 @@ TEST(Envelope, ChoosesByRate) {
   ASSERT_EQ(table.plans.size(), 2U);
   EXPECT_EQ(table.plans[0].policy, "local");
   EXPECT_EQ(table.plans[1].policy, "offload");
-  EXPECT_EQ(table.choose(0.0), 0U);
-  EXPECT_EQ(table.choose(0.01), 0U);
-  EXPECT_EQ(table.choose(110 / 9.0 - 0.1), 0U);
-  EXPECT_EQ(table.choose(110 / 9.0 + 0.1), 1U);
-  EXPECT_EQ(table.choose(1e6), 1U);
+  EXPECT_EQ(table.choose(always(0.0)), 0U);
+  EXPECT_EQ(table.choose(always(0.01)), 0U);
+  EXPECT_EQ(table.choose(always(110 / 9.0 - 0.1)), 0U);
+  EXPECT_EQ(table.choose(always(110 / 9.0 + 0.1)), 1U);
+  EXPECT_EQ(table.choose(always(1e6)), 1U);
   EXPECT_DOUBLE_EQ(table.seconds_at(1, 0.5), 1 + 110 / 0.5);
   EXPECT_NEAR(table.seconds_at(1, 37), 1 + 110 / 37.0, 1e-9);
   EXPECT_TRUE(std::isinf(table.seconds_at(1, 0)));
@@ -176,7 +178,7 @@ TEST(Envelope, PrefersWhatIsSimpler) {
   const LinkCost link{1000, 1000, 1e-6, false};
   options.margin = 0.001;
   const PlanTable split = make_table(model.graph, link, kPower, options);
-  EXPECT_EQ(split.plans[split.choose(1000.0)].policy, "regions");
+  EXPECT_EQ(split.plans[split.choose(always(1000.0))].policy, "regions");
   options.margin = 2;
   EXPECT_EQ(make_table(model.graph, link, kPower, options).plans.size(), 1U);
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/plan/operators/json.h"
 
-#include "atoll/plan/operators/answer.h"
 #include "atoll/plan/operators/policies.h"
 #include "tests/plan/plan_cases.h"
 

@@ -102,7 +102,8 @@ TEST(PublishedProfile, EveryFileKeepsItsSums) {
     EXPECT_EQ(profile.model, json["model"].get<std::string>());
     EXPECT_NEAR(profile.graph.robot_seconds() * 1e3, json["robot_sum_ms"].get<double>(), 0.011) << entry.path();
     EXPECT_NEAR(profile.graph.server_seconds() * 1e3, json["server_sum_ms"].get<double>(), 0.011) << entry.path();
-    EXPECT_EQ(profile.graph.operators.front().bytes, profile.input_values * profile.input_bytes_per_value);
+    EXPECT_EQ(profile.graph.operators.front().bytes,
+              profile.input_values * json["input_bytes_per_element"].get<std::int64_t>());
     EXPECT_GT(profile.graph.operators.front().rows, 1) << entry.path();
   }
   EXPECT_EQ(read, 17);

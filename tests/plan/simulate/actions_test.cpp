@@ -53,7 +53,13 @@ TEST(SimulatedActions, OrdersByHand) {
   EXPECT_EQ(texts(Order::kZeroBubbleV, {1, 2, 2})[0], "0F0 1F0 1I0 1W0 0F1 0I0 0W0 1F1 1I1 1W1 0I1 0W1");
 }
 
-// Each stage does each micro-batch once, on the place that place_of says, and inputs come before what needs them.
+// The place of a stage: round robin, or for kZeroBubbleV in a V.
+int place_of(Order order, const Shape& shape, int stage) {
+  const int place = stage % shape.places;
+  return order == Order::kZeroBubbleV && stage / shape.places % 2 == 1 ? shape.places - 1 - place : place;
+}
+
+// Each stage does each micro-batch once, on its place, and inputs come before what needs them.
 TEST(SimulatedActions, AreComplete) {
   for (const Order order :
        {Order::kGPipe, Order::k1F1B, Order::kInterleaved, Order::kLoopedBfs, Order::kZeroBubble, Order::kZeroBubbleV}) {

@@ -86,6 +86,7 @@ def leave_while_the_library_works(me: Me) -> None:
 
 
 def test_killed_while_its_library_ends(tmp_path: Path) -> None:
+    """What the library has not done is aborted at once: each communicator's abort waits for the other's operations."""
     own = {1: {"ATOLL_SIM_DELAY": "60"}}
     with Job(tmp_path, leave_while_the_library_works, "AAB", (), SIM, own) as job:
         job.wait_for("leaving")
@@ -141,10 +142,10 @@ JOIN_S, LATE_S = 2.0, 4.0
 
 
 def join_but_for_the_library(me: Me, absent: int) -> None:
-    from atoll import vendors
+    from atoll import communicators
 
     if me.rank == absent:
-        vendors.connect = lambda request: me.listen()
+        communicators.connect = lambda request: me.listen()
     me.tell("joining")
     me.join(JOIN_S)
 
@@ -159,14 +160,14 @@ def test_a_rank_that_does_not_join_the_library(tmp_path: Path, environment: dict
 
 
 def give_up_before_the_library(me: Me, victim: int) -> None:
-    from atoll import vendors
+    from atoll import communicators
 
     def refuse(request: object) -> None:
         me.tell("refusing")
         raise RuntimeError("no driver here")
 
     if me.rank == victim:
-        vendors.connect = refuse
+        communicators.connect = refuse
     me.join()
 
 

@@ -6,7 +6,9 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from atoll.infer import Bundle, BundleError, capture, run_graph
+from atoll.infer import Bundle, BundleError, Session, capture, run_graph
 from atoll.infer import graph as graphs
 from atoll.infer import weights as weight_files
 from atoll.infer.dtypes import IN_FILES
@@ -253,6 +255,64 @@ def test_weights_that_are_not_aligned(saved: Path) -> None:
 
     with pytest.raises(BundleError, match="not at a multiple of 64"):
         Bundle.load(rewritten(saved, shift))
+
+
+def flipped(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[8 + int.from_bytes(data[:8], "little") + 2] ^= 0x40  # in the exponent of the first weight
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("damage", [flipped, lambda path: os.truncate(path, 0), Path.unlink])
+def test_a_damaged_cache_is_written_again(damage: Callable[[Path], object], tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    net = Small().eval()
+    for _ in range(2):
+        with Session(net, X, cache=tmp_path, profile_seconds=0.0) as session, torch.no_grad():
+            torch.testing.assert_close(session(X), net(X))
+        (folder,) = tmp_path.iterdir()
+        damage(folder / "weights.safetensors")
+
+
+def test_threads_may_save_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first_is_amid, second_is_over = threading.Event(), threading.Event()
+    facts = Bundle.facts
+
+    def slow_in_the_first(bundle: Bundle) -> dict[str, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            first_is_amid.set()
+            assert second_is_over.wait(60)
+        return facts(bundle)
+
+    monkeypatch.setattr(Bundle, "facts", slow_in_the_first)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(captured().save, tmp_path)
+        assert first_is_amid.wait(60)
+        folder = captured().save(tmp_path)
+        second_is_over.set()
+        assert first.result(60) == folder
+    assert Bundle.load(folder).hash == small().hash
+    assert list(tmp_path.iterdir()) == [folder]
+
+
+def test_files_are_on_the_disk_before_the_folder_appears(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[str] = []
+    sync, rename = os.fsync, Path.rename
+
+    def synced(descriptor: int) -> None:
+        events.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name)
+        sync(descriptor)
+
+    def renamed(path: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "rename", renamed)
+    small().save(tmp_path)
+    assert events[:3] == ["graph.json", "weights.safetensors", "meta.json"]
+    assert events[3].endswith(".part")
+    assert events[4:] == ["rename"]
 
 
 def test_another_process_may_be_faster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 """A captured graph gives what a call of the module gives, or is refused: eager paths that tracing does not take,
 memory layouts, orders, default dtypes, and special kinds of tensors."""
 
+from collections import UserDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn import functional
 
 from atoll.infer import ExportError, InputError, Session, capture, comparison, run_graph
+from atoll.infer.structure import class_name
 from captured import Sides
 from support import later
 
@@ -256,6 +259,80 @@ def test_a_cache_outside_of_the_module() -> None:
     cache.clear()
     forward(X)
     assert torch.equal(run_graph(capture(Calls(forward), X), [X])[0], forward(X))
+
+
+class Remembers(nn.Module):
+    """Keeps something that is not a tensor in its attributes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.count, self.seen = kind, 0, {"rows": [0]}
+        self.eval()
+
+    def forward(self, x: torch.Tensor) -> Any:
+        self.count += 1
+        if self.kind == "number":
+            return x + self.count
+        if self.kind == "flag":
+            return x if self.count == 1 else x * 2
+        if self.kind == "output":
+            return x, self.count
+        if self.kind == "list":
+            self.seen["rows"].append(x.shape[1])
+            return x + sum(self.seen["rows"])
+        self.seen["cache"] = self.seen.get("cache") or [float(x.shape[1])]
+        return x * self.seen["cache"][0]
+
+
+@pytest.mark.parametrize("kind", ["number", "flag", "output", "list"])
+def test_state_that_is_not_a_tensor(kind: str) -> None:
+    module = Remembers(kind)
+    with pytest.raises(ExportError, match=r"a second call of the model .*a session keeps no state"):
+        capture(module, X)
+    assert (module.count, module.seen) == (0, {"rows": [0]})
+
+
+def test_counts_and_caches_that_change_no_answer() -> None:
+    module = Remembers("cache")
+    with Session(module, X, **FAST) as session:
+        for _ in range(2):
+            assert torch.equal(session(X), module(X))
+
+
+@dataclass
+class Scaled:
+    values: Any
+
+    def __post_init__(self) -> None:
+        self.values = self.values * 2
+
+
+class Shifted(UserDict[str, torch.Tensor]):
+    def __init__(self, items: dict[str, torch.Tensor]) -> None:
+        super().__init__({name: item + 1 for name, item in items.items()})
+
+
+@dataclass
+class Checked:
+    values: torch.Tensor
+    rows: int = 0
+
+    def __post_init__(self) -> None:
+        self.rows = len(self.values)
+
+
+def test_classes_that_compute_when_they_are_made() -> None:
+    makers: list[Callable[[torch.Tensor], Any]] = [
+        Scaled,
+        lambda x: [Scaled(1), x],
+        lambda x: Shifted({"x": x}),
+    ]
+    for make, kind in zip(makers, (Scaled, Scaled, Shifted), strict=True):
+        words = f"holds a {class_name(kind)}, which changes its fields when it is made"
+        assert f"output {words}" in refusal(make, X)
+        assert f"the example {words}" in refusal(lambda _: X + 1, make(X))
+    with Session(Calls(lambda checked: Checked(checked.values + 1)), Checked(X), **FAST) as session:
+        assert torch.equal(session(Checked(X * 2)).values, X * 2 + 1)
 
 
 def test_what_is_switched_off_draws_nothing() -> None:

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from atoll.cli import app
-from atoll.infer.planning.link_command import host_and_port
+from atoll.infer.planning.profile_command import host_and_port
 from atoll.infer.planning.relay import Relay
 from atoll.infer.planning.trace import Trace
 

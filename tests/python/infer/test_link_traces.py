@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from atoll.infer.planning import rates
-from atoll.infer.planning.recording import record
-from atoll.infer.planning.trace import Carrier, Trace, read
+from atoll.infer.planning.trace import Carrier, Trace, read, record
 
 DATA = Path(__file__).resolve().parents[2] / "data" / "intradp"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import atoll
-from atoll.infer.planning.link_command import host_and_port
+from atoll.infer.planning.profile_command import host_and_port
 from atoll.infer.planning.relay import Relay
 from atoll.infer.planning.trace import Trace
 from faulty_link import DOWN, UP, Action, FaultyLink, Pair

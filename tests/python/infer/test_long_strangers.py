@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 import atoll
-from atoll.infer.planning.link_command import host_and_port
+from atoll.infer.planning.profile_command import host_and_port
 from faulty_link import UP, FaultyLink
 from processes import children
 from serving import Serve

@@ -27,16 +27,20 @@ X = torch.randn(2, 4, 8, generator=torch.Generator().manual_seed(0))
 
 
 class Net(nn.Module):
+    gain = 1.0
+
     def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(8, 8)
         self.norm = nn.BatchNorm1d(4)
         self.register_buffer("shift", torch.ones(8))
         self.scale = torch.tensor(2.0)
-        self.more = {"a": [torch.ones(8)]}
+        self.more: dict[str, Any] = {"a": [torch.ones(8)], "times": 1}
+        self.factor, self._mode, self.sizes, self.act = 2.0, "plain", [1, {"a": (2, 3)}], torch.neg
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.first(x)) * self.scale + self.shift + self.more["a"][0]
+        x = self.norm(self.first(x)) * self.scale + self.shift + self.more["a"][0] * self.more["times"]
+        return self.act(x * self.factor * self.gain * len(self.sizes)) if self._mode == "plain" else x
 
 
 def net() -> Net:
@@ -79,6 +83,15 @@ CHANGES: dict[str, tuple[Callable[[Net], Any], str]] = {
     "buffer": (lambda n: n.norm.running_mean.add_(1), "norm.running_mean"),
     "another attribute": (lambda n: setattr(n, "scale", torch.tensor(3.0)), "scale"),
     "attribute in place": (lambda n: n.scale.add_(1), "scale"),
+    "a number": (lambda n: setattr(n, "factor", 3.0), "factor"),
+    "a number of another type": (lambda n: setattr(n, "factor", 2), "factor"),
+    "a private text": (lambda n: setattr(n, "_mode", "b"), "_mode"),
+    "a list": (lambda n: n.sizes.append(3), "sizes"),
+    "a dict in a list": (lambda n: n.sizes[1].update(a=(2, 4)), "sizes"),
+    "a number beside tensors": (lambda n: n.more.update(times=2), "more"),
+    "a function": (lambda n: setattr(n, "act", torch.abs), "act"),
+    "a number of the class": (lambda n: setattr(n, "gain", 2.0), "gain"),
+    "a layer's number": (lambda n: setattr(n.norm, "eps", 0.1), "norm.eps"),
     "nested attribute": (lambda n: n.more["a"][0].add_(1), "more"),
     "SGD": (step(torch.optim.SGD), "first.weight"),
     "fused Adam": (step(torch.optim.Adam, fused=True), "norm.weight"),
@@ -88,7 +101,8 @@ CHANGES: dict[str, tuple[Callable[[Net], Any], str]] = {
 
 
 # `make verify` has them.
-LIKE_OTHERS = {"data, turned", "data in place", "nested attribute", "another layer", "fused Adam", "assigned"}
+LIKE_OTHERS = {"data, turned", "data in place", "nested attribute", "another layer", "fused Adam", "assigned",
+               "a number of another type", "a dict in a list", "a layer's number"}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", sampled(CHANGES, LIKE_OTHERS))
@@ -109,6 +123,40 @@ def test_changes_are_noticed(name: str) -> None:
         torch.testing.assert_close(got, copy.deepcopy(attached)(X))
     assert divided.report()["inferences"] == 1
     atoll.infer.detach(attached)
+
+
+def test_equal_values_are_not_a_change() -> None:
+    model = net()
+    with Session(model, X, **FAST) as session:
+        before = session(X)
+        model.factor, model._mode, model.sizes, model.gain = float("2"), "-plain"[1:], [1, {"a": (2, 3)}], 1.0
+        assert torch.equal(session(X), before)
+
+
+class Counting(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.rows, self.hooked = 0, len(X), 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls, self.rows = self.calls + 1, len(x)
+        return super().forward(x)
+
+
+def test_what_calls_themselves_set_is_not_a_change() -> None:
+    model = Counting().eval()
+    with Session(model, X, **FAST) as session, torch.no_grad():
+        for _ in range(2):
+            torch.testing.assert_close(session(X), model(X))
+    session = atoll.infer.attach(model, X, **FAST)
+    model.register_forward_hook(lambda m, i, o: setattr(m, "hooked", m.hooked + 1))
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for x in (X, X[:1], X, X[:1], X):
+            model(x)
+    assert ["has the shape" in str(each.message) for each in caught] == [True]
+    assert (session.report()["inferences"], model.hooked) == (3, 5)
+    atoll.infer.detach(model)
 
 
 def test_a_bundle_is_saved_as_it_was_captured(tmp_path: Path) -> None:

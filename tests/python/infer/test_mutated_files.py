@@ -15,7 +15,7 @@ from typer import BadParameter
 
 from atoll.infer import Bundle, BundleError
 from atoll.infer.inputs import Inputs
-from atoll.infer.planning.link_command import host_and_port
+from atoll.infer.planning.profile_command import host_and_port
 from atoll.infer.serving import options_of
 from atoll.infer.structure import Structure
 from split_cases import bundle

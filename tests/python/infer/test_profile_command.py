@@ -17,7 +17,7 @@ from atoll import _C
 from atoll.cli import app
 from atoll.infer import Bundle, capture
 from atoll.infer import graph as graphs
-from atoll.infer.planning import power
+from atoll.infer.planning import watts as power
 from atoll.infer.planning.measuring import Wanted, measure
 from atoll.profiling.power import EnergyMeter
 from serving import Serve

@@ -19,7 +19,7 @@ from torch import nn
 import atoll
 from atoll import _C
 from atoll.infer import serving
-from atoll.infer.planning import link_command
+from atoll.infer.planning import profile_command
 from forking import run_module
 from launching import eventually
 from serving import Serve
@@ -108,13 +108,13 @@ def test_a_key_file_that_cannot_be_made(tmp_path: Path) -> None:
 def test_only_this_machine_reaches_it_unless_it_is_told(tmp_path: Path) -> None:
     """Connections from other machines come to another address than 127.0.0.1, for which 127.0.0.2 stands in."""
     assert inspect.signature(serving.serve).parameters["listen"].default.startswith("127.0.0.1:")
-    assert inspect.signature(link_command.link).parameters["listen"].default.startswith("127.0.0.1:")
+    assert inspect.signature(profile_command.link).parameters["listen"].default.startswith("127.0.0.1:")
     key = tmp_path / "key"
     _C.make_key_file(str(key))
     options = serving.options_of("127.0.0.1:0", key, cache_folder=str(tmp_path / "models"))
     del options["host"]
     server = _C.InferServer(options)
-    host, port = link_command.host_and_port(server.address)
+    host, port = profile_command.host_and_port(server.address)
     assert host == "127.0.0.1"
     socket.create_connection((host, port), timeout=60).close()
     with pytest.raises(ConnectionRefusedError):

@@ -317,6 +317,18 @@ def test_what_does_not_fit_goes_to_the_module(net: Net, image: torch.Tensor) -> 
     torch.testing.assert_close(net(image)["logits"], changed)
 
 
+def test_one_warning_for_all_values_of_an_argument(net: Net, image: torch.Tensor) -> None:
+    session = atoll.infer.attach(net, (image, 2.0), **FAST)
+    with torch.no_grad(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for number in range(5):
+            net(image, 2.5 + number)
+            net(torch.randn(1, 3, 9 + number, 9), 2.0)
+    assert ["scale is 2.5, but" in str(each.message) for each in caught] == [True, False]
+    assert session.report()["inferences"] == 0
+    atoll.infer.detach(net)
+
+
 def test_changes_that_no_version_counts_are_seen(net: Net, image: torch.Tensor) -> None:
     session = atoll.infer.attach(net, (image,), **FAST)
     net(image)

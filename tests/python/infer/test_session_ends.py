@@ -88,6 +88,35 @@ say("answered")
         assert program.end() == (0, "")
 
 
+def test_a_signal_handler_closes_the_session_of_the_call_that_it_interrupts(tmp_path: Path) -> None:
+    source = """
+session = session_of(Napping(), x)
+nap = 1.0
+def close(*_):
+    try:
+        session(x)
+    except ValueError as error:
+        assert "inside another call" in str(error), error
+        say("refused")
+    session.close()
+    say("handled")
+signal.signal(signal.SIGTERM, close)
+try:
+    session(x)
+except RuntimeError as error:
+    assert "closed while" in str(error), error
+    say("ended")
+"""
+    with Program(tmp_path, source) as program:
+        program.wait_for("napping")
+        begin = time.monotonic()
+        program.process.send_signal(signal.SIGTERM)
+        for text in ("refused", "handled", "ended"):
+            program.wait_for(text)
+        assert time.monotonic() - begin < SOON
+        assert program.end() == (0, "")
+
+
 @pytest.mark.parametrize(
     "call", ["session(x)", later("session.report()"), "net(x)", later("session.submit(x).result()")]
 )
@@ -108,6 +137,22 @@ begun.wait()
         status, errors = program.end()
     assert status == 0, errors
     assert "terminate called" not in errors
+
+
+def test_the_end_does_not_wait_for_submitted_inferences(tmp_path: Path) -> None:
+    source = """
+session = session_of(Napping(), x)
+nap = 1.0
+futures = [session.submit(x) for _ in range(100)]
+while "napping" not in said:
+    time.sleep(0.001)
+"""
+    with Program(tmp_path, source, fresh=True) as program:
+        program.wait_for("napping")
+        begin = time.monotonic()
+        status, errors = program.end()
+        assert time.monotonic() - begin < SOON
+    assert status == 0, errors
 
 
 def test_joining_threads_at_the_end_does_not_block(tmp_path: Path) -> None:

@@ -58,5 +58,5 @@ def test_items_after_them_are_measured(dtype: torch.dtype) -> None:
     example = Example(torch.randn(4, 3).double(), torch.randn(4, 2).double())
     loss = Loss(square_sum, samples)
     cpu = torch.device("cpu")
-    measuring = Measuring(whole, in_turn(whole, ["0", "1"]), example, loss, Computing(), cpu, 0, None, source)
+    measuring = Measuring(whole, in_turn(["0", "1"]), example, loss, Computing(), cpu, 0, None, source)
     assert [[cost.samples for cost in item] for item in measuring.costs("never", [1, 4])] == [[1, 4]] * 2

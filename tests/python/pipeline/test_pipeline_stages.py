@@ -142,7 +142,7 @@ def network() -> nn.Module:
 
 def test_modules_in_turn() -> None:
     model = initialise(network(), SEED)
-    parts = in_turn(model, ["0", "1", "2", "3", "4"])
+    parts = in_turn(["0", "1", "2", "3", "4"])
     check_parts(model, parts)
     model.eval()
     inputs = torch.randn(6, 3, dtype=torch.float64)
@@ -156,7 +156,7 @@ def test_modules_in_turn() -> None:
 def test_stages_of_frozen_parameters_send_something_to_differentiate() -> None:
     model = initialise(network(), SEED)
     model[0].requires_grad_(False)
-    parts = in_turn(model, ["0", "1", "2", "3", "4"])
+    parts = in_turn(["0", "1", "2", "3", "4"])
     assert stage(model, parts, 0, 2)(torch.ones(2, 3, dtype=torch.float64)).requires_grad
     with torch.no_grad():
         assert not stage(model, parts, 0, 2)(torch.ones(2, 3, dtype=torch.float64)).requires_grad
@@ -224,7 +224,7 @@ def test_rules_that_several_items_would_need() -> None:
 )
 def test_items_that_are_not_the_model(items: list[str], text: str) -> None:
     with pytest.raises(ValueError, match=text):
-        check_parts(network(), in_turn(network(), items))
+        check_parts(network(), in_turn(items))
 
 
 def test_unknown_models() -> None:

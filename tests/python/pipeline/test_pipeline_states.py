@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as checkpoint
 
 import atoll
+from atoll.pipeline import checkpoints
 from atoll.pipeline.plan import Pipe, Plan, Stage
 from pipeline_models import (
     MODELS,
@@ -100,6 +101,30 @@ def test_one_process_loads_the_whole_model(ranks: Ranks, tmp_path: Path) -> None
     train_alone(reference, 1, 8)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter, reference.get_parameter(name), rtol=0, atol=1e-10)
+
+
+def cut_off_body(rank: int, folder: str) -> None:
+    pipe = made("gpt2", plan=[2, 2], micro_batches=2)
+    pipe.save(folder, step=1)
+    saved = {name: parameter.detach().clone() for name, parameter in pipe.named_parameters()}
+    train_together(pipe, 1, 8)
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == 1:
+            patch.setattr(checkpoints._Writer, "write_data", lambda *_: 1 / 0)
+        with raises(checkpoint.api.CheckpointException, "ZeroDivisionError"):
+            pipe.save(folder, step=2)
+    assert pipe.load(folder) == {"step": 1}
+    for name, parameter in pipe.named_parameters():
+        assert torch.equal(parameter, saved[name]), name
+    pipe.save(folder, step=3)
+    assert pipe.load(folder) == {"step": 3}
+    assert len(list(Path(folder).glob("*.distcp"))) == 2
+    dist.barrier()
+
+
+@pytest.mark.parametrize("ranks", ["AA"], indirect=True)
+def test_a_save_that_fails_leaves_the_earlier_checkpoint(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(cut_off_body, str(tmp_path / "state"))
 
 
 def wrong_body(rank: int, folder: str) -> None:
@@ -206,6 +231,8 @@ def one_loader_body(rank: int) -> None:
         pipe.loader(Sentences(9), 5)
     with raises(ValueError, "shares cannot be given"):
         pipe.loader(Sentences(9), 4, shares=[1])
+    with raises(ValueError, "drop_last=False cannot be given"):
+        pipe.loader(Sentences(9), 4, drop_last=False)
 
 
 @pytest.mark.parametrize("ranks", ["AA"], indirect=True)

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from atoll.watching.latencies import bucket_of
 from atoll.watching.record import PlanEvent, WindowRecord
-from atoll.watching.run_record import RunFile, TrainingRecord
+from atoll.watching.run_record import RunFile, TrainingRecord, bucket_of
 
 DEVICES = ("cuda:0", "cuda:1", "cpu", "cpu")
 ABOUT = {"devices": list(DEVICES), "islands": [[0, 1], [2, 3]], "policy": "minmax", "update_interval": 50}

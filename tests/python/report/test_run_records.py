@@ -13,9 +13,8 @@ import pytest
 from atoll.infer.session_record import SessionRecord
 from atoll.report.inferences import Inferences
 from atoll.report.records import RecordError, Training, read, read_file
-from atoll.watching.latencies import bucket_of, latency_of
 from atoll.watching.options import Watch
-from atoll.watching.run_record import RunFile
+from atoll.watching.run_record import RunFile, bucket_of, latency_of
 from atoll.watching.watcher import Watchers, watchers
 from made_records import DIVISION, WINDOW, facts, inferences, training, windows
 

@@ -70,6 +70,7 @@ ALIKE: list[tuple[Options, type[Exception], str]] = [
     (replay(8, 8, 8), ValueError, "replayed plan of step 0 is for 3 ranks, but this job has 2: replay plans for the"),
     (replay(30, -6), ValueError, r"\[30, -6\]: give batches of at least 0 that add up to global_batch=24"),
     (replay(8, 8), ValueError, r"\[8, 8\]: give batches of at least 0 that add up to global_batch=24"),
+    ({"settings": atoll.training.Settings(changes_per_epoch=0)}, ValueError, "changes_per_epoch=0.: give at least 1"),
     ({"num_workers": -1}, ValueError, "num_workers"),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 """Plans follow the training's times, change at the same step on all ranks, and lose or repeat no sample."""
 
 import gc
+import itertools
 import json
 import random
 from pathlib import Path
@@ -79,6 +80,23 @@ def test_recorded_plans_are_replayed(rank: int, size: int) -> None:
         assert not history or loader.planner.history() == history
         history = loader.planner.history()
     assert len(history) == 3
+
+
+@on_layouts("AA")
+def test_a_replay_resumes_with_the_plan_of_its_step(rank: int, size: int) -> None:
+    replay = [{"step": 0, "batches": [12, 12]}, {"step": 6, "batches": [4, 20]}, {"step": 9, "batches": [20, 4]}]
+    settings = atoll.training.Settings(measure=False, update_interval=2, replay=replay)
+
+    def made() -> atoll.DataLoader:
+        return atoll.DataLoader(Numbers(), BATCH, model=wrapped(), settings=settings)
+
+    loader = made()
+    shares = [len(batch[0]) for batch in itertools.islice(loader, 5)]
+    assert shares == [12] * 5
+    resumed = made()
+    for steps, wanted in ((7, [4, 20]), (20, [20, 4]), (5, [12, 12])):
+        resumed.load_state_dict({**loader.state_dict(), "steps": steps})
+        assert resumed.batch_sizes() == wanted
 
 
 @on_layouts("AA")
@@ -178,7 +196,7 @@ def test_profiles_are_measured_and_leave_no_trace(rank: int, size: int) -> None:
     assert all(torch.equal(parameter, was) for parameter, was in zip(model.parameters(), before, strict=True))
     assert all(parameter.grad is None for parameter in model.parameters())
     for facts in loader.planner.facts:
-        profile = facts.measured()
+        profile = facts.profile
         assert profile is not None
         assert len(profile.sizes) >= 3
         assert profile.operations > 0

@@ -108,4 +108,8 @@ def test_sharded_gradients_that_stay_are_refused(rank: int, size: int) -> None:
     with pytest.raises(RuntimeError, match=r"set_requires_gradient_sync\(False\): .* raise the loader's global_batch"):
         steps()
     model.set_requires_gradient_sync(True)
+    model.set_gradient_divide_factor(1.0)
+    with pytest.raises(RuntimeError, match=r"set_gradient_divide_factor: .*; remove it"):
+        next(iter(loader))
+    model.set_gradient_divide_factor(float(size))
     assert next(iter(loader))

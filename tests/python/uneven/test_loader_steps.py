@@ -130,6 +130,23 @@ def test_batch_norm_over_uneven_and_empty_shares(rank: int, size: int) -> None:
     assert torch.allclose(mine.running_var, theirs.running_var)
 
 
+@on_layouts("AA")
+def test_batch_norm_over_parts_without_elements(rank: int, size: int) -> None:
+    """Where no rank's part has an element, no statistics are kept instead of those of nothing."""
+    torch.manual_seed(8)
+    net = nn.Sequential(nn.Linear(FEATURES, 9), nn.BatchNorm1d(TOKENS), nn.Linear(9, CLASSES)).double()
+    model = DistributedDataParallel(atoll.training.convert_batch_norm(net))
+    loader = atoll.DataLoader(sentences(), BATCH, model=model, policy="equal", micro_batch=1, elements=valid_tokens,
+                              settings=UNMEASURED)  # fmt: skip
+    empty = 0
+    for inputs, labels in loader:
+        empty += loader.elements == 0
+        token_loss(model, inputs, labels).backward()
+    assert empty
+    for name, value in model.state_dict().items():
+        assert value.isfinite().all(), name
+
+
 # Proves E-2.
 @on_layouts("AAA")
 def test_resumes_on_other_ranks(rank: int, size: int) -> None:

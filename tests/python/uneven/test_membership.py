@@ -20,9 +20,8 @@ import atoll
 from atoll.loading import planner
 from atoll.loading.communication import islands_of, library_seconds, seconds_inside
 from atoll.loading.membership import PAUSE, Advice, Membership
-from atoll.loading.plans import Plan
-from atoll.loading.timing import StepTimes
-from atoll.loading.window_reports import NOT_MEASURED, Seen
+from atoll.loading.policy import Plan
+from atoll.loading.timing import NOT_MEASURED, Seen, StepTimes
 from atoll.plan import BatchRequest, Cost, plan_batches
 from atoll.plan.documents import document_of
 from atoll.profiling.device import DeviceProfile, Measured

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 import atoll
 from atoll.loading import measuring
-from atoll.loading.stream import Stream
+from atoll.loading.source import Stream
 from support import Ranks
 from test_loader import on_all_ranks, wrapped
 from training import FEATURES

@@ -224,7 +224,7 @@ def speeds(rank: int) -> tuple[bool, Any]:
     loader = loader_of(rank, wrapped(), settings=atoll.training.Settings(reuse=False))
     after = atoll.sim.punctuality() if rank < 2 else before
     late = 20 * (after["late"] - before["late"]) > after["tasks"] - before["tasks"]
-    return late, loader.planner.facts[rank].measured()
+    return late, loader.planner.facts[rank].profile
 
 
 def check_speeds(fast: Any, slow: Any) -> None:

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from atoll.weighting.batch_norm import SyncBatchNorm, convert_batch_norm
-from atoll.weighting.batch_part import part_of
+from atoll.weighting.batch_part import Part
 from atoll.weighting.weights import weights_of
 from client_ranks import on_layouts
 from support import device, later
@@ -119,7 +119,7 @@ def test_gradients_of_empty_parts_may_be_anything(rank: int, size: int) -> None:
         if hook is not None:
             model.register_comm_hook(None, hook)
         weights = weights_of(model)
-        weights.begin(part_of(0 if rank == 0 else BATCH, BATCH))
+        weights.begin(Part(0 if rank == 0 else BATCH, lambda: BATCH))
         (model(torch.ones(2, 12, dtype=torch.float64)).sum() * (float("inf") if rank == 0 else 1.0)).backward()
         gradients = [parameter.grad for parameter in model.parameters()]
         assert all(gradient is not None and gradient.isfinite().all() for gradient in gradients)

@@ -64,14 +64,10 @@ class NoWeights(Weights):
 
     def __init__(self, parts_must_match: bool) -> None:
         super().__init__(None)  # type: ignore[arg-type]
-        self._parts_must_match = parts_must_match
+        self.parts_must_match = parts_must_match
 
     def check_group(self, group: Any) -> None:
         """Does nothing, because threads have no group."""
-
-    @property
-    def parts_must_match(self) -> bool:
-        return self._parts_must_match
 
 
 class Model(torch.nn.Linear):

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "atoll/transport/address.h"
-#include "atoll/transport/handshake/listener.h"
+#include "atoll/transport/handshake/acceptor.h"
 #include "tests/support/raw_peer.h"
 #include "tests/support/relay.h"
 #include "tests/transport/endpoint/support.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "atoll/transport/address.h"
-#include "atoll/transport/handshake/listener.h"
+#include "atoll/transport/handshake/acceptor.h"
 #include "tests/support/log_recorder.h"
 #include "tests/support/raw_peer.h"
 #include "tests/transport/endpoint/support.h"

@@ -1,20 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames that are lent instead of copied: over a ring whose ends the test plays, and over links of two endpoints.
+// Frames that are lent instead of copied, over a ring whose ends the test plays.
 #include <gtest/gtest.h>
 
 #include <cstring>
-#include <fstream>
 #include <vector>
 
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/shm/ring.h"
 #include "tests/support/error_of.h"
-#include "tests/support/peers.h"
 
 namespace atl::transport {
 namespace {
-
-using test::wait_until;
 
 constexpr std::size_t kBudget = std::size_t{64} << 20;
 constexpr std::size_t kBytes = 5000;
@@ -136,20 +132,28 @@ TEST(Lending, WhatWasRevokedIsNotWritten) {
     ring.writer.revoke();
     EXPECT_EQ(ring.reader.begin_write(), nullptr);
     EXPECT_FALSE(ring.reader.is_intact());
-    EXPECT_FALSE(ring.writer.is_written());  // the attempt has left no trace
+    EXPECT_FALSE(ring.writer.written_range());  // the attempt has left no trace
   }
 }
 
-TEST(Lending, AWriterIsSeenUntilItHasFinished) {
+TEST(Lending, WhatTheReaderWritesIsSeenUntilItHasFinished) {
   LendingRing ring;
+  const ArenaPlace second{ring.place.slab, ring.place.offset + 1000};
   ASSERT_TRUE(ring.writer.try_lend(header_of(kBytes, 0, Payload::kForResult), ring.place));
+  ASSERT_TRUE(ring.writer.try_lend(header_of(2000, 1, Payload::kForResult), second));
   ASSERT_NE(ring.reader.front(), nullptr);
-  EXPECT_FALSE(ring.writer.is_written());
+  ring.reader.pop();
+  ASSERT_NE(ring.reader.front(), nullptr);
+  EXPECT_FALSE(ring.writer.written_range());
   ASSERT_NE(ring.reader.begin_write(), nullptr);
   ring.writer.revoke();
-  EXPECT_TRUE(ring.writer.is_written());
+  const auto range = ring.writer.written_range();
+  ASSERT_TRUE(range);
+  EXPECT_EQ(range->place.slab, second.slab);
+  EXPECT_EQ(range->place.offset, second.offset);
+  EXPECT_EQ(range->bytes, 2000U);
   ring.reader.end_write();
-  EXPECT_FALSE(ring.writer.is_written());
+  EXPECT_FALSE(ring.writer.written_range());
 }
 
 TEST(Lending, AResultThatIsThereNeedsNoMemory) {
@@ -224,66 +228,6 @@ TEST(Lending, ASlabIsCheckedBeforeItIsMapped) {
   EXPECT_EQ(test::error_of([&] { ring.lender.add(100, small, 0); }).kind(), ErrorKind::kProtocol);
   EXPECT_EQ(test::error_of([&] { ring.lender.add(100, small, ~std::uint64_t{0}); }).kind(), ErrorKind::kProtocol);
 }
-
-std::size_t mappings_of_arenas() {
-  std::ifstream maps("/proc/self/maps");
-  std::size_t count = 0;
-  for (std::string line; std::getline(maps, line);) count += line.find("atoll-arena") != std::string::npos ? 1 : 0;
-  return count;
-}
-
-EndpointOptions with_arena(int index) {
-  EndpointOptions options = test::peer_options(TransportChoice::kShm, index);
-  options.arena = std::make_shared<Arena>(kBudget);
-  options.heartbeat = std::chrono::milliseconds(1000);
-  return options;
-}
-
-class LendingLinks : public testing::TestWithParam<test::PeerMode> {};
-
-// Proves T-11.
-TEST_P(LendingLinks, PassEachSlabOnceAndForgetRetiredOnes) {
-  constexpr std::uint64_t kRounds = 50;
-  const auto lend = [](test::Peer& peer) {
-    Arena& arena = *peer.endpoint.options().arena;
-    auto* const data = static_cast<std::byte*>(arena.allocate(kBytes));
-    const ArenaPlace place = arena.find(data, kBytes).value();
-    Channel& channel = peer.channel();
-    ASSERT_TRUE(channel.can_lend());
-    for (std::uint64_t round = 0; round < kRounds; ++round) {
-      std::memset(data, static_cast<int>(round), kBytes);
-      test::wait_on_bell(peer.endpoint, Bell::kCollective, "room", [&] {
-        return channel.try_lend(header_of(kBytes, round), {data, kBytes}, place);
-      });
-      test::wait_on_bell(peer.endpoint, Bell::kCollective, "the frame's return",
-                         [&] { return channel.has_returned(); });
-    }
-    arena.free(data);
-    arena.trim();
-    peer.meeting.meet();
-    peer.meeting.meet();
-  };
-  const auto read = [](test::Peer& peer) {
-    Channel& channel = peer.channel();
-    for (std::uint64_t round = 0; round < kRounds; ++round) {
-      const Frame& frame = test::receive(peer, channel);
-      EXPECT_EQ(frame.header.sequence, round);
-      EXPECT_EQ(frame.payload.size(), kBytes);
-      for (const std::byte byte : frame.payload) ASSERT_EQ(byte, static_cast<std::byte>(round));
-      EXPECT_TRUE(channel.is_intact());
-      channel.pop();
-    }
-    peer.meeting.meet();
-    wait_until("the retired slab to be unmapped", [] { return mappings_of_arenas() == 0; });
-    peer.meeting.meet();
-  };
-  test::run_peers(GetParam(), {with_arena(0), with_arena(1)}, lend, read);
-}
-
-INSTANTIATE_TEST_SUITE_P(Peers, LendingLinks, testing::Values(test::PeerMode::kThreads, test::PeerMode::kProcesses),
-                         [](const auto& mode) {
-                           return mode.param == test::PeerMode::kThreads ? "Threads" : "Processes";
-                         });
 
 }  // namespace
 }  // namespace atl::transport

@@ -17,8 +17,7 @@
 #include <utility>
 #include <vector>
 
-#include "atoll/transport/memfd.h"
-#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/shared_memory.h"
 #include "tests/support/peers.h"
 
 namespace atl::transport {

@@ -14,8 +14,7 @@
 #include <vector>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/memfd.h"
-#include "atoll/transport/shm/ring_copy.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {

@@ -71,12 +71,12 @@ TEST(ShmWire, TheLargestMessagesPassOneAfterTheOther) {
 
 TEST(ShmWire, BodiesAreReadBack) {
   const Open open{1, 2, 1, 1 << 20};
-  const Open got = decode_open({MessageType::kOpen, std::as_bytes(std::span(&open, 1))});
+  const Open got = decode<Open>({MessageType::kOpen, std::as_bytes(std::span(&open, 1))});
   EXPECT_EQ(got.group, 1U);
   EXPECT_EQ(got.index, 2U);
   EXPECT_EQ(got.bell, 1U);
   EXPECT_EQ(got.window_bytes, 1U << 20);
-  EXPECT_THROW(decode_hello({MessageType::kHello, std::as_bytes(std::span(&open, 1))}), Error);
+  EXPECT_THROW(decode<Hello>({MessageType::kHello, std::as_bytes(std::span(&open, 1))}), Error);
 }
 
 TEST(ShmWire, WrongBeginningsAreProtocolErrors) {
@@ -113,7 +113,7 @@ TEST(ShmWire, MutatedStreamsGiveMessagesOrProtocolErrors) {
         at += feed(parser, std::span(stream).subspan(at, size));
         while (const auto message = parser.next()) {
           ASSERT_LE(message->body.size(), kMaxControlBytes);
-          if (message->type == MessageType::kOpen) decode_open(*message);
+          if (message->type == MessageType::kOpen) decode<Open>(*message);
         }
       }
     } catch (const Error& error) {

@@ -20,7 +20,7 @@
 #include "atoll/core/fd.h"
 #include "atoll/core/loop.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 #include "atoll/transport/stream/secure_stream.h"
 #include "atoll/transport/stream/tls_session.h"
 #include "tests/support/peers.h"

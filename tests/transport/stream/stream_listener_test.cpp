@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/resource.h>
 
 #include <fcntl.h>
 
@@ -18,7 +17,8 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/transport/endpoint/support.h"
 
 namespace atl::test {
@@ -158,16 +158,13 @@ class CountingSink : public LogSink {
 TEST_F(Listening, WaitsForDescriptors) {
   CountingSink sink;
   listen();
-  rlimit before{};
-  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
   Fd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto address = parse_tcp_address(listener_->address());
-  const rlimit none{3, before.rlim_max};  // keeps what is open and opens no more
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
-  const int connected = ::connect(socket.get(), address->get(), address->length);
-  wait_until("the listener has no descriptor", [&] { return sink.lines.load() == 1; });
-  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
-  EXPECT_EQ(connected, 0);
+  {
+    const NoNewDescriptors none;
+    EXPECT_EQ(::connect(socket.get(), address->get(), address->length), 0);
+    wait_until("the listener has no descriptor", [&] { return sink.lines.load() == 1; });
+  }
   EXPECT_EQ(connections_.wait_for(1).size(), 1U);
   EXPECT_EQ(sink.lines.load(), 1);
 }

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "atoll/core/fd.h"
-#include "atoll/transport/tcp/control_reader.h"
+#include "atoll/transport/tcp/reassembly.h"
 #include "atoll/transport/tcp/spread.h"
 
 // Both halves of a link over several rails without endpoints: rails are socket pairs.

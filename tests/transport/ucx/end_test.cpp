@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "atoll/core/error.h"
-#include "atoll/transport/handshake/listener.h"
-#include "atoll/transport/ucx/channel.h"
+#include "atoll/transport/handshake/acceptor.h"
+#include "atoll/transport/ucx/link.h"
 #include "tests/support/peers.h"
 #include "tests/support/relay.h"
 #include "tests/transport/link_contract.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/ucx/registrar.h"
+#include "atoll/transport/ucx/context.h"
 
 #include <gtest/gtest.h>
 

@@ -10,8 +10,7 @@
 
 #include "atoll/core/error.h"
 #include "atoll/transport/tcp/wire.h"
-#include "atoll/transport/ucx/receive_ring.h"
-#include "atoll/transport/ucx/send_ring.h"
+#include "atoll/transport/ucx/rings.h"
 #include "tests/transport/link_contract.h"
 
 namespace atl::test {

@@ -34,6 +34,8 @@ class Question:
 
 def ask(question: Question) -> dict[str, Any]:
     """Returns everything that is shown. Raises ValueError that names the problem and the way out."""
+    from atoll.plan.documents import plan_operators
+
     model = models.read(question.profile, question.input_bytes)
     recorded = trace.read(question.trace) if question.trace else None
     rate = question.rate or (recorded.median() if recorded else None)
@@ -56,19 +58,12 @@ def ask(question: Question) -> dict[str, Any]:
     if recorded:
         request["trace"] = {**recorded.request(), "period": question.period}
         request["replay"] = replays(question)
-    answer = plan(request)
+    answer = plan_operators(request)
     facts = {
         "schema": SCHEMA, "file": question.profile, "link": {"down": rate, **link}, "watts": power,
         "watts_source": power_source, "input_bytes": model.input_bytes, "trace": _facts_of(question.trace, recorded),
     }  # fmt: skip
     return {**facts, **answer, "notes": _notes(question, recorded, rate)}
-
-
-def plan(request: dict[str, Any]) -> dict[str, Any]:
-    """Returns the planner's answer. Raises ValueError for an invalid request."""
-    from atoll.plan.documents import plan_operators
-
-    return plan_operators(request)
 
 
 def replays(question: Question) -> list[dict[str, Any]]:
@@ -84,9 +79,8 @@ def replays(question: Question) -> list[dict[str, Any]]:
 def _facts_of(path: str, recorded: trace.Trace | None) -> dict[str, Any] | None:
     if recorded is None:
         return None
-    median = recorded.median()
     return {"file": path, "seconds": recorded.seconds, "bin_seconds": recorded.bin_seconds, "gaps": recorded.gaps,
-            "median": median}  # fmt: skip
+            "median": recorded.median()}  # fmt: skip
 
 
 def _notes(question: Question, recorded: trace.Trace | None, rate: float) -> list[str]:

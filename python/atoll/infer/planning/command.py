@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The `atoll plan infer` sub-command."""
 
-import json as json_module
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from atoll.infer.planning import rates as rates_of
 from atoll.infer.planning.asking import Question, ask
+from atoll.planning.files import gives_tables, write
 
 _MODEL_HELP = "A measured or published profile (JSON); with --operators the folder of a bundle."
 
@@ -51,39 +50,17 @@ def infer(
             )  # fmt: skip
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
-    _give(document, operators, json, html)
+    if html:
+        if operators:
+            raise typer.BadParameter("--html draws plans, but --operators has none: remove one of them")
+        from atoll.infer.planning.page import page
+
+        write(html, page(document))
+    if gives_tables(document, json):
+        from atoll.infer.planning import table
+
+        (table.show_localities if operators else table.show)(document)
 
 
 def _rate(text: str) -> float | None:
     return rates_of.bytes_per_second(text) if text else None
-
-
-def _give(document: dict[str, Any], is_bundle: bool, json: str, html: str) -> None:
-    if html:
-        if is_bundle:
-            raise typer.BadParameter("--html draws plans, but --operators has none: remove one of them")
-        _write(html, _page(document))
-    text = json_module.dumps(document, indent=1)
-    if json == "-":
-        typer.echo(text)
-        return
-    if json:
-        _write(json, text + "\n")
-    from atoll.infer.planning import table
-
-    (table.show_localities if is_bundle else table.show)(document)
-
-
-def _page(document: dict[str, Any]) -> str:
-    try:
-        from atoll.infer.planning.page import page
-    except ImportError as error:
-        raise typer.BadParameter(f"--html needs the package jinja2 ({error}): pip install jinja2") from None
-    return page(document)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise typer.BadParameter(f"{path} cannot be written: {error.strerror}") from None

@@ -5,11 +5,10 @@ it writes for `atoll plan infer`. Raises ValueError that names the way out for w
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from atoll.infer.planning.models import VERSION, json_of, watts_in
-from atoll.infer.planning.watts import STATES, watts_of
+from atoll.infer.planning.watts import STATES, measured_watts, watts_of
 
 if TYPE_CHECKING:
     from atoll.infer.bundle import Bundle
@@ -149,8 +148,6 @@ def _watts(wanted: Wanted, bundle: "Bundle", tell: Tell) -> tuple[dict[str, floa
         if watts:
             return watts, source
     else:
-        from atoll.infer.planning.power import measured_watts
-
         if (found := measured_watts(bundle, wanted.bundle, wanted.device, lambda text: tell(text, None))) is not None:
             return found
     return None, watts_of("", "", "")[1]
@@ -184,11 +181,3 @@ def _rows(profiles: dict[str, Any], lowered: dict[str, Any]) -> Iterator[dict[st
             "node": node, "name": operator["name"], "rows": operator["rows"], "bytes": operator["bytes"],
             "local": times["local"], "server": times.get("server"), "share": times["local"] / sums if sums else 0.0,
         }  # fmt: skip
-
-
-def write(path: str, model: dict[str, Any]) -> None:
-    """Writes the model. Raises ValueError if the file cannot be written."""
-    try:
-        Path(path).write_text(json.dumps(model) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be written: {error.strerror}") from None

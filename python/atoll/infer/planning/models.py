@@ -3,6 +3,7 @@
 Raises ValueError that names the file and the way out."""
 
 import json
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,9 @@ class Model:
 def read(path: str, input_bytes: int | None = None) -> Model:
     """Reads a model. `input_bytes` overrides the size of the inputs on the link."""
     value = json_of(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} does not hold a model: {_ADVICE}")
-    if "layers" in value:
+    if isinstance(value, dict) and "layers" in value:
         return _published(path, value, input_bytes)
-    if "atoll_operators" in value:
+    if isinstance(value, dict) and "atoll_operators" in value:
         return _ours(path, value, input_bytes)
     raise ValueError(f"{path} does not hold a model: {_ADVICE}")
 
@@ -40,10 +39,7 @@ def read(path: str, input_bytes: int | None = None) -> Model:
 def _published(path: str, value: dict[str, Any], input_bytes: int | None) -> Model:
     source = Path(path).name.partition("_")[0] if "source_repo" in value else ""
     try:
-        first = value["layers"][0]
-        values = 1
-        for size in first["output_shapes"][0]:
-            values *= int(size)
+        values = math.prod(int(size) for size in value["layers"][0]["output_shapes"][0])
         sent = values * int(value["input_bytes_per_element"])
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ValueError(f"{path}: its first layer is not an input ({error!r}): {_ADVICE}") from None
@@ -92,10 +88,10 @@ def watts_in(path: str, value: Any) -> tuple[dict[str, float], str]:
 def json_of(path: str, advice: str = _ADVICE) -> Any:
     """Reads a JSON file. Raises ValueError that names the file and ends with the advice."""
     if Path(path).is_dir():
-        way_out = (
-            "--operators counts a bundle's operators; to plan with their times give the file that atoll profile wrote"
+        raise ValueError(
+            f"{path} is a folder: --operators counts a bundle's operators; to plan with their times give the file that "
+            "atoll profile wrote"
         )
-        raise ValueError(f"{path} is a folder: {way_out}")
     try:
         size = Path(path).stat().st_size
         if size > _MAX_BYTES:

@@ -31,13 +31,6 @@ _SELECTABLE = 1024  # select() does not support descriptors from this number on
 
 
 @dataclass
-class Wire:
-    """One direction of the path, or both of a shared medium, and when it is free for the next byte."""
-
-    free_at: float = 0.0
-
-
-@dataclass
 class Pipe:
     """One direction of one connection."""
 
@@ -100,8 +93,8 @@ class Relay:
         self._addresses, self._latency = _addresses(target), latency
         self._opening: list[Opening] = []
         self._carriers = _carriers(trace)
-        wires = [Wire(), Wire()]
-        self._wires = [wires[0], wires[0 if half_duplex else 1]]
+        self._wire_of = (UP, UP if half_duplex else DOWN)  # by direction; both share one if the medium is shared
+        self._free_at = [0.0, 0.0]  # when each wire is free for the next byte
         self._pairs: list[tuple[Pipe, Pipe]] = []
         self._begin: float | None = None
         self._carried = [0, 0]
@@ -204,7 +197,7 @@ class Relay:
         if pipe.ended or is_full:
             return math.inf
         if self._carriers is not None:
-            return self._wires[pipe.way].free_at - _BACKLOG
+            return self._free_at[self._wire_of[pipe.way]] - _BACKLOG
         return 0.0
 
     def _read(self, pipe: Pipe) -> None:
@@ -223,10 +216,10 @@ class Relay:
             return
         due = now
         if carrier is not None:
-            wire = self._wires[pipe.way]
-            start = max(wire.free_at, now - _CATCH_UP if pipe.has_more else now)
-            wire.free_at = begin + carrier.end(start - begin, len(data))
-            due = max(wire.free_at, now)
+            wire = self._wire_of[pipe.way]
+            start = max(self._free_at[wire], now - _CATCH_UP if pipe.has_more else now)
+            self._free_at[wire] = begin + carrier.end(start - begin, len(data))
+            due = max(self._free_at[wire], now)
         pipe.pieces.append((due + self._latency, memoryview(data)))
         pipe.waiting += len(data)
         pipe.has_more = len(data) == most and _has_more(pipe.source)
@@ -304,9 +297,8 @@ def _close(pair: tuple[Pipe, Pipe]) -> None:
 def _readable(readers: list[socket.socket], writers: list[socket.socket], seconds: float) -> set[socket.socket]:
     """Returns the `readers` that have data, once any reader or writer is ready or the time is over."""
     if all(each.fileno() < _SELECTABLE for each in (*readers, *writers)):
-        return set(
-            select.select(readers, writers, [], seconds)[0]
-        )  # has microsecond resolution, poll only milliseconds
+        # It has microsecond resolution, poll only milliseconds.
+        return set(select.select(readers, writers, [], seconds)[0])
     wanted = {each.fileno(): select.POLLIN for each in readers}
     for each in writers:
         wanted[each.fileno()] = wanted.get(each.fileno(), 0) | select.POLLOUT

@@ -1,32 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of divided inferences as tables."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from atoll._tables import new_table, wide
 from atoll.infer.planning.rates import bytes_text, rate_text
 from atoll.planning.table import seconds_text
 
 Document = dict[str, Any]
-_WIDTH = 120  # if the output is not a terminal
+# The gap to the bound, as a share of a plan's time, is the most that any plan could save.
+PLANS = ("policy", "latency", "energy", "up", "down", "link", "robot", "server", "twice", "gap")
+REPLAYS = ("policy", "mean", "std", "p50", "p95", "p99", "energy", "up", "answers here", "missed")
 
 
 def show(document: Document, console: Console | None = None) -> None:
     """Prints the model, the plans, and their replays over a trace."""
-    console = _console(console)
+    console = wide(console)
     for line in headline(document):
         console.print(Text(line), soft_wrap=True)
     console.print()
-    console.print(plans(document))
+    console.print(new_table(*PLANS, left=("policy",), rows=plan_rows(document)))
     if document.get("replay"):
         console.print()
         recorded = document["trace"]
         console.print(Text(f"Inferences over {recorded['file']}, {recorded['seconds']:.0f} s", "bold"), soft_wrap=True)
-        console.print(replays(document))
+        console.print(new_table(*REPLAYS, left=("policy",), rows=replay_rows(document)))
     console.print()
     for note in document["notes"]:
         console.print(Text(note, "yellow"), soft_wrap=True)
@@ -35,9 +37,9 @@ def show(document: Document, console: Console | None = None) -> None:
 
 def show_localities(document: Document, console: Console | None = None) -> None:
     """Prints how many operators can be divided."""
-    console = _console(console)
+    console = wide(console)
     console.print(Text(f"{document['nodes']} operators, bundle {document['bundle'][:16]}", "bold"))
-    table = _table("input", "dim", "rows", "local", "partial", "global", "constant", left=("input",))
+    table = new_table("input", "dim", "rows", "local", "partial", "global", "constant", left=("input",))
     for row in document["inputs"]:
         numbers = (str(row[key]) for key in ("dim", "rows", "local", "partial", "global", "constant"))
         table.add_row(row["input"], *numbers)
@@ -46,14 +48,14 @@ def show_localities(document: Document, console: Console | None = None) -> None:
 
 def show_profile(document: Document, top: int = 0, console: Console | None = None) -> None:
     """Prints the time of each operator of a model, or of the `top` slowest here."""
-    console = _console(console)
+    console = wide(console)
     for line in profile_headline(document):
         console.print(Text(line), soft_wrap=True)
     console.print()
     rows = document["rows"]
     if top:
         rows = sorted(rows, key=lambda row: -row["local"])[:top]
-    table = _table("", "operator", "rows", "here", "server", "bytes out", "share", left=("operator",))
+    table = new_table("", "operator", "rows", "here", "server", "bytes out", "share", left=("operator",))
     for row in rows:
         place, times, share = str(row["node"]), (row["local"], row["server"]), _percent(row["share"])
         if row["node"] < 0:
@@ -105,30 +107,24 @@ def headline(document: Document) -> Iterator[str]:
     yield f"watts: {figures} for computing, waiting and the radio ({document['watts_source']})"
 
 
-def plans(document: Document) -> Table:
-    """Returns the table of plans. The gap to the bound, as a share of a plan's time, is the most that any plan could
-    save."""
-    table = _table("policy", "latency", "energy", "up", "down", "link", "robot", "server", "twice", "gap")
+def plan_rows(document: Document) -> Iterator[list[str]]:
     for plan in document["plans"]:
         seconds = plan["seconds"]
-        table.add_row(
+        yield [
             plan["policy"], seconds_text(seconds), f"{plan['joules']:.4g} J", bytes_text(plan["up_bytes"]),
             bytes_text(plan["down_bytes"]), _share(plan["link_busy"], seconds), _share(plan["robot_busy"], seconds),
             _share(plan["server_busy"], seconds), _share(plan["rows_twice"], seconds), _percent(plan["gap"]),
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip
 
 
-def replays(document: Document) -> Table:
-    table = _table("policy", "mean", "std", "p50", "p95", "p99", "energy", "up", "answers here", "missed")
+def replay_rows(document: Document) -> Iterator[list[str]]:
     for row in document["replay"]:
         seconds = row["seconds"]
         times = (seconds_text(seconds[key]) for key in ("mean", "std", "p50", "p95", "p99"))
-        table.add_row(
+        yield [
             name_of(row), *times, f"{row['joules']['mean']:.4g} J", bytes_text(row["up_bytes"]),
             _percent(row["local_answers"]), _percent(row["missed"]) if "missed" in row else "-",
-        )  # fmt: skip
-    return table
+        ]  # fmt: skip
 
 
 def name_of(row: Document) -> str:
@@ -150,23 +146,9 @@ def verdict(document: Document) -> str:
     )
 
 
-def _console(console: Console | None) -> Console:
-    console = console or Console(highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _WIDTH)
-    return console
-
-
 def _share(part: float, whole: float) -> str:
     return _percent(part / whole if whole else 0.0)
 
 
 def _percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.1f} %"
-
-
-def _table(*columns: str, left: Sequence[str] = ("policy",)) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, justify="left" if name in left else "right", overflow="fold")
-    return table

@@ -6,7 +6,8 @@ import bisect
 import csv
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -18,6 +19,7 @@ _OURS = f"the columns {','.join(COLUMNS)}"
 _PUBLISHED = "t_seconds,mbps"
 _MAX_LINES = 10_000_000
 _JITTER = 0.01  # of a bin
+Counts = Callable[[], tuple[int, int]]  # bytes carried so far, upwards and downwards
 
 
 @dataclass(frozen=True)
@@ -62,10 +64,8 @@ class Carrier:
 
     def __init__(self, bin_seconds: float, rates: Sequence[float]) -> None:
         self._bin, self._rates = bin_seconds, list(rates)
-        self._sums = [
-            0.0,
-            *accumulate(rate * bin_seconds for rate in rates),
-        ]  # bytes before each bin, and of one repetition
+        # Bytes before each bin, and of one repetition.
+        self._sums = [0.0, *accumulate(rate * bin_seconds for rate in rates)]
         self._turn = bin_seconds * len(self._rates)
 
     def rate(self, time: float) -> float:
@@ -151,3 +151,26 @@ def _number(where: str, row: dict[str, Any], name: str) -> float:
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{where}: {name} is {row[name]}: give a number of at least 0")
     return value
+
+
+def record(
+    counts: Counts, seconds: float, *, clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] = time.sleep,
+) -> Trace:  # fmt: skip
+    """Records the rates of `counts` in each bin of `seconds`. If the recorder wakes up late, the bins it missed have
+    the mean rate since its previous reading. Raises ValueError for less than one bin."""
+    bins = int(seconds / BIN_SECONDS + 1e-9)
+    if bins < 1:
+        raise ValueError(f"{seconds:g} s is less than a bin of {BIN_SECONDS:g} s: record for longer")
+    begin = clock()
+    last, last_at, done = counts(), 0.0, 0
+    up: list[float] = []
+    down: list[float] = []
+    while done < bins:
+        wait(max(0.0, begin + (done + 1) * BIN_SECONDS - clock()))
+        now, now_at = counts(), clock() - begin
+        over = min(max(1, int(now_at / BIN_SECONDS + 1e-9) - done), bins - done)
+        for rates, before, after in ((up, last[0], now[0]), (down, last[1], now[1])):
+            rates += [(after - before) / (now_at - last_at)] * over
+        last, last_at, done = now, now_at, done + over
+    return Trace(BIN_SECONDS, up, down)

@@ -18,7 +18,7 @@
 #include "atoll/collectives/group/context_impl.h"
 #include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
-#include "atoll/transport/stream/key_file.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::collectives {
 namespace {
@@ -35,9 +35,9 @@ void read_ports(transport::EndpointOptions& options) {
   const std::string value = environment("ATOLL_PORTS");
   if (value.empty()) return;
   const auto dash = value.find('-');
-  const auto first = number_in<std::uint16_t>(std::string_view(value).substr(0, dash));
+  const auto first = to_number<std::uint16_t>(std::string_view(value).substr(0, dash));
   const auto last =
-      dash == std::string::npos ? first : number_in<std::uint16_t>(std::string_view(value).substr(dash + 1));
+      dash == std::string::npos ? first : to_number<std::uint16_t>(std::string_view(value).substr(dash + 1));
   if (!first || !last || *first == 0 || *first > *last)
     reject_setting("ATOLL_PORTS", value, "a port range such as 29600-29700");
   options.port_first = *first;

@@ -9,8 +9,8 @@
 
 #include "atoll/collectives/group/impl.h"
 #include "atoll/core/environment.h"
+#include "atoll/core/fd.h"
 #include "atoll/core/log.h"
-#include "atoll/core/private_file.h"
 #include "atoll/json/parse.h"
 
 namespace atl::collectives {

@@ -55,7 +55,8 @@ struct GroupOptions {
   std::chrono::milliseconds slow_after{20000};        ///< ATOLL_SLOW_AFTER: a longer wait is reported; 0: never
   std::size_t fold_threads = 0;                       ///< ATOLL_FOLD_THREADS, of the process; 0: by cores and ranks
   std::size_t events = 256;                           ///< ATOLL_TRACE_EVENTS: number of operations kept
-  std::string trace_folder;  ///< ATOLL_TRACE_DIR: the folder they are written to at the end; "": none
+  std::string trace_folder;              ///< ATOLL_TRACE_DIR: the folder they are written to at the end; "": none
+  std::function<void()> prepare_thread;  ///< if set, called first by each thread that runs calls' functions
 };
 
 /// The longest time that shutdown waits for issued collectives, and the same again for messages.

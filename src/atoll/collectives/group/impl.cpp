@@ -80,7 +80,7 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
       messages(
           ports, failure, attempt, options.check_data, transport::spin_budget(ports.members_on_this_host()),
           [this](const Error& error) { fail(error); },
-          [this](int peer) { send_inquiry(peer, /*about_collective=*/false); }) {}
+          [this](int peer) { send_inquiry(peer, /*about_collective=*/false); }, options.prepare_thread) {}
 
 Group::Impl::~Impl() {
   context->impl().remove_group(ports.group_id());
@@ -186,6 +186,7 @@ void Group::Impl::submit(Call call, Completion done) {
 
 void Group::Impl::work() {
   pthread_setname_np(pthread_self(), "atoll-group");
+  if (options.prepare_thread) options.prepare_thread();
   std::unique_lock lock(mutex);
   for (;;) {
     changed.wait(lock, [&] { return (!queue.empty() && !busy) || (stopping && queue.empty()); });

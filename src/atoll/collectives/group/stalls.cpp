@@ -113,6 +113,7 @@ void Group::Impl::await_input(const Call& call, const Signature& signature, Dead
       std::this_thread::sleep_for(kPauseForInput);
     }
   }
+  failure.throw_if_set();  // the operations of an aborted library seem to have ended
   if (checks > 0) on_stall_over(stall());
 }
 

@@ -18,7 +18,7 @@ constexpr std::chrono::milliseconds kQueryAgain{1000};
 
 PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
                            std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
-                           std::function<void(int)> query)
+                           std::function<void(int)> query, std::function<void()> prepare_thread)
     : ports_(ports),
       failure_(failure),
       attempt_(attempt),
@@ -26,6 +26,7 @@ PointToPoint::PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32
       spin_(spin),
       fail_(std::move(fail)),
       query_(std::move(query)),
+      prepare_thread_(std::move(prepare_thread)),
       peers_(static_cast<std::size_t>(ports.size())),
       direct_([this] { ports_.endpoint().doorbell().ring_all(); }) {}
 
@@ -287,6 +288,7 @@ void PointToPoint::accept_payload(int rank, const transport::Frame& frame, Ready
 // Moves messages while some are pending and no caller does.
 void PointToPoint::work() {
   pthread_setname_np(pthread_self(), "atoll-messages");
+  if (prepare_thread_) prepare_thread_();
   transport::Sleeper sleeper(ports_.endpoint().doorbell().bell(transport::Bell::kPointToPoint), spin_);
   auto query_at = Clock::now() + kQueryAfter;
   for (;;) {

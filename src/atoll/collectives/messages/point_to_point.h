@@ -30,10 +30,11 @@ class PointToPoint {
   static constexpr std::uint64_t kEagerBytes = std::uint64_t{16} << 10;  ///< larger messages are announced
 
   /// `fail` is called when the flow itself breaks (mismatch, timeout, lost peer), and `query` about once a second with
-  /// each peer that messages have been waiting for without any progress; both without locks held.
+  /// each peer that messages have been waiting for without any progress; both without locks held. `prepare_thread`, if
+  /// set, is called first by the thread that moves messages.
   PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
                std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
-               std::function<void(int peer)> query);
+               std::function<void(int peer)> query, std::function<void()> prepare_thread);
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
@@ -192,6 +193,7 @@ class PointToPoint {
   const std::chrono::nanoseconds spin_;
   const std::function<void(const Error&)> fail_;
   const std::function<void(int)> query_;
+  const std::function<void()> prepare_thread_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

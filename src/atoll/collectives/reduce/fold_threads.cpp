@@ -14,7 +14,7 @@
 namespace atl::collectives {
 namespace {
 
-constexpr std::size_t kLine = 64;
+constexpr std::size_t kCacheLine = 64;
 constexpr std::size_t kMinShare = std::size_t{32} << 10;  // less takes no longer than waking another core
 constexpr std::size_t kMaxUsual = 4;
 // Folds of one operation follow each other closely; a thread that sleeps in between wakes too late for the next.
@@ -47,8 +47,8 @@ void FoldThreads::start_threads() {
 }
 
 void FoldThreads::do_part(const Work& work, std::size_t part) {
-  const std::size_t lines = (work.bytes + kLine - 1) / kLine;
-  const std::size_t each = (lines + work.parts - 1) / work.parts * kLine;
+  const std::size_t lines = (work.bytes + kCacheLine - 1) / kCacheLine;
+  const std::size_t each = (lines + work.parts - 1) / work.parts * kCacheLine;
   const std::size_t begin = std::min(part * each, work.bytes);
   const std::size_t end = std::min(begin + each, work.bytes);
   if (begin < end) work.call(work.context, begin, end);

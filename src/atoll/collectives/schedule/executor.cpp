@@ -57,6 +57,15 @@ void Executor::mark_left(int peer) noexcept {
   any_left_.store(true);
 }
 
+TimeSplit Executor::time_split() const noexcept {
+  return {.total_ns = split_.total_ns,
+          .bridge_ns = split_.bridge_ns,
+          .operations = split_.operations,
+          .bytes_inside = split_.bytes_inside,
+          .bytes_bridge = split_.bytes_bridge,
+          .bytes_lent = split_.bytes_lent};
+}
+
 void Executor::run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline) {
   const auto started = Clock::now();
   const Fold fold{.dtype = call.dtype, .op = call.reduce_op, .factor = call.factor};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -58,7 +59,10 @@ class Executor {
   void run(const Schedule& schedule, const Call& call, const Signature& signature, Deadline deadline);
 
   void mark_left(int peer) noexcept;
-  const TimeSplit& time_split() const noexcept { return split_; }
+
+  /// Any thread, like sent_bytes().
+  TimeSplit time_split() const noexcept;
+
   /// Returns the payload bytes that this rank has sent to `peer` in collectives. May be called on any thread.
   std::uint64_t sent_bytes(int peer) const noexcept {
     return sent_bytes_[static_cast<std::size_t>(peer)].load(std::memory_order_relaxed);
@@ -71,6 +75,16 @@ class Executor {
     std::uint64_t checksum = 0;  // of the next step, if it sends; 0: not computed yet
   };
   struct Run;  // the state of one run()
+
+  /// TimeSplit while one thread at a time adds to it and others read it.
+  struct Totals {
+    std::atomic<std::uint64_t> total_ns{0};
+    std::atomic<std::uint64_t> bridge_ns{0};
+    std::atomic<std::uint64_t> operations{0};
+    std::atomic<std::uint64_t> bytes_inside{0};
+    std::atomic<std::uint64_t> bytes_bridge{0};
+    std::atomic<std::uint64_t> bytes_lent{0};
+  };
 
   bool try_step(Run& run, const Step& step, LaneState& lane);
   bool try_send(Run& run, const Step& step, LaneState& lane);
@@ -139,7 +153,7 @@ class Executor {
   std::vector<std::byte> scratch_;
   std::unique_ptr<std::atomic<bool>[]> left_;
   std::atomic<bool> any_left_{false};
-  TimeSplit split_;
+  Totals split_;
   std::unique_ptr<std::atomic<std::uint64_t>[]> sent_bytes_;  // by peer; one thread at a time adds to it
 };
 

@@ -8,6 +8,7 @@
 #include "atoll/collectives/schedule/executor_run.h"
 #include "atoll/core/copy.h"
 #include "atoll/core/log.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::collectives {
 namespace {
@@ -37,7 +38,7 @@ bool Executor::is_for_result(const Run& run, const Step& step) const {
   if (!step.for_result || run.call.output.size() <= step.range.segment) return false;
   const Segment& input = run.call.input[step.range.segment];
   if (run.call.output[step.range.segment].data != input.data) return false;
-  const auto page = transport::Arena::page_bytes();
+  const auto page = transport::page_bytes();
   const auto begin = reinterpret_cast<std::uintptr_t>(input.data);
   const auto first = (begin + page - 1) / page * page;
   const auto last = (begin + input.bytes) / page * page;
@@ -51,14 +52,15 @@ bool Executor::try_pass(const Run& run, const Step& step, transport::FrameHeader
   transport::Channel& to = channel(step.peer, step.flow);
   if (step.flow == Flow::kDown && written_[static_cast<std::size_t>(step.peer)] == step.position + 1) {
     header.where = transport::Payload::kThere;
-    return to.try_lend(header, payload, {});
+    return to.try_lend(header, payload, {}).has_value();
   }
   const transport::ArenaPlace* const place = step.lends && to.can_lend() ? lendable(step.range) : nullptr;
   if (place == nullptr) return to.try_send(header, payload);
   header.where = is_for_result(run, step) ? transport::Payload::kForResult : transport::Payload::kLent;
-  if (!to.try_lend(header, payload, {place->slab, place->offset + step.range.offset})) return false;
+  const auto where = to.try_lend(header, payload, {place->slab, place->offset + step.range.offset});
+  if (!where || *where == transport::Payload::kHere) return where.has_value();
   has_lent_ = true;
-  has_lent_for_result_ = has_lent_for_result_ || header.where == transport::Payload::kForResult;
+  has_lent_for_result_ = has_lent_for_result_ || *where == transport::Payload::kForResult;
   split_.bytes_lent += payload.size();
   return true;
 }
@@ -135,17 +137,17 @@ void Executor::end_loans(const Run& run) noexcept {
   for (transport::Channel* const channel : channels_) {
     if (channel != nullptr) channel->revoke();
   }
-  const auto is_written = [](const transport::Channel* channel) { return channel != nullptr && channel->is_written(); };
+  const auto written_range = [](const transport::Channel* channel) {
+    return channel == nullptr ? std::nullopt : channel->written_range();
+  };
+  const auto is_written = [&](const transport::Channel* channel) { return written_range(channel).has_value(); };
   const auto limit = Deadline::after(kPatienceWithWriters);
   while (std::ranges::any_of(channels_, is_written) && !limit.expired()) std::this_thread::yield();
-  const bool may_be_written = std::ranges::any_of(channels_, is_written);
-  for (std::size_t i = 0; may_be_written && i < run.call.output.size(); ++i) {
-    const Segment& output = run.call.output[i];
-    // The memory of a call from a device holds copies, which nothing uses any more.
-    const bool keep_content = run.call.progress == nullptr;
-    if (!lendable_[1][i]) continue;
+  // The memory of a call from a device holds copies, which nothing uses any more.
+  const bool keep_content = run.call.progress == nullptr;
+  for (const transport::Channel* const channel : channels_) {
     try {
-      ports_.endpoint().options().arena->detach(output.data, output.bytes, keep_content);
+      if (const auto range = written_range(channel)) ports_.endpoint().options().arena->detach(*range, keep_content);
     } catch (const std::exception& error) {
       log(LogLevel::kError,
           run.where(ports_.rank()) + " has failed, and a stopped peer may still write its result: " + error.what());

@@ -10,7 +10,7 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/bundle/weight_file.h"
 #include "atoll/infer/graph_json.h"
-#include "atoll/transport/digest.h"
+#include "atoll/transport/auth.h"
 
 namespace atl::infer {
 namespace {
@@ -80,14 +80,6 @@ Bundle make_bundle(std::string graph_text, HostBytes weight_file, const std::str
   return bundle;
 }
 
-std::string text_of(const wire::BundleHash& hash) {
-  constexpr const char* kDigits = "0123456789abcdef";
-  std::string text;
-  for (const std::byte each : hash) {
-    text += kDigits[std::to_integer<unsigned>(each) >> 4U];
-    text += kDigits[std::to_integer<unsigned>(each) & 15U];
-  }
-  return text;
-}
+std::string text_of(const wire::BundleHash& hash) { return hex(hash); }
 
 }  // namespace atl::infer

@@ -8,14 +8,14 @@
 #include <array>
 #include <cctype>
 #include <cerrno>
-#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/core/fd.h"
-#include "atoll/json/parse.h"
+#include "atoll/json/fields.h"
 
 namespace atl::infer {
 namespace {
@@ -24,15 +24,6 @@ using json::Json;
 
 constexpr std::size_t kLengthBytes = 8;
 constexpr json::Rules kHeaderRules{.kind = ErrorKind::kProtocol, .levels = 4, .has_unique_keys = true};  // it has 3
-
-struct Mapping {
-  void* begin = nullptr;
-  std::size_t size = 0;
-  Mapping(void* at, std::size_t bytes) : begin(at), size(bytes) {}
-  ~Mapping() { ::munmap(begin, size); }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-};
 
 [[noreturn]] void unavailable(const std::string& name, int error_number) {
   throw Error(ErrorKind::kUnavailable, with_errno("the weight file " + name + " cannot be mapped", error_number));
@@ -45,7 +36,8 @@ HostBytes map(int descriptor, const std::string& name) {
   if (size == 0) unavailable(name, EINVAL);
   void* const begin = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, descriptor, 0);
   if (begin == MAP_FAILED) unavailable(name, errno);
-  return {{static_cast<const std::byte*>(begin), size}, std::make_shared<const Mapping>(begin, size)};
+  std::shared_ptr<const void> owner(begin, [size](void* at) { ::munmap(at, size); });
+  return {{static_cast<const std::byte*>(begin), size}, std::move(owner)};
 }
 
 HostBytes map(const std::string& path) {
@@ -55,20 +47,9 @@ HostBytes map(const std::string& path) {
 }
 
 std::optional<Dtype> dtype_of(std::string_view name) {
-  constexpr std::array<std::pair<std::string_view, Dtype>, 10> kNames = {{{"F16", Dtype::kFloat16},
-                                                                          {"BF16", Dtype::kBfloat16},
-                                                                          {"F32", Dtype::kFloat32},
-                                                                          {"F64", Dtype::kFloat64},
-                                                                          {"I8", Dtype::kInt8},
-                                                                          {"I16", Dtype::kInt16},
-                                                                          {"I32", Dtype::kInt32},
-                                                                          {"I64", Dtype::kInt64},
-                                                                          {"U8", Dtype::kUint8},
-                                                                          {"BOOL", Dtype::kBool}}};
-  for (const auto& [text, dtype] : kNames) {
-    if (text == name) return dtype;
-  }
-  return std::nullopt;
+  constexpr std::array kNames{"F16", "BF16", "F32", "F64", "I8", "I16", "I32", "I64", "U8", "BOOL"};  // by Dtype
+  const auto* const found = std::find(kNames.begin(), kNames.end(), name);
+  return found == kNames.end() ? std::nullopt : std::optional(static_cast<Dtype>(found - kNames.begin()));
 }
 
 bool is_padding(const std::string& name) {
@@ -77,12 +58,9 @@ bool is_padding(const std::string& name) {
          std::all_of(name.begin() + kPrefix.size(), name.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// A count in the header: a non-negative integer below kIntegerBound.
-std::optional<std::int64_t> count_of(const Json& value) {
-  if (!value.is_number_unsigned()) return std::nullopt;
-  const auto count = value.get<std::uint64_t>();
-  if (count >= static_cast<std::uint64_t>(kIntegerBound)) return std::nullopt;
-  return static_cast<std::int64_t>(count);
+// Whether all are non-negative and below kIntegerBound.
+bool are_counts(const std::vector<std::int64_t>& values) {
+  return std::all_of(values.begin(), values.end(), [](auto value) { return value >= 0 && value < kIntegerBound; });
 }
 
 // The bytes of the elements; none where there are too many.
@@ -105,35 +83,23 @@ struct Placed {
   std::int64_t last = 0;
 };
 
-std::optional<Placed> placed(const std::string& name, const Json& entry) {
-  if (!entry.is_object() || entry.size() != 3 || name.size() > kMaxNameBytes) return std::nullopt;
-  const auto dtype = entry.find("dtype");
-  const auto shape = entry.find("shape");
-  const auto offsets = entry.find("data_offsets");
-  if (dtype == entry.end() || shape == entry.end() || offsets == entry.end()) return std::nullopt;
-  if (!dtype->is_string() || !shape->is_array() || !offsets->is_array()) return std::nullopt;
-  if (offsets->size() != 2 || shape->size() > kMaxDims) return std::nullopt;
-  Placed made;
-  made.name = name;
-  const auto known = dtype_of(dtype->get_ref<const std::string&>());
-  if (!known) return std::nullopt;
-  made.type.dtype = *known;
-  for (const Json& size : *shape) {
-    const auto count = count_of(size);
-    if (!count) return std::nullopt;
-    made.type.shape.push_back(*count);
-  }
-  const auto first = count_of(offsets->at(0));
-  const auto last = count_of(offsets->at(1));
-  const auto bytes = bytes_in(made.type);
-  if (!first || !last || !bytes || *last < *first || *last - *first != *bytes) return std::nullopt;
-  made.first = *first;
-  made.last = *last;
-  return made;
-}
-
 [[noreturn]] void broken_file(const std::string& file, const std::string& what) {
   throw Error(ErrorKind::kProtocol, "the weight file " + file + ": " + what);
+}
+
+Placed placed(const std::string& name, const Json& entry, const std::string& file) {
+  const std::string quoted = "\"" + name.substr(0, 80) + "\"";
+  json::Fields fields(entry, "the weight file " + file + ": " + quoted, ErrorKind::kProtocol);
+  const std::optional<Dtype> dtype = dtype_of(fields.text("dtype"));
+  const Shape shape = fields.integers("shape");
+  const std::vector<std::int64_t> offsets = fields.integers("data_offsets");
+  fields.done();
+  const bool are_few = name.size() <= kMaxNameBytes && shape.size() <= kMaxDims && offsets.size() == 2;
+  if (dtype && are_few && are_counts(shape) && are_counts(offsets)) {
+    const Tensor type{*dtype, shape};
+    if (bytes_in(type) == offsets[1] - offsets[0]) return {name, type, offsets[0], offsets[1]};
+  }
+  broken_file(file, quoted + " has an invalid description: its dtype, shape and data_offsets must match");
 }
 
 // The tensors that `header` describes, in the order of their bytes, of which the first is byte `data` of the file.
@@ -141,14 +107,7 @@ std::vector<WeightFile::Entry> placed_entries(const Json& header, std::size_t da
                                               const std::string& file) {
   const std::span<const std::byte> all = bytes.bytes;
   std::vector<Placed> tensors;
-  for (const auto& [name, entry] : header.items()) {
-    auto found = placed(name, entry);
-    if (!found) {
-      broken_file(file, "\"" + name.substr(0, 80) +
-                            "\" has an invalid description: its dtype, shape and data_offsets must match");
-    }
-    tensors.push_back(std::move(*found));
-  }
+  for (const auto& [name, entry] : header.items()) tensors.push_back(placed(name, entry, file));
   std::sort(tensors.begin(), tensors.end(),
             [](const Placed& a, const Placed& b) { return std::pair(a.first, a.last) < std::pair(b.first, b.last); });
   std::vector<WeightFile::Entry> entries;
@@ -179,8 +138,7 @@ std::vector<WeightFile::Entry> placed_entries(const Json& header, std::size_t da
 std::vector<WeightFile::Entry> read_entries(const HostBytes& bytes, const std::string& file) {
   const std::span<const std::byte> all = bytes.bytes;
   if (all.size() < kLengthBytes) broken_file(file, "it has " + std::to_string(all.size()) + " bytes");
-  std::uint64_t length = 0;
-  for (std::size_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<std::uint64_t>(all[i]) << (8 * i);
+  const auto length = ByteReader(all, "a weight file").integer<std::uint64_t>();
   if (length > kMaxWeightHeaderBytes || length > all.size() - kLengthBytes) {
     broken_file(file, "it announces a header of " + std::to_string(length) + " bytes; the file has " +
                           std::to_string(all.size()) + ", and a header has at most " +

@@ -4,12 +4,14 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <future>
 #include <utility>
 
 namespace atl::infer {
 namespace {
 
 constexpr std::chrono::milliseconds kClientCloseTimeout{200};
+constexpr std::chrono::milliseconds kConnectPollPeriod{50};
 constexpr std::chrono::seconds kStaysUsed{2};
 
 // The refusal to report for an error that every further attempt would meet again; empty for any other error.
@@ -25,6 +27,16 @@ std::string final_refusal(const Error& error, const ServerLink* link) {
       return link->is_open() ? std::string() : text + ": is it the address of an atoll serve?";
     default: return {};
   }
+}
+
+// Runs on a thread of its own, which owns what it uses: the name service may take far longer than anyone should wait.
+std::future<Fd> started(std::packaged_task<Fd()> attempt) {
+  std::future<Fd> opened = attempt.get_future();
+  std::thread([attempt = std::move(attempt)]() mutable {
+    pthread_setname_np(pthread_self(), "atoll-connect");
+    attempt();
+  }).detach();
+  return opened;
 }
 
 }  // namespace
@@ -218,7 +230,16 @@ bool Client::connect_once(std::unique_lock<std::mutex>& lock, std::chrono::milli
     pause = std::min(2 * pause, options_.most_backoff);
   }
   lock.unlock();
-  const auto socket = std::make_shared<Fd>(connect_(address_.host, address_.port, options_.connect_timeout));
+  const auto attempt = [connect = connect_, to = address_, limit = options_.connect_timeout] {
+    return connect(to.host, to.port, limit);
+  };
+  std::future<Fd> opened = started(std::packaged_task<Fd()>(attempt));
+  while (opened.wait_for(kConnectPollPeriod) != std::future_status::ready) {
+    lock.lock();
+    if (phase_ == Phase::kClosing) return false;
+    lock.unlock();
+  }
+  const auto socket = std::make_shared<Fd>(opened.get());
   lock.lock();
   if (phase_ == Phase::kClosing) return false;
   phase_ = Phase::kConnected;

@@ -18,7 +18,7 @@
 #include "atoll/infer/client/outbox.h"
 #include "atoll/infer/client/server_link.h"
 #include "atoll/infer/link/frame_sender.h"
-#include "atoll/transport/stream/connect_tcp.h"
+#include "atoll/transport/stream/host_port.h"
 
 namespace atl::infer {
 
@@ -39,7 +39,7 @@ struct LinkStatus {
 /// `most_backoff`. Sending never waits: without a connection, messages are dropped and on_lost has been called.
 class Client final : public FrameSender, private LinkOwner {
  public:
-  /// Opens a connection, as transport::connect_tcp does.
+  /// Opens a connection, as transport::connect_tcp does. Called on a thread that may outlive the client.
   using Connect = std::function<Fd(const std::string& host, std::uint16_t port, std::chrono::milliseconds timeout)>;
 
   /// Throws Error(kInvalidArgument) for an invalid address. Borrows the owner, which is told of everything but states
@@ -47,8 +47,8 @@ class Client final : public FrameSender, private LinkOwner {
   Client(ClientOptions options, ModelFiles files, LinkOwner& owner, Connect connect = transport::connect_tcp);
   ~Client() override;
   void start();
-  /// Says goodbye. The owner is not called afterwards. Takes up to `connect_timeout` during a connection attempt. A
-  /// second call does nothing.
+  /// Says goodbye. The owner is not called afterwards. A connection attempt, which the name service may delay, is not
+  /// waited for. A second call does nothing.
   void stop();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/infer/software.h"
 #include "atoll/transport/address.h"
 
 namespace atl::infer {
@@ -117,7 +116,7 @@ void ServerLink::on_open(transport::SecureStream& /*stream*/) {
   heard_ = Clock::now();
   pinged_ = heard_;  // Hello is a ping that Welcome answers
   enter(LinkState::kOpening, "greeting " + options_.server);
-  send(wire::Hello{software(), options_.name, kRulesVersion, local_port_});
+  send(wire::Hello{wire::software(), options_.name, kRulesVersion, local_port_});
 }
 
 void ServerLink::on_bytes(transport::SecureStream& /*stream*/, std::span<const std::byte> bytes) {
@@ -244,7 +243,7 @@ void ServerLink::on_welcome(const wire::Welcome& welcome) {
   rates_.round_trip(seconds_of(heard_) - seconds_of(pinged_));
   if (welcome.rules != kRulesVersion) {
     return refuse_all("the server at " + options_.server + " (" + welcome.software + ") uses version " +
-                      std::to_string(welcome.rules) + " of the division rules, this robot (" + software() +
+                      std::to_string(welcome.rules) + " of the division rules, this robot (" + wire::software() +
                       ") version " + std::to_string(kRulesVersion) + ": install the same release on both");
   }
   if (welcome.most_model_bytes > 0 && files_.weights.bytes.size() > welcome.most_model_bytes) {

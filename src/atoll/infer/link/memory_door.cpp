@@ -2,18 +2,17 @@
 #include "atoll/infer/link/memory_door.h"
 
 #include <sys/epoll.h>
-#include <sys/random.h>
 
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <utility>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
-#include "atoll/transport/descriptors.h"
-#include "atoll/transport/memfd.h"
-#include "atoll/transport/socket.h"
+#include "atoll/transport/auth.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::infer {
 namespace {
@@ -21,24 +20,13 @@ namespace {
 constexpr std::size_t kMaxVisitors = 16;
 constexpr std::chrono::seconds kMaxVisit{1};
 
-void fill_randomly(std::span<std::byte> bytes) {
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
-    throw Error(ErrorKind::kUnavailable, with_errno("no random bytes", errno));
-}
-
 }  // namespace
 
 transport::SocketAddress address_of(const DoorName& door) {
-  static constexpr const char* kDigits = "0123456789abcdef";
-  std::string name = "atoll-memory-";
-  for (const std::byte byte : door) {
-    name += kDigits[std::to_integer<unsigned>(byte) >> 4U];
-    name += kDigits[std::to_integer<unsigned>(byte) & 15U];
-  }
-  return transport::abstract_unix_address(name);
+  return transport::abstract_unix_address("atoll-memory-" + hex(door));
 }
 
-MemoryDoor::MemoryDoor(Loop& loop) : loop_(loop) { fill_randomly(name_); }
+MemoryDoor::MemoryDoor(Loop& loop) : loop_(loop) { transport::fill_random(name_); }
 
 MemoryDoor::~MemoryDoor() {
   while (!visitors_.empty()) leave(visitors_.begin());
@@ -55,7 +43,7 @@ void MemoryDoor::open() {
 Ticket MemoryDoor::offer(Memories memories) {
   if (!listener_) open();
   Ticket ticket;
-  fill_randomly(ticket);
+  transport::fill_random(ticket);
   offers_.emplace(ticket, std::move(memories));
   return ticket;
 }

@@ -8,7 +8,7 @@
 
 #include "atoll/core/fd.h"
 #include "atoll/infer/wire/frame.h"
-#include "atoll/transport/mapped_ring.h"
+#include "atoll/transport/shared_memory.h"
 
 // Payloads of frames between two processes of one host. The frames travel in their stream, in order, and say where in
 // this memory their payload lies (wire::FrameKind::kLent); the reader's position comes back in the memory itself. A

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <utility>
 
 #include "atoll/infer/operators/operators.h"
 #include "atoll/infer/operators/row_rules.h"
@@ -67,11 +66,10 @@ Attention read_attention(const ArgumentReader& reader) {
   return call;
 }
 
-Made attention(const CallView& view) {
-  Attention call = read_attention(view);
+Made attention(const CallView& view, const Attention& call) {
   const Tensor& query = view.tensor(0);
   const Tensor& key = view.tensor(1);
-  Made made = with_copies(view, one(view, query.dtype, std::move(call.made)));
+  Made made = with_copies(view, one(view, query.dtype, call.made));
   const double keys = static_cast<double>(from_last(key, 2));
   const double queries = count_of(query.shape) / static_cast<double>(from_last(query, 1));
   const double widths = static_cast<double>(from_last(query, 1)) + static_cast<double>(from_last(view.tensor(2), 1));
@@ -84,8 +82,7 @@ Made attention(const CallView& view) {
 }
 
 // A query row needs all keys and values, a causal one those up to its own place.
-std::optional<NodeSplit> split_attention(const NodeView& view, int output_dim) {
-  const Attention call = read_attention(view);
+std::optional<NodeSplit> split_attention(const NodeView& view, const Attention& call, int output_dim) {
   if (view.output_shape() != call.made || output_dim == call.rank - 1) return std::nullopt;
   NodeSplit split = whole(view, Locality::kRow);
   if (!follow_same(split, view, 0, output_dim, output_dim)) return std::nullopt;
@@ -99,8 +96,7 @@ std::optional<NodeSplit> split_attention(const NodeView& view, int output_dim) {
   }
   // Batch and heads; heads that share keys are not split.
   for (const std::size_t i : {std::size_t{1}, std::size_t{2}}) {
-    const bool shared = view.rows(i, output_dim) == 1 && view.output_rows(output_dim) != 1;
-    if (!shared && !follow_same(split, view, i, output_dim, output_dim)) return std::nullopt;
+    if (!follow_or_whole(split, view, i, output_dim, output_dim)) return std::nullopt;
   }
   return split;
 }
@@ -116,8 +112,7 @@ SlicedCall slice_attention(const NodeView& view, const NodeSplit& split, int out
 }
 
 // With keys split: the maximum and the sum of each query's weights, and its part of the output.
-std::optional<std::int64_t> attention_bytes(const NodeView& view, std::size_t operand, int dim) {
-  const Attention call = read_attention(view);
+std::optional<std::int64_t> attention_bytes(const NodeView& view, const Attention& call, std::size_t operand, int dim) {
   if ((operand != 1 && operand != 2) || dim != call.rank - 2) return std::nullopt;
   const Tensor& output = view.output();
   const std::int64_t width = std::max<std::int64_t>(1, output.shape.back());
@@ -127,7 +122,9 @@ std::optional<std::int64_t> attention_bytes(const NodeView& view, std::size_t op
 }  // namespace
 
 void add_attention(Table& table) {
-  table["aten::scaled_dot_product_attention"] = {attention, {split_attention, slice_attention, attention_bytes}};
+  table["aten::scaled_dot_product_attention"] = {
+      reading(read_attention, attention),
+      {reading(read_attention, split_attention), slice_attention, reading(read_attention, attention_bytes)}};
 }
 
 }  // namespace atl::infer::operators

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <utility>
 
 #include "atoll/infer/operators/operators.h"
 #include "atoll/infer/operators/row_rules.h"
@@ -64,14 +63,14 @@ Padding read_copied(const ArgumentReader& reader, Border border) {
 // (self, pad, value)
 Padding read_constant(const ArgumentReader& reader) { return read_padded(reader, Border::kConstant); }
 
-Made padded(const CallView& view, Shape shape) {
-  return with_copies(view, seen(view, view.tensor(0), std::move(shape)));
+Made padded(const CallView& view, const Padding& padding) {
+  return with_copies(view, seen(view, view.tensor(0), padding.made));
 }
 
 Made constant_pad(const CallView& view) {
   view.require_arguments(3);
   view.require_fits(2, view.tensor(0).dtype);
-  return padded(view, read_constant(view).made);
+  return padded(view, read_constant(view));
 }
 
 // (self, pad, mode, value)
@@ -88,67 +87,58 @@ Padding read_pad(const ArgumentReader& reader) {
 Made pad(const CallView& view) {
   view.require_arguments(4);
   if (view.text(2) == "constant" && !view.is_null(3)) view.require_fits(3, view.tensor(0).dtype);
-  return padded(view, read_pad(view).made);
+  return padded(view, read_pad(view));
+}
+
+std::optional<NodeSplit> split_padded(const NodeView& view, const Padding& padding, int output_dim) {
+  if (view.operands() != 1 || view.rank(0) != view.output_rank()) return std::nullopt;
+  const std::int64_t low = padding.low(output_dim);
+  if (low == 0 && padding.high(output_dim) == 0) return same_rows(view, Locality::kElement, output_dim, output_dim);
+  if (view.rows(0, output_dim) < 1 || view.output_rows(output_dim) != at(padding.made, output_dim)) return std::nullopt;
+  switch (padding.border) {
+    case Border::kConstant: return block_rows(view, output_dim, maps::Shift{-low});
+    case Border::kReflect: return block_rows(view, output_dim, maps::Reflect{low});
+    case Border::kReplicate: return block_rows(view, output_dim, maps::Replicate{low});
+    case Border::kCircular: break;
+  }
+  return std::nullopt;
+}
+
+SlicedCall slice_padded(const NodeView& view, Padding padding, const NodeSplit& split, int output_dim, Region rows) {
+  SlicedCall call = call_by_rows(view, split, rows);
+  if (std::holds_alternative<maps::Identity>(split.operands[0].map)) return call;
+  const std::size_t entry = padding.entry(output_dim);
+  const std::int64_t count = view.rows(0, output_dim);
+  const std::int64_t before = padding.low(output_dim);
+  const Region wanted{rows.begin - before, rows.end - before};  // in rows of the operand
+  const Cut parts = cut(wanted, count);
+  padding.list[entry] = parts.low;
+  padding.list[entry + 1] = parts.high;
+  // A border that copies rows is made from its beginning, even if only rows further out are requested.
+  if (!std::holds_alternative<maps::Shift>(split.operands[0].map)) {
+    padding.list[entry] = std::max<std::int64_t>(0, -wanted.begin);
+    padding.list[entry + 1] = std::max<std::int64_t>(0, wanted.end - count);
+    const std::int64_t begin = call.operands[0].rows.begin - padding.list[entry];
+    call.keep = {wanted.begin - begin, wanted.end - begin};
+  }
+  call.changes.push_back({1, padding.list});
+  return call;
 }
 
 template <typename Read>
 Rule border_rule(Read read) {
-  Rule rule;
-  rule.split = [read](const NodeView& view, int output_dim) -> std::optional<NodeSplit> {
-    const Padding padding = read(view);
-    if (view.operands() != 1 || view.rank(0) != view.output_rank()) return std::nullopt;
-    const std::int64_t low = padding.low(output_dim);
-    if (low == 0 && padding.high(output_dim) == 0) {
-      return same_rows(view, Locality::kElement, output_dim, output_dim);
-    }
-    if (view.rows(0, output_dim) < 1 || view.output_rows(output_dim) != at(padding.made, output_dim)) {
-      return std::nullopt;
-    }
-    switch (padding.border) {
-      case Border::kConstant: return block_rows(view, output_dim, maps::Shift{-low});
-      case Border::kReflect: return block_rows(view, output_dim, maps::Reflect{low});
-      case Border::kReplicate: return block_rows(view, output_dim, maps::Replicate{low});
-      case Border::kCircular: break;
-    }
-    return std::nullopt;
-  };
-  rule.slice = [read](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-    SlicedCall call = call_by_rows(view, split, rows);
-    if (std::holds_alternative<maps::Identity>(split.operands[0].map)) return call;
-    Padding padding = read(view);
-    const std::size_t entry = padding.entry(output_dim);
-    const std::int64_t count = view.rows(0, output_dim);
-    const std::int64_t before = padding.low(output_dim);
-    const Region wanted{rows.begin - before, rows.end - before};  // in rows of the operand
-    if (std::holds_alternative<maps::Shift>(split.operands[0].map)) {
-      const Cut parts = cut(wanted, count);
-      padding.list[entry] = parts.low;
-      padding.list[entry + 1] = parts.high;
-    } else {  // a border that copies rows is made from its beginning, even if only rows further out are requested
-      const std::int64_t low = std::max<std::int64_t>(0, -wanted.begin);
-      padding.list[entry] = low;
-      padding.list[entry + 1] = std::max<std::int64_t>(0, wanted.end - count);
-      const std::int64_t begin = call.operands[0].rows.begin - low;
-      call.keep = {wanted.begin - begin, wanted.end - begin};
-    }
-    call.changes.push_back({1, padding.list});
-    return call;
-  };
-  return rule;
+  return {reading(read, split_padded), reading(read, slice_padded)};
 }
 
 // (self, padding)
 Operator border_operator(Border border, std::size_t spatial) {
   const auto read = [=](const ArgumentReader& reader) {
+    reader.require_arguments(2);
     reader.require(reader.integers(1, 0, kMaxAdmittedRows).size() == 2 * spatial,
                    "its list must have a pair for each dimension");
     return read_copied(reader, border);
   };
-  return {[=](const CallView& view) {
-            view.require_arguments(2);
-            return padded(view, read(view).made);
-          },
-          border_rule(read)};
+  return {reading(read, padded), border_rule(read)};
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <utility>
 
 #include "atoll/infer/operators/operators.h"
@@ -128,10 +129,9 @@ double convolution_workspace(const CallView& view, const Convolution& c, const T
   return bytes + channels * count_of(c.kernel) * places_made * static_cast<double>(bytes_of(input.dtype));
 }
 
-Made convolution(const CallView& view, const ConvolutionPlaces& places, std::size_t spatial) {
-  const Convolution c = read_convolution(view, places, spatial);
+Made convolution(const CallView& view, const Convolution& c) {
   const Tensor& input = view.tensor(0);
-  for (int i = 0; i < c.spatial && places.transposed; ++i) {
+  for (int i = 0; i < c.spatial && c.places.transposed; ++i) {
     view.require(at(c.low, i) <= c.span(i), "its padding is larger than its kernel");
   }
   Shape shape(input.shape.begin(), input.shape.begin() + c.first - 1);
@@ -140,21 +140,15 @@ Made convolution(const CallView& view, const ConvolutionPlaces& places, std::siz
   Made made = one(view, input.dtype, std::move(shape));
   const Tensor& output = made.outputs.front();
   made.workspace_bytes = convolution_workspace(view, c, output);
-  const double windows = places.transposed ? count_of(input.shape) * static_cast<double>(c.outside)
-                                           : count_of(output.shape) * static_cast<double>(c.inside);
+  const double windows = c.places.transposed ? count_of(input.shape) * static_cast<double>(c.outside)
+                                             : count_of(output.shape) * static_cast<double>(c.inside);
   made.operations = 2 * windows * count_of(c.kernel) / static_cast<double>(c.groups) + count_of(output.shape);
   return made;
 }
 
-// None if the node declares another output.
-std::optional<Convolution> declared_convolution(const NodeView& view, const ConvolutionPlaces& places,
-                                                std::size_t spatial) {
-  Convolution c = read_convolution(view, places, spatial);
-  if (view.output_rank() != view.rank(0)) return std::nullopt;
-  for (int i = 0; i < c.spatial; ++i) {
-    if (view.output_rows(c.first + i) != at(c.made, i)) return std::nullopt;
-  }
-  return c;
+bool is_declared(const NodeView& view, const Convolution& c) {
+  if (view.output_rank() != view.rank(0)) return false;
+  return std::equal(c.made.begin(), c.made.end(), view.output_shape().begin() + c.first);
 }
 
 RowMap map_of(const Convolution& c, int i) {
@@ -170,13 +164,11 @@ std::optional<NodeSplit> split_channels(const NodeView& view, const Convolution&
   return split;
 }
 
-std::optional<NodeSplit> split_convolution(const NodeView& view, const ConvolutionPlaces& places, std::size_t spatial,
-                                           int output_dim) {
-  const auto c = declared_convolution(view, places, spatial);
-  if (!c) return std::nullopt;
-  if (output_dim == c->first - 1) return split_channels(view, *c, output_dim);
-  if (output_dim < c->first) return same_rows(view, Locality::kRow, output_dim, output_dim);
-  return block_rows(view, output_dim, map_of(*c, output_dim - c->first));
+std::optional<NodeSplit> split_convolution(const NodeView& view, const Convolution& c, int output_dim) {
+  if (!is_declared(view, c)) return std::nullopt;
+  if (output_dim == c.first - 1) return split_channels(view, c, output_dim);
+  if (output_dim < c.first) return same_rows(view, Locality::kRow, output_dim, output_dim);
+  return block_rows(view, output_dim, map_of(c, output_dim - c.first));
 }
 
 // The rows of the input begin at `origin`, padding included; the call's output begins at the output row origin * stride
@@ -198,10 +190,9 @@ Filling filling_of(const NodeView& view, const Convolution& c, int output_dim, R
   return filling(rows, count, others, kMinPlaces);
 }
 
-SlicedCall slice_convolution(const NodeView& view, const ConvolutionPlaces& places, std::size_t spatial,
-                             const NodeSplit& split, int output_dim, Region rows) {
+SlicedCall slice_convolution(const NodeView& view, const Convolution& c, const NodeSplit& split, int output_dim,
+                             Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
-  const Convolution c = read_convolution(view, places, spatial);
   if (output_dim < c.first - 1) return call;
   const Filling more = filling_of(view, c, output_dim, rows);
   if (output_dim < c.first) return filled_call(view, split, rows, more);
@@ -219,53 +210,39 @@ SlicedCall slice_convolution(const NodeView& view, const ConvolutionPlaces& plac
         call.pads.push_back({0, c.first + k, at(c.low, k), at(c.high, k), 0});
       }
     }
-    call.changes.push_back({places.padding, Text{"valid"}});
-  } else if (!places.named) {
+    call.changes.push_back({c.places.padding, Text{"valid"}});
+  } else if (!c.places.named) {
     Ints padding = c.low;
     padding[static_cast<std::size_t>(i)] = 0;
-    call.changes.push_back({places.padding, padding});
+    call.changes.push_back({c.places.padding, padding});
   }
-  if (places.transposed) cut_transposed(c, i, reach.begin, rows, call);
+  if (c.places.transposed) cut_transposed(c, i, reach.begin, rows, call);
   return call;
 }
 
 // Sums over the channels of the input.
-std::optional<std::int64_t> convolution_bytes(const NodeView& view, const ConvolutionPlaces& places,
-                                              std::size_t spatial, std::size_t operand, int dim) {
-  const auto c = declared_convolution(view, places, spatial);
-  if (!c || operand != 0 || dim != c->first - 1 || c->groups != 1) return std::nullopt;
+std::optional<std::int64_t> convolution_bytes(const NodeView& view, const Convolution& c, std::size_t operand,
+                                              int dim) {
+  if (!is_declared(view, c) || operand != 0 || dim != c.first - 1 || c.groups != 1) return std::nullopt;
   return view.output().elements() * sum_bytes(view.output().dtype);
 }
 
-// `form_of` gives a call's places and number of spatial dimensions.
-template <typename FormOf>
-Operator convolution_operator(std::size_t arguments, FormOf form_of) {
+template <typename Read>
+Operator convolution_operator(std::size_t arguments, Read read) {
   return {[=](const CallView& view) {
             view.require_arguments(arguments);
-            const auto [places, spatial] = form_of(view);
-            return convolution(view, places, spatial);
+            return convolution(view, read(view));
           },
-          {[=](const NodeView& view, int output_dim) {
-             const auto [places, spatial] = form_of(view);
-             return split_convolution(view, places, spatial, output_dim);
-           },
-           [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-             const auto [places, spatial] = form_of(view);
-             return slice_convolution(view, places, spatial, split, output_dim, rows);
-           },
-           [=](const NodeView& view, std::size_t operand, int dim) {
-             const auto [places, spatial] = form_of(view);
-             return convolution_bytes(view, places, spatial, operand, dim);
-           }}};
+          {reading(read, split_convolution), reading(read, slice_convolution), reading(read, convolution_bytes)}};
 }
 
 // (input, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
-std::pair<ConvolutionPlaces, std::size_t> any_convolution(const ArgumentReader& reader) {
+Convolution read_any_convolution(const ArgumentReader& reader) {
   const std::size_t rank = reader.tensor(1).shape.size();
   reader.require(rank >= 3 && rank <= 5, "its weight must have 1 to 3 spatial dimensions");
   const bool transposed = reader.boolean(6);
   if (!transposed) static_cast<void>(reader.per_dim(7, rank - 2, 0, 0));
-  return {{3, 4, 5, 8, 7, transposed, true}, rank - 2};
+  return read_convolution(reader, {3, 4, 5, 8, 7, transposed, true}, rank - 2);
 }
 
 // (self, kernel_size, dilation, padding, stride): windows written out as columns.
@@ -298,14 +275,14 @@ void add_convolutions(Table& table) {
   for (std::size_t spatial = 1; spatial <= 3; ++spatial) {
     const std::string dims = std::to_string(spatial) + "d";
     const auto add = [&](const std::string& name, const ConvolutionPlaces& places, std::size_t arguments) {
-      table["aten::" + name] =
-          convolution_operator(arguments, [=](const ArgumentReader&) { return std::pair(places, spatial); });
+      table["aten::" + name] = convolution_operator(
+          arguments, [=](const ArgumentReader& reader) { return read_convolution(reader, places, spatial); });
     };
     add("conv" + dims, {}, 7);
     add("conv" + dims + ".padding", {.named = true}, 7);
     add("conv_transpose" + dims + (spatial > 1 ? ".input" : ""), {3, 4, 7, 6, 5, true}, 8);
   }
-  table["aten::convolution"] = convolution_operator(9, any_convolution);
+  table["aten::convolution"] = convolution_operator(9, read_any_convolution);
   table["aten::im2col"] = {im2col};
 }
 

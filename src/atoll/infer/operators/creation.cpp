@@ -15,33 +15,22 @@ Dtype type_of_number(const CallView& view, std::size_t argument) {
   return dtype == Dtype::kFloat64 ? Dtype::kFloat32 : dtype;
 }
 
-// (size, [fill_value,] dtype, layout, device, pin_memory)
-Made filled(const CallView& view, bool has_value) {
-  const std::size_t options = has_value ? 2 : 1;
-  view.require_arguments(options + 4);
-  const Dtype dtype = view.options(options, has_value ? type_of_number(view, 1) : Dtype::kFloat32);
-  if (has_value) view.require_fits(1, dtype);
-  return one(view, dtype, view.integers(0, 0, kMaxAdmittedRows));
-}
+enum class Like { kNothing, kType, kTensor };
 
-// (self, [fill_value,] dtype, layout, device, pin_memory, memory_format)
-Made filled_like(const CallView& view, bool has_value) {
-  const std::size_t options = has_value ? 2 : 1;
-  view.require_arguments(options + 5);
-  const Tensor& self = view.tensor(0);
-  const Dtype dtype = view.options(options, self.dtype);
-  if (has_value) view.require_fits(1, dtype);
-  view.require_memory_format(options + 4, self.shape.size());
-  return one(view, dtype, self.shape);
-}
-
-// (self, size, [fill_value,] dtype, layout, device, pin_memory)
-Made filled_new(const CallView& view, bool has_value) {
-  const std::size_t options = has_value ? 3 : 2;
-  view.require_arguments(options + 4);
-  const Dtype dtype = view.options(options, view.tensor(0).dtype);
-  if (has_value) view.require_fits(2, dtype);
-  return one(view, dtype, view.integers(1, 0, kMaxAdmittedRows));
+// ([self,] [size,] [fill_value,] dtype, layout, device, pin_memory[, memory_format]): of self's type if it has self, of
+// its shape and layout if it has no size.
+Made filled(const CallView& view, Like like, bool has_value) {
+  const std::size_t value = like == Like::kType ? 2 : 1;
+  const std::size_t options = value + (has_value ? 1 : 0);
+  view.require_arguments(options + (like == Like::kTensor ? 5 : 4));
+  const bool has_self = like != Like::kNothing;
+  const Dtype usual = has_self ? view.tensor(0).dtype : has_value ? type_of_number(view, value) : Dtype::kFloat32;
+  const Dtype dtype = view.options(options, usual);
+  if (has_value) view.require_fits(value, dtype);
+  if (like != Like::kTensor) return one(view, dtype, view.integers(value - 1, 0, kMaxAdmittedRows));
+  const Shape& shape = view.tensor(0).shape;
+  view.require_memory_format(options + 4, shape.size());
+  return one(view, dtype, shape);
 }
 
 // (s, dtype, layout, device, pin_memory)
@@ -123,11 +112,12 @@ Rule sized_rule(std::size_t sizes) {
 void add_creation(Table& table) {
   for (const char* name : {"full", "zeros", "ones"}) {
     const std::string op = name;
-    const bool has_value = op == "full";
-    table["aten::" + op] = {[=](const CallView& view) { return filled(view, has_value); }, sized_rule(0), true};
-    table["aten::new_" + op] = {[=](const CallView& view) { return filled_new(view, has_value); }, sized_rule(1), true};
-    table["aten::" + op + "_like"] = {
-        [=](const CallView& view) { return filled_like(view, has_value); }, {split_elements}, true};
+    const auto made = [has_value = op == "full"](Like like) {
+      return [=](const CallView& view) { return filled(view, like, has_value); };
+    };
+    table["aten::" + op] = {made(Like::kNothing), sized_rule(0), true};
+    table["aten::new_" + op] = {made(Like::kType), sized_rule(1), true};
+    table["aten::" + op + "_like"] = {made(Like::kTensor), {split_elements}, true};
   }
   const Rule kept{split_created, keep_rows};
   table["aten::scalar_tensor"] = {scalar_tensor, kept};

@@ -100,9 +100,7 @@ std::optional<NodeSplit> split_ordered(const NodeView& view, const Order& order,
 
 template <typename Read>
 Operator order_operator(Read read) {
-  return {[read](const CallView& view) { return ordered(view, read(view)); },
-          {[read](const NodeView& view, int output_dim) { return split_ordered(view, read(view), output_dim); }},
-          true};
+  return {reading(read, ordered), {reading(read, split_ordered)}, true};
 }
 
 // A named dimension that stays would not stay in a slice of one row.

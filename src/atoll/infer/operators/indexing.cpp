@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <utility>
 
 #include "atoll/infer/operators/operators.h"
 #include "atoll/infer/operators/row_rules.h"
@@ -53,15 +52,13 @@ Indexed read_index(const ArgumentReader& reader) {
   return call;
 }
 
-Made index(const CallView& view) {
-  Indexed call = read_index(view);
-  Made made = with_copies(view, one(view, view.tensor(0).dtype, std::move(call.made)));
+Made index(const CallView& view, const Indexed& call) {
+  Made made = with_copies(view, one(view, view.tensor(0).dtype, call.made));
   made.workspace_bytes += count_of(call.picked) * 8 * static_cast<double>(call.entries);
   return made;
 }
 
-std::optional<NodeSplit> split_index(const NodeView& view, int output_dim) {
-  const Indexed call = read_index(view);
+std::optional<NodeSplit> split_index(const NodeView& view, const Indexed& call, int output_dim) {
   if (!call.are_together || view.output_shape() != call.made) return std::nullopt;
   const int before = static_cast<int>(call.first);
   const int rank = static_cast<int>(call.picked.size());
@@ -71,8 +68,7 @@ std::optional<NodeSplit> split_index(const NodeView& view, int output_dim) {
   NodeSplit split = whole(view, Locality::kRow);
   for (std::size_t i = 1; i < view.operands(); ++i) {
     const int dim = output_dim - before - (rank - view.rank(i));
-    if (dim < 0 || (view.rows(i, dim) == 1 && view.output_rows(output_dim) != 1)) continue;
-    if (!follow_same(split, view, i, dim, output_dim)) return std::nullopt;
+    if (!follow_or_whole(split, view, i, dim, output_dim)) return std::nullopt;
   }
   return split;
 }
@@ -93,10 +89,8 @@ Made index_select(const CallView& view) {
 }
 
 std::optional<NodeSplit> split_index_select(const NodeView& view, int output_dim) {
-  NodeSplit split = whole(view, Locality::kRow);
   const bool indexed = read_index_select(view) == output_dim;
-  if (!follow_same(split, view, indexed ? 1 : 0, indexed ? 0 : output_dim, output_dim)) return std::nullopt;
-  return split;
+  return same_rows(view, Locality::kRow, indexed ? 0 : output_dim, output_dim, indexed ? 1 : 0);
 }
 
 // (self, dim, index, sparse_grad): the index has the output's shape. Returns the dimension.
@@ -114,16 +108,14 @@ int read_gather(const ArgumentReader& reader) {
   return dim;
 }
 
-Made gather(const CallView& view) {
-  static_cast<void>(read_gather(view));
+Made gather(const CallView& view, int /*dim*/) {
   return with_copies(view, seen(view, view.tensor(0), view.tensor(2).shape));
 }
 
-std::optional<NodeSplit> split_gather(const NodeView& view, int output_dim) {
-  const int dim = read_gather(view);
-  NodeSplit split = whole(view, Locality::kRow);
-  if (view.output_shape() != view.shape(1) || !follow_same(split, view, 1, output_dim, output_dim)) return std::nullopt;
-  if (dim != output_dim) follow(split, 0, output_dim, maps::Identity{});
+std::optional<NodeSplit> split_gather(const NodeView& view, int dim, int output_dim) {
+  auto split = same_rows(view, Locality::kRow, output_dim, output_dim, 1);
+  if (!split || view.output_shape() != view.shape(1)) return std::nullopt;
+  if (dim != output_dim) follow(*split, 0, output_dim, maps::Identity{});
   return split;
 }
 
@@ -148,10 +140,8 @@ Made embedding(const CallView& view) {
 
 std::optional<NodeSplit> split_embedding(const NodeView& view, int output_dim) {
   if (view.output_shape() != read_embedding(view)) return std::nullopt;
-  NodeSplit split = whole(view, Locality::kRow);
   const bool width = output_dim == view.output_rank() - 1;
-  if (!follow_same(split, view, width ? 0 : 1, width ? 1 : output_dim, output_dim)) return std::nullopt;
-  return split;
+  return same_rows(view, Locality::kRow, width ? 1 : output_dim, output_dim, width ? 0 : 1);
 }
 
 // (self, diagonal)
@@ -165,9 +155,9 @@ Made triangle(const CallView& view) {
 }  // namespace
 
 void add_indexing(Table& table) {
-  table["aten::index.Tensor"] = {index, {split_index}};
+  table["aten::index.Tensor"] = {reading(read_index, index), {reading(read_index, split_index)}};
   table["aten::index_select"] = {index_select, {split_index_select}};
-  table["aten::gather"] = {gather, {split_gather}};
+  table["aten::gather"] = {reading(read_gather, gather), {reading(read_gather, split_gather)}};
   table["aten::embedding"] = {embedding, {split_embedding}};
   for (const char* name : {"aten::triu", "aten::tril"}) table[name] = {triangle};
 }

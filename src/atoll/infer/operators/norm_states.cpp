@@ -38,8 +38,8 @@ struct Norm {
     for (const std::int64_t each : dims()) elements *= static_cast<double>(shape[static_cast<std::size_t>(each)]);
     return elements;
   }
-  Shape state_shape(std::int64_t parts) const {
-    return with_leading(rule.is_centred ? Shape{parts, 2} : Shape{parts}, with_ones(viewed(1), dims()));
+  Tensor state(std::int64_t parts) const {
+    return {sums, with_leading(rule.is_centred ? Shape{parts, 2} : Shape{parts}, with_ones(viewed(1), dims()))};
   }
   // The shape of a weight, to be broadcast against `viewed`.
   Shape weight_shape(std::int64_t rows) const {
@@ -67,13 +67,12 @@ Graph state_of(const Norm& of, std::int64_t rows) {
   } else {
     made = recipe.sum(recipe.mul(x, x), of.dims(), true, of.sums);
   }
-  const int state = recipe.reshape(made, of.state_shape(1));
-  return std::move(recipe).finished(state);
+  return recipe.finished(recipe.reshape(made, of.state(1).shape));
 }
 
 Graph result_of(const Norm& of, std::int64_t parts, std::int64_t rows) {
   Recipe recipe;
-  const int states = recipe.input({of.sums, of.state_shape(parts)});
+  const int states = recipe.input(of.state(parts));
   const int shares = recipe.input({of.sums, {parts}});
   const Tensor own = part_of(of.self, of.dim, rows);
   const int part = recipe.input(own);
@@ -99,8 +98,7 @@ Graph result_of(const Norm& of, std::int64_t parts, std::int64_t rows) {
   made = recipe.mul(made, scale);
   if (weights[0] >= 0) made = recipe.mul(made, weights[0]);
   if (weights[1] >= 0) made = recipe.add(made, weights[1]);
-  const int result = recipe.to(recipe.reshape(made, own.shape), own.dtype);
-  return std::move(recipe).finished(result);
+  return recipe.finished(recipe.to(recipe.reshape(made, own.shape), own.dtype));
 }
 
 // Maxima and sums of exponentials over dimension `dim`.
@@ -111,7 +109,7 @@ struct Softmax {
   bool is_log = false;
 
   Dtype sums() const { return precise(output); }
-  Shape state_shape(std::int64_t parts) const { return with_leading({parts, 2}, part_of(self, dim, 1).shape); }
+  Tensor state(std::int64_t parts) const { return {sums(), with_leading({parts, 2}, part_of(self, dim, 1).shape)}; }
   // Converts first to the type of the result, as the operator does.
   int input(Recipe& recipe, std::int64_t rows) const {
     return recipe.to(recipe.to(recipe.input(part_of(self, dim, rows)), output), sums());
@@ -121,20 +119,18 @@ struct Softmax {
 Graph state_of(const Softmax& of, std::int64_t rows) {
   Recipe recipe;
   const int made = exponentials(recipe, of.input(recipe, rows), {of.dim}, false);
-  const int state = recipe.reshape(made, of.state_shape(1));
-  return std::move(recipe).finished(state);
+  return recipe.finished(recipe.reshape(made, of.state(1).shape));
 }
 
 Graph result_of(const Softmax& of, std::int64_t parts, std::int64_t rows) {
   Recipe recipe;
-  const int states = recipe.input({of.sums(), of.state_shape(parts)});
+  const int states = recipe.input(of.state(parts));
   recipe.input({of.sums(), {parts}});
   const int x = of.input(recipe, rows);
   const MergedExponentials merged = merged_exponentials(recipe, states);
   const int above = recipe.sub(x, merged.most);
   const int made = of.is_log ? recipe.sub(above, recipe.log(merged.sum)) : recipe.div(recipe.exp(above), merged.sum);
-  const int result = recipe.to(made, of.output);
-  return std::move(recipe).finished(result);
+  return recipe.finished(recipe.to(made, of.output));
 }
 
 }  // namespace
@@ -146,33 +142,26 @@ std::optional<Partial> norm_states(const NodeView& view, int dim, const Normalis
   const bool fits = norm.groups > 0 ? shape.size() > 2 && dim > 1 && shape[1] % norm.groups == 0
                                     : norm.first >= 0 && dim >= norm.first;
   if (!fits) return std::nullopt;
-  Partial partial;
-  partial.rows = view.rows(0, dim);
-  partial.state = {of.sums, of.state_shape(1)};
-  partial.of_state = {{0, dim}};
-  partial.of_result = {{0, dim}};
-  partial.output_dim = dim;
+  std::vector<Partial::Taken> of_result{{0, dim}};
   const Shape expected = norm.groups > 0 ? Shape{shape[1]} : Shape(shape.begin() + norm.first, shape.end());
   for (const auto& [operand, type] : {std::pair(norm.weight, &of.weight), std::pair(norm.bias, &of.bias)}) {
     if (!operand) continue;
     *type = view.operand(*operand);
     if ((*type)->shape != expected || precise((*type)->dtype) != of.sums) return std::nullopt;
-    partial.of_result.push_back({*operand, norm.groups > 0 ? -1 : dim - norm.first});
+    of_result.push_back({*operand, norm.groups > 0 ? -1 : dim - norm.first});
   }
-  set_calls(partial, of);
+  Partial partial = partial_by(view, dim, of);
+  partial.of_result = std::move(of_result);
+  partial.output_dim = dim;
   return partial;
 }
 
 std::optional<Partial> softmax_states(const NodeView& view, int dim, bool is_log) {
   const Softmax of{view.operand(0), dim, view.output().dtype, is_log};
   if (view.operands() != 1 || view.output_shape() != of.self.shape || !is_floating(of.output)) return std::nullopt;
-  Partial partial;
-  partial.rows = view.rows(0, dim);
-  partial.state = {of.sums(), of.state_shape(1)};
-  partial.of_state = {{0, dim}};
+  Partial partial = partial_by(view, dim, of);
   partial.of_result = {{0, dim}};
   partial.output_dim = dim;
-  set_calls(partial, of);
   return partial;
 }
 

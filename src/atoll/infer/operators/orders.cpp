@@ -30,6 +30,7 @@ struct Roll {
 };
 
 Roll read_roll(const ArgumentReader& reader) {
+  reader.require_arguments(3);
   const Tensor& self = reader.tensor(0);
   Roll roll{reader.integers(1, -kMaxAdmittedRows, kMaxAdmittedRows), reader.dims(2, self.shape.size())};
   reader.require(roll.shifts.size() == std::max<std::size_t>(roll.dims.size(), 1),
@@ -37,14 +38,11 @@ Roll read_roll(const ArgumentReader& reader) {
   return roll;
 }
 
-Made roll(const CallView& view) {
-  view.require_arguments(3);
-  static_cast<void>(read_roll(view));
+Made roll(const CallView& view, const Roll& /*call*/) {
   return with_copies(view, seen(view, view.tensor(0), view.tensor(0).shape));
 }
 
-std::optional<NodeSplit> split_roll(const NodeView& view, int output_dim) {
-  const Roll call = read_roll(view);
+std::optional<NodeSplit> split_roll(const NodeView& view, const Roll& call, int output_dim) {
   auto split = same_rows(view, Locality::kElement, output_dim, output_dim);
   if (!split || call.dims.empty()) return std::nullopt;
   std::int64_t shift = 0;
@@ -55,14 +53,13 @@ std::optional<NodeSplit> split_roll(const NodeView& view, int output_dim) {
   return block_rows(view, output_dim, maps::Wrap{shift});
 }
 
-SlicedCall slice_roll(const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
+SlicedCall slice_roll(const NodeView& view, Roll rolled, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   if (!std::holds_alternative<maps::Wrap>(split.operands[0].map)) return call;
   if (call.operands[0].rows.size() == view.output_rows(output_dim)) {  // all rows, in their own order
     call.keep = rows;
     return call;
   }
-  Roll rolled = read_roll(view);
   for (std::size_t i = 0; i < rolled.dims.size(); ++i) {
     if (rolled.dims[i] == output_dim) rolled.shifts[i] = 0;
   }
@@ -90,6 +87,7 @@ struct Differences {
 };
 
 Differences read_differences(const ArgumentReader& reader) {
+  reader.require_arguments(5);
   const Tensor& self = reader.tensor(0);
   Differences call{reader.dim(2, self.shape.size()), 1, self.shape};
   std::int64_t& rows = call.made[static_cast<std::size_t>(call.dim)];
@@ -108,17 +106,14 @@ Differences read_differences(const ArgumentReader& reader) {
   return call;
 }
 
-Made differences(const CallView& view) {
-  view.require_arguments(5);
-  Differences call = read_differences(view);
-  Made made = with_copies(view, seen(view, view.tensor(0), std::move(call.made)));
+Made differences(const CallView& view, const Differences& call) {
+  Made made = with_copies(view, seen(view, view.tensor(0), call.made));
   made.workspace_bytes *= 2;
   made.operations *= static_cast<double>(call.times);
   return made;
 }
 
-std::optional<NodeSplit> split_differences(const NodeView& view, int output_dim) {
-  const Differences call = read_differences(view);
+std::optional<NodeSplit> split_differences(const NodeView& view, const Differences& call, int output_dim) {
   if (view.operands() != 1) return std::nullopt;
   if (call.dim != output_dim) return same_rows(view, Locality::kElement, output_dim, output_dim);
   if (view.output_rows(call.dim) != at(call.made, call.dim)) return std::nullopt;
@@ -215,9 +210,9 @@ Operator sort_operator(bool stable, bool values) {
 
 void add_orders(Table& table) {
   table["aten::flip"] = {flip, {split_flip}};
-  table["aten::roll"] = {roll, {split_roll, slice_roll}};
+  table["aten::roll"] = {reading(read_roll, roll), {reading(read_roll, split_roll), reading(read_roll, slice_roll)}};
   table["aten::repeat_interleave.self_int"] = {repeat_interleave};
-  table["aten::diff"] = {differences, {split_differences}};
+  table["aten::diff"] = {reading(read_differences, differences), {reading(read_differences, split_differences)}};
   table["aten::meshgrid"] = {[](const CallView& view) { return meshgrid(view, false); }};
   table["aten::meshgrid.indexing"] = {[](const CallView& view) { return meshgrid(view, true); }};
   table["aten::glu"] = {glu, unless_along(read_glu)};

@@ -62,8 +62,7 @@ Made join(const CallView& view, Joined joined) {
   return with_copies(view, one(view, result_type(types), std::move(joined.made)));
 }
 
-std::optional<NodeSplit> split_cat(const NodeView& view, int output_dim) {
-  const Joined joined = read_cat(view);
+std::optional<NodeSplit> split_cat(const NodeView& view, const Joined& joined, int output_dim) {
   if (view.output_shape() != joined.made) return std::nullopt;
   const bool along = joined.dim == output_dim;
   NodeSplit split = whole(view, along ? Locality::kBlock : Locality::kElement);
@@ -80,8 +79,7 @@ std::optional<NodeSplit> split_cat(const NodeView& view, int output_dim) {
   return split;
 }
 
-std::optional<NodeSplit> split_stack(const NodeView& view, int output_dim) {
-  const Joined joined = read_stack(view);
+std::optional<NodeSplit> split_stack(const NodeView& view, const Joined& joined, int output_dim) {
   if (view.output_shape() != joined.made || joined.dim == output_dim) return std::nullopt;
   NodeSplit split = whole(view, Locality::kElement);
   for (std::size_t i = 0; i < view.operands(); ++i) {
@@ -100,7 +98,8 @@ struct Sliced {
 
 // The arguments from `place` on are dim, start, end and step. Ends are counted from the first row, or from the last
 // where they are negative.
-Sliced read_slice(const ArgumentReader& reader, std::size_t place) {
+Sliced read_slice_from(const ArgumentReader& reader, std::size_t place) {
+  reader.require_arguments(place + 4);
   const Shape& shape = reader.tensor(0).shape;
   Sliced sliced;
   sliced.dim = reader.dim(place, shape.size());
@@ -116,8 +115,12 @@ Sliced read_slice(const ArgumentReader& reader, std::size_t place) {
   return sliced;
 }
 
+// (self, dim, start, end, step)
+Sliced read_slice(const ArgumentReader& reader) { return read_slice_from(reader, 1); }
+
 // (self, dim, start, length)
 Sliced read_narrow(const ArgumentReader& reader) {
+  reader.require_arguments(4);
   const Shape& shape = reader.tensor(0).shape;
   Sliced sliced;
   sliced.dim = reader.dim(1, shape.size());
@@ -138,36 +141,18 @@ std::optional<NodeSplit> split_sliced(const NodeView& view, const Sliced& sliced
   return block_rows(view, output_dim, maps::Stride{sliced.start, sliced.step});
 }
 
-// Argument 3 becomes `end` of the rows.
-template <typename End>
-auto slice_sliced(End end) {
-  return [end](const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
-    SlicedCall call = call_by_rows(view, split, rows);
-    if (!std::holds_alternative<maps::Stride>(split.operands[0].map)) return call;
-    call.changes.push_back({2, std::int64_t{0}});
-    call.changes.push_back({3, end(rows)});
-    return call;
-  };
-}
-
-// (self, dim, start, end, step)
-Operator slice_operator() {
-  return {[](const CallView& view) {
-            view.require_arguments(5);
-            return take_rows(view, read_slice(view, 1));
-          },
-          {[](const NodeView& view, int output_dim) { return split_sliced(view, read_slice(view, 1), output_dim); },
-           slice_sliced([](Region) { return Argument(); })},
-          true};
-}
-
-Operator narrow_operator() {
-  return {[](const CallView& view) {
-            view.require_arguments(4);
-            return take_rows(view, read_narrow(view));
-          },
-          {[](const NodeView& view, int output_dim) { return split_sliced(view, read_narrow(view), output_dim); },
-           slice_sliced([](Region rows) { return Argument(rows.size()); })},
+// Argument 3 is the number of rows, or their end, for which null means the last one.
+template <typename Read>
+Operator sliced_operator(Read read, bool has_count) {
+  return {reading(read, take_rows),
+          {reading(read, split_sliced),
+           [has_count](const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
+             SlicedCall call = call_by_rows(view, split, rows);
+             if (!std::holds_alternative<maps::Stride>(split.operands[0].map)) return call;
+             call.changes.push_back({2, std::int64_t{0}});
+             call.changes.push_back({3, has_count ? Argument(rows.size()) : Argument()});
+             return call;
+           }},
           true};
 }
 
@@ -179,20 +164,20 @@ Made scatter(const CallView& view, const Shape& part) {
 
 // (self, src, dim, start, end, step)
 Made slice_scatter(const CallView& view) {
-  view.require_arguments(6);
-  const Sliced sliced = read_slice(view, 2);
+  const Sliced sliced = read_slice_from(view, 2);
   return scatter(view, with_rows(view.tensor(0).shape, sliced.dim, sliced.count));
 }
 
 std::optional<NodeSplit> split_slice_scatter(const NodeView& view, int output_dim) {
-  if (read_slice(view, 2).dim == output_dim) return std::nullopt;
+  if (read_slice_from(view, 2).dim == output_dim) return std::nullopt;
   auto split = same_rows(view, Locality::kElement, output_dim, output_dim);
   if (!split || !follow_same(*split, view, 1, output_dim, output_dim)) return std::nullopt;
   return split;
 }
 
 // Dimension and index are the arguments from `place` on; returns the dimension.
-int read_select(const ArgumentReader& reader, std::size_t place) {
+int read_select_from(const ArgumentReader& reader, std::size_t place) {
+  reader.require_arguments(place + 2);
   const Shape& shape = reader.tensor(0).shape;
   const int dim = reader.dim(place, shape.size());
   static_cast<void>(reader.integer(place + 1, -at(shape, dim), at(shape, dim) - 1));
@@ -206,14 +191,14 @@ Shape without(Shape shape, int dim) {
 
 // (self, src, dim, index)
 Made select_scatter(const CallView& view) {
-  view.require_arguments(4);
-  return scatter(view, without(view.tensor(0).shape, read_select(view, 2)));
+  return scatter(view, without(view.tensor(0).shape, read_select_from(view, 2)));
 }
 
-// (self, dim, index)
-Made select(const CallView& view) {
-  view.require_arguments(3);
-  return seen(view, view.tensor(0), without(view.tensor(0).shape, read_select(view, 1)));
+// (self, dim, index); returns the dimension.
+int read_select(const ArgumentReader& reader) { return read_select_from(reader, 1); }
+
+Made select(const CallView& view, int dim) {
+  return seen(view, view.tensor(0), without(view.tensor(0).shape, dim));
 }
 
 std::optional<NodeSplit> split_dropped(const NodeView& view, int dropped, int output_dim) {
@@ -233,8 +218,7 @@ int read_unbind(const ArgumentReader& reader) {
   return dim;
 }
 
-Made unbind(const CallView& view) {
-  const int dim = read_unbind(view);
+Made unbind(const CallView& view, int dim) {
   const Tensor& self = view.tensor(0);
   Made made;
   made.is_list = true;
@@ -302,18 +286,14 @@ Operator parts_operator(Read read) {
 }  // namespace
 
 void add_parts(Table& table) {
-  table["aten::cat"] = {[](const CallView& view) { return join(view, read_cat(view)); }, {split_cat}, true};
-  table["aten::stack"] = {[](const CallView& view) { return join(view, read_stack(view)); }, {split_stack}, true};
-  table["aten::slice.Tensor"] = slice_operator();
-  table["aten::narrow"] = narrow_operator();
+  table["aten::cat"] = {reading(read_cat, join), {reading(read_cat, split_cat)}, true};
+  table["aten::stack"] = {reading(read_stack, join), {reading(read_stack, split_stack)}, true};
+  table["aten::slice.Tensor"] = sliced_operator(read_slice, false);
+  table["aten::narrow"] = sliced_operator(read_narrow, true);
   table["aten::slice_scatter"] = {slice_scatter, {split_slice_scatter}};
   table["aten::select_scatter"] = {select_scatter};
-  table["aten::select.int"] = {select, {[](const NodeView& view, int output_dim) {
-                                 return split_dropped(view, read_select(view, 1), output_dim);
-                               }}};
-  table["aten::unbind.int"] = {unbind, {[](const NodeView& view, int output_dim) {
-                                 return split_dropped(view, read_unbind(view), output_dim);
-                               }}};
+  table["aten::select.int"] = {reading(read_select, select), {reading(read_select, split_dropped)}};
+  table["aten::unbind.int"] = {reading(read_unbind, unbind), {reading(read_unbind, split_dropped)}};
   table["aten::split.Tensor"] = parts_operator(read_split);
   table["aten::split.sizes"] = parts_operator(read_parts);
   table["aten::split_with_sizes"] = parts_operator(read_parts);

@@ -43,6 +43,7 @@ std::int64_t pooled_rows(const ArgumentReader& reader, const Pool& pool, std::si
 
 // (self, kernel_size, stride, padding, [dilation,] ceil_mode, ...)
 Pool read_pool(const ArgumentReader& reader, std::size_t spatial, bool has_dilation) {
+  reader.require_arguments(has_dilation || spatial == 1 ? 6 : 7);
   const Tensor& input = reader.tensor(0, kFloats);
   Pool pool;
   pool.made = before(reader, input, spatial);
@@ -67,9 +68,8 @@ Made pooled(const CallView& view, const Pool& pool) {
   return made;
 }
 
-Made max_pool(const CallView& view, std::size_t spatial, bool with_indices) {
-  view.require_arguments(6);
-  Made made = pooled(view, read_pool(view, spatial, true));
+Made max_pool(const CallView& view, const Pool& pool, bool with_indices) {
+  Made made = pooled(view, pool);
   const Tensor indices{Dtype::kInt64, made.outputs.front().shape};  // some kernels make them and discard them
   if (with_indices) {
     made.outputs.push_back(indices);
@@ -80,11 +80,10 @@ Made max_pool(const CallView& view, std::size_t spatial, bool with_indices) {
 }
 
 // (..., ceil_mode, count_include_pad[, divisor_override])
-Made avg_pool(const CallView& view, std::size_t spatial) {
-  view.require_arguments(spatial == 1 ? 6 : 7);
+Made avg_pool(const CallView& view, const Pool& pool) {
+  const std::size_t spatial = pool.kernel.size();
   static_cast<void>(view.boolean(5));
   if (spatial > 1) static_cast<void>(view.try_integer(6, 1, kMaxAdmittedRows));
-  const Pool pool = read_pool(view, spatial, false);
   const Shape& sizes = view.tensor(0).shape;
   for (std::size_t i = 0; spatial == 3 && i < 3; ++i) {  // here padding does not count
     view.require(sizes[sizes.size() - 3 + i] >= pool.kernel[i], "its window is larger than its input");
@@ -92,31 +91,26 @@ Made avg_pool(const CallView& view, std::size_t spatial) {
   return pooled(view, pool);
 }
 
-// None if the node declares another output.
-std::optional<Pool> declared_pool(const NodeView& view, std::size_t spatial, bool has_dilation) {
-  Pool pool = read_pool(view, spatial, has_dilation);
-  if (view.output_rank() != view.rank(0)) return std::nullopt;
+bool is_declared(const NodeView& view, const Pool& pool) {
+  if (view.output_rank() != view.rank(0)) return false;
   for (int i = pool.first; i < view.output_rank(); ++i) {
-    if (view.rows(0, i) < 1 || view.output_rows(i) != at(pool.made, i)) return std::nullopt;
+    if (view.rows(0, i) < 1 || view.output_rows(i) != at(pool.made, i)) return false;
   }
-  return pool;
+  return true;
 }
 
 // The second output, if any, holds positions in the whole plane, which a slice cannot know.
-std::optional<NodeSplit> split_max(const NodeView& view, std::size_t spatial, int output_dim) {
-  const auto pool = declared_pool(view, spatial, true);
-  if (!pool) return std::nullopt;
-  if (output_dim < pool->first) return same_rows(view, Locality::kElement, output_dim, output_dim);
+std::optional<NodeSplit> split_max(const NodeView& view, const Pool& pool, int output_dim) {
+  if (!is_declared(view, pool)) return std::nullopt;
+  if (output_dim < pool.first) return same_rows(view, Locality::kElement, output_dim, output_dim);
   if (view.uses_output(1)) return std::nullopt;
-  const int i = output_dim - pool->first;
-  return block_rows(
-      view, output_dim,
-      maps::Window{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i), at(pool->dilation, i)});
+  const int i = output_dim - pool.first;
+  return block_rows(view, output_dim,
+                    maps::Window{at(pool.kernel, i), at(pool.stride, i), at(pool.padding, i), at(pool.dilation, i)});
 }
 
-SlicedCall slice_max(const NodeView& view, const NodeSplit& split, std::size_t spatial, int output_dim, Region rows) {
+SlicedCall slice_max(const NodeView& view, const Pool& pool, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
-  const Pool pool = read_pool(view, spatial, true);
   if (output_dim < pool.first) return call;
   const std::int64_t count = view.rows(0, output_dim);
   const Cut parts = cut(reached(split.operands[0].map, rows, count), count);
@@ -129,12 +123,11 @@ SlicedCall slice_max(const NodeView& view, const NodeSplit& split, std::size_t s
   return call;
 }
 
-std::optional<NodeSplit> split_mean(const NodeView& view, std::size_t spatial, int output_dim) {
-  const auto pool = declared_pool(view, spatial, false);
-  if (!pool) return std::nullopt;
-  if (output_dim < pool->first) return same_rows(view, Locality::kElement, output_dim, output_dim);
-  const int i = output_dim - pool->first;
-  return block_rows(view, output_dim, maps::Grid{at(pool->kernel, i), at(pool->stride, i), at(pool->padding, i)});
+std::optional<NodeSplit> split_mean(const NodeView& view, const Pool& pool, int output_dim) {
+  if (!is_declared(view, pool)) return std::nullopt;
+  if (output_dim < pool.first) return same_rows(view, Locality::kElement, output_dim, output_dim);
+  const int i = output_dim - pool.first;
+  return block_rows(view, output_dim, maps::Grid{at(pool.kernel, i), at(pool.stride, i), at(pool.padding, i)});
 }
 
 SlicedCall slice_mean(const NodeView& view, const NodeSplit& split, int /*output_dim*/, Region rows) {
@@ -154,6 +147,7 @@ struct AdaptivePool {
 };
 
 AdaptivePool read_adaptive(const ArgumentReader& reader, std::size_t spatial) {
+  reader.require_arguments(2);
   AdaptivePool pool;
   pool.made = before(reader, reader.tensor(0, kFloats), spatial);
   pool.first = static_cast<int>(pool.made.size());
@@ -162,13 +156,11 @@ AdaptivePool read_adaptive(const ArgumentReader& reader, std::size_t spatial) {
   return pool;
 }
 
-Made adaptive_pool(const CallView& view, std::size_t spatial, bool with_indices) {
-  view.require_arguments(2);
-  const AdaptivePool pool = read_adaptive(view, spatial);
+Made adaptive_pool(const CallView& view, const AdaptivePool& pool, bool with_indices) {
   const Tensor& input = view.tensor(0);
   Made made = with_copies(view, one(view, input.dtype, pool.made));
   double windows = 1;
-  for (int i = pool.first; i < pool.first + static_cast<int>(spatial); ++i) {
+  for (int i = pool.first; i < static_cast<int>(pool.made.size()); ++i) {
     windows *= static_cast<double>(at(input.shape, i)) / static_cast<double>(at(pool.made, i)) + 2;
   }
   made.operations *= windows;
@@ -178,8 +170,7 @@ Made adaptive_pool(const CallView& view, std::size_t spatial, bool with_indices)
 }
 
 // The windows repeat where both counts have a common factor.
-std::optional<NodeSplit> split_adaptive(const NodeView& view, std::size_t spatial, int output_dim) {
-  const AdaptivePool pool = read_adaptive(view, spatial);
+std::optional<NodeSplit> split_adaptive(const NodeView& view, const AdaptivePool& pool, int output_dim) {
   if (view.output_rank() != view.rank(0)) return std::nullopt;
   if (output_dim < pool.first) return same_rows(view, Locality::kElement, output_dim, output_dim);
   const std::int64_t inputs = view.rows(0, output_dim);
@@ -190,12 +181,11 @@ std::optional<NodeSplit> split_adaptive(const NodeView& view, std::size_t spatia
   return block_rows(view, output_dim, maps::Blocks{inputs / blocks, outputs / blocks, 0, 0, 0});
 }
 
-SlicedCall slice_adaptive(const NodeView& view, const NodeSplit& split, std::size_t spatial, int output_dim,
+SlicedCall slice_adaptive(const NodeView& view, AdaptivePool pool, const NodeSplit& split, int output_dim,
                           Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   const auto* blocks = std::get_if<maps::Blocks>(&split.operands[0].map);
   if (blocks == nullptr) return call;
-  AdaptivePool pool = read_adaptive(view, spatial);
   const Region read = call.operands[0].rows;
   const std::int64_t begin = read.begin / blocks->inputs * blocks->outputs;
   pool.sizes[static_cast<std::size_t>(output_dim - pool.first)] = read.size() / blocks->inputs * blocks->outputs;
@@ -205,40 +195,32 @@ SlicedCall slice_adaptive(const NodeView& view, const NodeSplit& split, std::siz
 }
 
 // One sum, or one maximum, of all rows.
-std::optional<std::int64_t> adaptive_bytes(const NodeView& view, std::size_t spatial, std::size_t operand, int dim) {
-  const AdaptivePool pool = read_adaptive(view, spatial);
+std::optional<std::int64_t> adaptive_bytes(const NodeView& view, const AdaptivePool& pool, std::size_t operand,
+                                           int dim) {
   if (operand != 0 || dim < pool.first || dim >= view.output_rank() || view.output_rows(dim) != 1) return std::nullopt;
   return view.output().elements() * sum_bytes(view.output().dtype);
 }
 
+std::optional<Partial> adaptive_states(const NodeView& view, const AdaptivePool& pool, std::size_t operand, int dim) {
+  return adaptive_bytes(view, pool, operand, dim) ? mean_pool_states(view, dim) : std::nullopt;
+}
+
 Operator max_operator(std::size_t spatial, bool with_indices) {
-  return {[=](const CallView& view) { return max_pool(view, spatial, with_indices); },
-          {[=](const NodeView& view, int output_dim) { return split_max(view, spatial, output_dim); },
-           [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-             return slice_max(view, split, spatial, output_dim, rows);
-           }}};
+  const auto read = [=](const ArgumentReader& reader) { return read_pool(reader, spatial, true); };
+  return {[=](const CallView& view) { return max_pool(view, read(view), with_indices); },
+          {reading(read, split_max), reading(read, slice_max)}};
 }
 
 Operator mean_operator(std::size_t spatial) {
-  return {[=](const CallView& view) { return avg_pool(view, spatial); },
-          {[=](const NodeView& view, int output_dim) { return split_mean(view, spatial, output_dim); }, slice_mean}};
+  const auto read = [=](const ArgumentReader& reader) { return read_pool(reader, spatial, false); };
+  return {reading(read, avg_pool), {reading(read, split_mean), slice_mean}};
 }
 
 Operator adaptive_operator(std::size_t spatial, bool is_mean) {
-  Rule rule;
-  rule.split = [=](const NodeView& view, int output_dim) { return split_adaptive(view, spatial, output_dim); };
-  rule.slice = [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-    return slice_adaptive(view, split, spatial, output_dim, rows);
-  };
-  rule.partial_bytes = [=](const NodeView& view, std::size_t operand, int dim) {
-    return adaptive_bytes(view, spatial, operand, dim);
-  };
-  if (is_mean) {
-    rule.partial = [=](const NodeView& view, std::size_t operand, int dim) {
-      return adaptive_bytes(view, spatial, operand, dim) ? mean_pool_states(view, dim) : std::nullopt;
-    };
-  }
-  return {[=](const CallView& view) { return adaptive_pool(view, spatial, !is_mean); }, std::move(rule)};
+  const auto read = [=](const ArgumentReader& reader) { return read_adaptive(reader, spatial); };
+  Rule rule{reading(read, split_adaptive), reading(read, slice_adaptive), reading(read, adaptive_bytes)};
+  if (is_mean) rule.partial = reading(read, adaptive_states);
+  return {[=](const CallView& view) { return adaptive_pool(view, read(view), !is_mean); }, std::move(rule)};
 }
 
 }  // namespace

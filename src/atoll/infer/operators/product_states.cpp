@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <utility>
-
 #include "atoll/infer/operators/states.h"
 
 // Products over a part of the contracted dimension, which add up to the whole; and means of parts.
@@ -14,6 +12,7 @@ struct Linear {
   Tensor output;
 
   Dtype sums() const { return precise(output.dtype); }
+  Tensor state(std::int64_t parts) const { return {sums(), with_leading({parts}, output.shape)}; }
   int dim() const { return static_cast<int>(input.shape.size()) - 1; }
 };
 
@@ -22,18 +21,16 @@ Graph state_of(const Linear& of, std::int64_t rows) {
   const int input = recipe.to(recipe.input(part_of(of.input, of.dim(), rows)), of.sums());
   const int weight = recipe.to(recipe.input(part_of(of.weight, 1, rows)), of.sums());
   const int made = recipe.call("aten::linear", {TensorId{input}, TensorId{weight}, {}}, {of.sums(), of.output.shape});
-  const int state = recipe.reshape(made, with_leading({1}, of.output.shape));
-  return std::move(recipe).finished(state);
+  return recipe.finished(recipe.reshape(made, of.state(1).shape));
 }
 
 Graph result_of(const Linear& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
-  const int states = recipe.input({of.sums(), with_leading({parts}, of.output.shape)});
+  const int states = recipe.input(of.state(parts));
   recipe.input({of.sums(), {parts}});
   int made = recipe.sum(states, {0}, false, of.sums());
   if (of.bias) made = recipe.add(made, recipe.to(recipe.input(*of.bias), of.sums()));
-  const int result = recipe.to(made, of.output.dtype);
-  return std::move(recipe).finished(result);
+  return recipe.finished(recipe.to(made, of.output.dtype));
 }
 
 struct MeanPool {
@@ -44,25 +41,24 @@ struct MeanPool {
   Tensor output;
 
   Dtype sums() const { return precise(output.dtype); }
+  Tensor state(std::int64_t parts) const { return {sums(), with_leading({parts}, output.shape)}; }
 };
 
 Graph state_of(const MeanPool& of, std::int64_t rows) {
   Recipe recipe;
   const int part = recipe.to(recipe.input(part_of(of.self, of.dim, rows)), of.sums());
   const int made = recipe.call(of.op, {TensorId{part}, of.sizes}, {of.sums(), of.output.shape});
-  const int state = recipe.reshape(made, with_leading({1}, of.output.shape));
-  return std::move(recipe).finished(state);
+  return recipe.finished(recipe.reshape(made, of.state(1).shape));
 }
 
 Graph result_of(const MeanPool& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
-  const int states = recipe.input({of.sums(), with_leading({parts}, of.output.shape)});
+  const int states = recipe.input(of.state(parts));
   const int shares = recipe.input({of.sums(), {parts}});
   Shape by_part(of.output.shape.size() + 1, 1);
   by_part.front() = parts;
   const int weighted = recipe.mul(states, recipe.reshape(shares, by_part));
-  const int result = recipe.to(recipe.sum(weighted, {0}, false, of.sums()), of.output.dtype);
-  return std::move(recipe).finished(result);
+  return recipe.finished(recipe.to(recipe.sum(weighted, {0}, false, of.sums()), of.output.dtype));
 }
 
 }  // namespace
@@ -79,12 +75,9 @@ std::optional<Partial> linear_states(const NodeView& view, int dim) {
                             of.output == Tensor{of.input.dtype, made} &&
                             (!of.bias || *of.bias == Tensor{of.input.dtype, {weight[0]}});
   if (!has_one_type) return std::nullopt;
-  Partial partial;
-  partial.rows = view.rows(0, dim);
-  partial.state = {of.sums(), with_leading({1}, of.output.shape)};
-  partial.of_state = {{0, dim}, {1, 1}};
+  Partial partial = partial_by(view, dim, of);
+  partial.of_state.push_back({1, 1});
   if (of.bias) partial.of_result = {{2, -1}};
-  set_calls(partial, of);
   return partial;
 }
 
@@ -93,12 +86,7 @@ std::optional<Partial> mean_pool_states(const NodeView& view, int dim) {
   const bool fits = view.operands() == 1 && view.output_rank() == view.rank(0) && dim < view.output_rank() &&
                     view.output_rows(dim) == 1 && is_floating(of.self.dtype) && of.output.dtype == of.self.dtype;
   if (!fits) return std::nullopt;
-  Partial partial;
-  partial.rows = view.rows(0, dim);
-  partial.state = {of.sums(), with_leading({1}, of.output.shape)};
-  partial.of_state = {{0, dim}};
-  set_calls(partial, of);
-  return partial;
+  return partial_by(view, dim, of);
 }
 
 }  // namespace atl::infer::operators

@@ -35,7 +35,17 @@ struct Product {
   double copied = 0;  // elements of operands that are broadcast, for each batch
 };
 
+// (self, left, right, beta, alpha), if there is a summand.
+void require_summand(const CallView& view, const Shape& made) {
+  view.require(CallView::spreads(view.tensor(0).shape, made), "its summand does not fit its product");
+  for (const std::size_t argument : {std::size_t{3}, std::size_t{4}}) {
+    static_cast<void>(view.real(argument));
+    view.require_fits(argument, view.tensor(0).dtype);
+  }
+}
+
 Made product(const CallView& view, const Product& call) {
+  if (call.left == 1) require_summand(view, call.made);
   Made made = with_copies(view, one(view, view.types().front().dtype, call.made));
   made.workspace_bytes += call.copied * static_cast<double>(bytes_of(view.types().front().dtype));
   made.operations = 2 * count_of(made.outputs.front().shape) * static_cast<double>(call.contracted);
@@ -60,8 +70,8 @@ Product read_linear(const ArgumentReader& reader) {
 }
 
 // The last dimension has one row of the weight each.
-std::optional<NodeSplit> split_linear(const NodeView& view, int output_dim) {
-  if (view.output_shape() != read_linear(view).made) return std::nullopt;
+std::optional<NodeSplit> split_linear(const NodeView& view, const Product& call, int output_dim) {
+  if (view.output_shape() != call.made) return std::nullopt;
   if (output_dim != view.output_rank() - 1) return same_rows(view, Locality::kRow, output_dim, output_dim);
   NodeSplit split = whole(view, Locality::kRow);
   for (std::size_t i = 1; i < view.operands(); ++i) {
@@ -78,15 +88,13 @@ SlicedCall slice_linear(const NodeView& view, const NodeSplit& split, int output
   return filled_call(view, split, rows, filling(rows, count, others, kMinRows));
 }
 
-std::optional<std::int64_t> linear_bytes(const NodeView& view, std::size_t operand, int dim) {
-  static_cast<void>(read_linear(view));
+std::optional<std::int64_t> linear_bytes(const NodeView& view, const Product& /*call*/, std::size_t operand, int dim) {
   const bool contracted = (operand == 0 && dim == view.rank(0) - 1) || (operand == 1 && dim == 1);
   return contracted ? std::optional(output_sums(view)) : std::nullopt;
 }
 
 // The weight's columns go with the input's.
-std::optional<Partial> linear_sums(const NodeView& view, std::size_t operand, int dim) {
-  static_cast<void>(read_linear(view));
+std::optional<Partial> linear_sums(const NodeView& view, const Product& /*call*/, std::size_t operand, int dim) {
   return operand == 0 ? linear_states(view, dim) : std::nullopt;
 }
 
@@ -130,22 +138,6 @@ Product read_matrices(const ArgumentReader& reader, bool has_summand, std::size_
   return call;
 }
 
-// (self, left, right, beta, alpha)
-void require_summand(const CallView& view, const Shape& made) {
-  view.require(CallView::spreads(view.tensor(0).shape, made), "its summand does not fit its product");
-  for (const std::size_t argument : {std::size_t{3}, std::size_t{4}}) {
-    static_cast<void>(view.real(argument));
-    view.require_fits(argument, view.tensor(0).dtype);
-  }
-}
-
-// A dimension before the matrices, counted from the last of them: broadcast.
-bool follow_batch(NodeSplit& split, const NodeView& view, std::size_t operand, int from_last, int output_dim) {
-  const int dim = view.rank(operand) - 3 - from_last;
-  if (dim < 0 || (view.rows(operand, dim) == 1 && view.output_rows(output_dim) != 1)) return true;
-  return follow_same(split, view, operand, dim, output_dim);
-}
-
 // Operands `left` and `right` are [..., n, k] and [..., k, p], or vectors.
 bool follow_product(NodeSplit& split, const NodeView& view, std::size_t left, std::size_t right, int output_dim) {
   const bool has_rows = view.rank(left) > 1;
@@ -155,9 +147,10 @@ bool follow_product(NodeSplit& split, const NodeView& view, std::size_t left, st
   if (has_rows && output_dim == last - (has_columns ? 1 : 0)) {
     return follow_same(split, view, left, view.rank(left) - 2, output_dim);
   }
+  // Dimensions before the matrices are broadcast, counted from the last of them.
   const int from_last = last - (has_rows ? 1 : 0) - (has_columns ? 1 : 0) - output_dim;
-  return follow_batch(split, view, left, from_last, output_dim) &&
-         follow_batch(split, view, right, from_last, output_dim);
+  return follow_or_whole(split, view, left, view.rank(left) - 3 - from_last, output_dim) &&
+         follow_or_whole(split, view, right, view.rank(right) - 3 - from_last, output_dim);
 }
 
 std::optional<NodeSplit> split_product(const NodeView& view, const Product& call, int output_dim) {
@@ -184,18 +177,8 @@ std::optional<std::int64_t> product_bytes(const NodeView& view, const Product& c
 
 template <typename Read>
 Operator product_operator(Read read) {
-  return {[read](const CallView& view) {
-            const Product call = read(view);
-            if (call.left == 1) require_summand(view, call.made);
-            return product(view, call);
-          },
-          {[read](const NodeView& view, int output_dim) { return split_product(view, read(view), output_dim); },
-           [read](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-             return slice_product(view, read(view), split, output_dim, rows);
-           },
-           [read](const NodeView& view, std::size_t operand, int dim) {
-             return product_bytes(view, read(view), operand, dim);
-           }}};
+  return {reading(read, product),
+          {reading(read, split_product), reading(read, slice_product), reading(read, product_bytes)}};
 }
 
 struct Equation {
@@ -264,8 +247,9 @@ Made einsum(const CallView& view) {
 }  // namespace
 
 void add_products(Table& table) {
-  table["aten::linear"] = {[](const CallView& view) { return product(view, read_linear(view)); },
-                           {split_linear, slice_linear, linear_bytes, linear_sums}};
+  table["aten::linear"] = {reading(read_linear, product),
+                           {reading(read_linear, split_linear), slice_linear, reading(read_linear, linear_bytes),
+                            reading(read_linear, linear_sums)}};
   table["aten::matmul"] = product_operator(read_matmul);
   const auto add = [&](const char* name, bool has_summand, std::size_t rank) {
     table[name] =

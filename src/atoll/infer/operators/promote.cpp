@@ -1,26 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/operators/promote.h"
 
-#include <algorithm>
 #include <array>
 #include <optional>
 
 namespace atl::infer::operators {
 namespace {
-
-bool is_half(Dtype dtype) noexcept { return dtype == Dtype::kFloat16 || dtype == Dtype::kBfloat16; }
-
-Dtype promote_floating(Dtype a, Dtype b) noexcept {
-  if (a == Dtype::kFloat64 || b == Dtype::kFloat64) return Dtype::kFloat64;
-  // Neither half type can hold the other's values.
-  return is_half(a) && is_half(b) ? Dtype::kFloat32 : (is_half(a) ? b : a);
-}
-
-Dtype promote_integers(Dtype a, Dtype b) noexcept {
-  if (a == Dtype::kUint8 && b == Dtype::kInt8) return Dtype::kInt16;
-  if (a == Dtype::kInt8 && b == Dtype::kUint8) return Dtype::kInt16;
-  return bytes_of(a) >= bytes_of(b) ? a : b;
-}
 
 using MaybeDtype = std::optional<Dtype>;
 
@@ -39,13 +24,11 @@ MaybeDtype combine(MaybeDtype higher, MaybeDtype lower) noexcept {
 }  // namespace
 
 Dtype promote(Dtype a, Dtype b) noexcept {
-  if (a == b) return a;
-  if (is_floating(a) && is_floating(b)) return promote_floating(a, b);
-  if (is_floating(a)) return a;
-  if (is_floating(b)) return b;
-  if (a == Dtype::kBool) return b;
-  if (b == Dtype::kBool) return a;
-  return promote_integers(a, b);
+  if (is_floating(a) != is_floating(b)) return is_floating(a) ? a : b;
+  if (a == Dtype::kBool || b == Dtype::kBool) return a == Dtype::kBool ? b : a;
+  // Neither half type can hold the other's values, nor can int8 and uint8.
+  if (a != b && bytes_of(a) == bytes_of(b)) return is_floating(a) ? Dtype::kFloat32 : Dtype::kInt16;
+  return bytes_of(a) >= bytes_of(b) ? a : b;
 }
 
 Dtype result_type(std::span<const Operand> operands) noexcept {

@@ -24,13 +24,8 @@ Shape reduced(const Shape& shape, const Ints& dims, bool keeps) {
 }  // namespace
 
 Dtype precise(Dtype dtype) noexcept {
-  switch (dtype) {
-    case Dtype::kFloat16:
-    case Dtype::kBfloat16: return Dtype::kFloat32;
-    case Dtype::kFloat32:
-    case Dtype::kFloat64: return dtype;
-    default: return Dtype::kInt64;
-  }
+  if (!is_floating(dtype)) return Dtype::kInt64;
+  return dtype == Dtype::kFloat64 ? dtype : Dtype::kFloat32;
 }
 
 int Recipe::add_tensor(Tensor type) {
@@ -69,17 +64,12 @@ int Recipe::unary(const char* name, int tensor) {
   return call("aten::" + std::string(name), {TensorId{tensor}}, Tensor(type(tensor)));
 }
 
-int Recipe::binary(const char* name, int a, int b, std::vector<Argument> more) {
-  std::vector<Argument> args{TensorId{a}, TensorId{b}};
-  args.insert(args.end(), more.begin(), more.end());
-  return call("aten::" + std::string(name) + ".Tensor", std::move(args),
-              {type(a).dtype, broadcast_shape(shape(a), shape(b))});
-}
-
-int Recipe::with_number(const char* name, int a, double b, std::vector<Argument> more) {
+int Recipe::binary(const char* name, int a, const Argument& b, bool has_alpha) {
+  Tensor made = type(a);
+  if (const auto* other = std::get_if<TensorId>(&b)) made.shape = broadcast_shape(made.shape, shape(other->id));
   std::vector<Argument> args{TensorId{a}, b};
-  args.insert(args.end(), more.begin(), more.end());
-  return call("aten::" + std::string(name) + ".Tensor", std::move(args), Tensor(type(a)));
+  if (has_alpha) args.emplace_back(std::int64_t{1});
+  return call("aten::" + std::string(name) + ".Tensor", std::move(args), std::move(made));
 }
 
 int Recipe::clamp(int tensor, double low, std::optional<double> high) {
@@ -122,7 +112,7 @@ int Recipe::select(int tensor, int dim, std::int64_t index) {
   return call("aten::select.int", {TensorId{tensor}, std::int64_t{dim}, index}, {type(tensor).dtype, std::move(made)});
 }
 
-Graph Recipe::finished(int output) && {
+Graph Recipe::finished(int output) {
   graph_.outputs = {TensorId{output}};
   return std::move(graph_);
 }

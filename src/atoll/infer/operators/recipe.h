@@ -31,13 +31,13 @@ class Recipe {
   int rsqrt(int tensor) { return unary("rsqrt", tensor); }
 
   /// Combines two tensors of the same type, broadcast.
-  int add(int a, int b) { return binary("add", a, b, {std::int64_t{1}}); }
-  int sub(int a, int b) { return binary("sub", a, b, {std::int64_t{1}}); }
-  int mul(int a, int b) { return binary("mul", a, b, {}); }
-  int div(int a, int b) { return binary("div", a, b, {}); }
-  int add_number(int a, double b) { return with_number("add", a, b, {std::int64_t{1}}); }
-  int mul_number(int a, double b) { return with_number("mul", a, b, {}); }
-  int div_number(int a, double b) { return with_number("div", a, b, {}); }
+  int add(int a, int b) { return binary("add", a, TensorId{b}, true); }
+  int sub(int a, int b) { return binary("sub", a, TensorId{b}, true); }
+  int mul(int a, int b) { return binary("mul", a, TensorId{b}, false); }
+  int div(int a, int b) { return binary("div", a, TensorId{b}, false); }
+  int add_number(int a, double b) { return binary("add", a, b, true); }
+  int mul_number(int a, double b) { return binary("mul", a, b, false); }
+  int div_number(int a, double b) { return binary("div", a, b, false); }
   int clamp(int tensor, double low, std::optional<double> high);
 
   int sum(int tensor, const Ints& dims, bool keeps, Dtype dtype);
@@ -51,12 +51,12 @@ class Recipe {
   int select(int tensor, int dim, std::int64_t index);
   int call(const std::string& op, std::vector<Argument> args, Tensor made);
 
-  Graph finished(int output) &&;
+  /// The graph that returns `output`; call it last.
+  Graph finished(int output);
 
  private:
   int unary(const char* name, int tensor);
-  int binary(const char* name, int a, int b, std::vector<Argument> more);
-  int with_number(const char* name, int a, double b, std::vector<Argument> more);
+  int binary(const char* name, int a, const Argument& b, bool has_alpha);
   int add_tensor(Tensor type);
 
   Graph graph_;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <utility>
 
 #include "atoll/infer/operators/states.h"
 
@@ -20,8 +19,8 @@ struct StateReduction {
   bool is_pair() const {
     return kind == Reduced::kLogSumExp || kind == Reduced::kVariance || kind == Reduced::kDeviation;
   }
-  Shape state_shape(std::int64_t parts) const {
-    return with_leading(is_pair() ? Shape{parts, 2} : Shape{parts}, with_ones(self.shape, dims));
+  Tensor state(std::int64_t parts) const {
+    return {sums, with_leading(is_pair() ? Shape{parts, 2} : Shape{parts}, with_ones(self.shape, dims))};
   }
   // The number of elements in one result.
   double count() const {
@@ -53,13 +52,12 @@ Graph state_of(const StateReduction& of, std::int64_t rows) {
       break;
     }
   }
-  const int state = recipe.reshape(made, of.state_shape(1));
-  return std::move(recipe).finished(state);
+  return recipe.finished(recipe.reshape(made, of.state(1).shape));
 }
 
 Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*rows*/) {
   Recipe recipe;
-  const int states = recipe.input({of.sums, of.state_shape(parts)});
+  const int states = recipe.input(of.state(parts));
   const int shares = recipe.input({is_floating(of.sums) ? precise(of.sums) : Dtype::kFloat64, {parts}});
   int made = states;
   switch (of.kind) {
@@ -81,8 +79,7 @@ Graph result_of(const StateReduction& of, std::int64_t parts, std::int64_t /*row
       break;
     }
   }
-  const int result = recipe.reshape(recipe.to(made, of.output.dtype), of.output.shape);
-  return std::move(recipe).finished(result);
+  return recipe.finished(recipe.reshape(recipe.to(made, of.output.dtype), of.output.shape));
 }
 
 }  // namespace
@@ -102,12 +99,7 @@ std::optional<Partial> reduction_states(const NodeView& view, int dim, Reduced k
                                              : is_floating(of.self.dtype) && of.output.dtype == of.self.dtype;
   const Shape kept = with_ones(of.self.shape, dims);
   if (!fits || of.output.elements() != Tensor{of.output.dtype, kept}.elements()) return std::nullopt;
-  Partial partial;
-  partial.rows = view.rows(0, dim);
-  partial.state = {of.sums, of.state_shape(1)};
-  partial.of_state = {{0, dim}};
-  set_calls(partial, of);
-  return partial;
+  return partial_by(view, dim, of);
 }
 
 }  // namespace atl::infer::operators

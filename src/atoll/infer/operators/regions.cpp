@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/infer/regions.h"
 
-#include <array>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -48,28 +47,20 @@ UserRules& user_rules() {
   return rules;
 }
 
-struct FoundRule {
-  const Rule* rule = nullptr;
-  bool is_own = false;
-
-  explicit operator bool() const { return rule != nullptr; }
-  const Rule* operator->() const { return rule; }
-};
-
-FoundRule rule_of(const Node& node) {
+const Rule* rule_of(const Node& node) {
   const Rule* own = own_rule(node.name());
-  return own == nullptr ? FoundRule{user_rules().find(node), false} : FoundRule{own, true};
+  return own == nullptr ? user_rules().find(node) : own;
 }
 
 // Calls a function of a rule; none for a call that does not fit its operator. Errors of users' rules are theirs.
 template <typename Function, typename... Of>
-auto by_rule(const FoundRule& found, Function Rule::*function, const Of&... of)
-    -> decltype((found.rule->*function)(of...)) {
-  if (!(found.rule->*function)) return std::nullopt;
+auto by_rule(const Rule& rule, Function Rule::*function, const NodeView& view, const Of&... of)
+    -> decltype((rule.*function)(view, of...)) {
+  if (!(rule.*function)) return std::nullopt;
   try {
-    return (found.rule->*function)(of...);
+    return (rule.*function)(view, of...);
   } catch (const UnfitCall&) {
-    if (!found.is_own) throw;
+    if (&rule != own_rule(view.node().name())) throw;
     return std::nullopt;
   }
 }
@@ -115,19 +106,14 @@ bool is_whole_call(const NodeView& view, const NodeSplit& split, int output_dim,
 
 }  // namespace
 
-const char* to_string(Locality locality) noexcept {
-  constexpr std::array<const char*, 5> kNames{"element", "block", "row", "partial", "global"};
-  return kNames[static_cast<std::size_t>(locality)];
-}
-
 std::optional<NodeSplit> split(const Graph& graph, const Node& node, int output_dim) {
   const NodeView view(graph, node);
   require_dim(view, output_dim);
-  const FoundRule rule = rule_of(node);
-  if (!rule) return std::nullopt;
-  if (auto local = by_rule(rule, &Rule::split, view, output_dim)) return local;
+  const Rule* const rule = rule_of(node);
+  if (rule == nullptr) return std::nullopt;
+  if (auto local = by_rule(*rule, &Rule::split, view, output_dim)) return local;
   if (view.operands() == 0 || output_dim >= view.rank(0)) return std::nullopt;
-  const auto bytes = by_rule(rule, &Rule::partial_bytes, view, std::size_t{0}, output_dim);
+  const auto bytes = by_rule(*rule, &Rule::partial_bytes, view, std::size_t{0}, output_dim);
   if (!bytes) return std::nullopt;
   NodeSplit sums = operators::whole(view, Locality::kPartial);
   sums.state_bytes = *bytes;
@@ -142,8 +128,8 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
     plan::refuse(view.name() + ", has " + std::to_string(view.output_rows(output_dim)) + " rows, not " +
                  to_string(rows));
   }
-  const FoundRule rule = rule_of(node);
-  const auto local = rule && rule->split ? rule->split(view, output_dim) : std::nullopt;
+  const Rule* const rule = rule_of(node);
+  const auto local = rule != nullptr && rule->split ? rule->split(view, output_dim) : std::nullopt;
   if (!local) plan::refuse(view.name() + ", cannot be computed in parts along dimension " + std::to_string(output_dim));
   const bool as_it_is = !rule->slice || is_whole_call(view, *local, output_dim, rows);
   SlicedCall call = as_it_is ? call_by_rows(view, *local, rows) : rule->slice(view, *local, output_dim, rows);
@@ -155,22 +141,22 @@ SlicedCall slice(const Graph& graph, const Node& node, int output_dim, Region ro
 
 std::optional<std::int64_t> partial_bytes(const Graph& graph, const Node& node, std::size_t operand, int dim) {
   const NodeView view(graph, node);
-  const FoundRule rule = rule_of(node);
-  if (!rule || !rule->partial_bytes) return std::nullopt;
+  const Rule* const rule = rule_of(node);
+  if (rule == nullptr || !rule->partial_bytes) return std::nullopt;
   if (dim < 0 || dim >= view.rank(operand)) refuse_dim(view, operand, dim);
-  return by_rule(rule, &Rule::partial_bytes, view, operand, dim);
+  return by_rule(*rule, &Rule::partial_bytes, view, operand, dim);
 }
 
 std::optional<Partial> partial(const Graph& graph, const Node& node, std::size_t operand, int dim) {
-  const FoundRule rule = rule_of(node);
-  if (!rule || !rule->partial) return std::nullopt;
+  const Rule* const rule = rule_of(node);
+  if (rule == nullptr || !rule->partial) return std::nullopt;
   const NodeView view(graph, node);
   if (dim < 0 || dim >= view.rank(operand)) refuse_dim(view, operand, dim);
   if (view.rows(operand, dim) < 2) return std::nullopt;
   for (std::size_t i = 1; i < node.outputs.size(); ++i) {
     if (view.uses_output(i)) return std::nullopt;
   }
-  std::optional<Partial> found = by_rule(rule, &Rule::partial, view, operand, dim);
+  std::optional<Partial> found = by_rule(*rule, &Rule::partial, view, operand, dim);
   if (found && (found->state.bytes() >= view.operand(operand).bytes() || found->state.shape.size() > kMaxDims)) {
     return std::nullopt;
   }

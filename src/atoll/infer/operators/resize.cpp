@@ -27,6 +27,7 @@ struct ResizeKind {
 };
 
 struct Resize {
+  ResizeKind kind;
   bool aligned = false;
   Ints made;  // rows by dimension
   std::vector<std::optional<double>> factors;
@@ -41,29 +42,29 @@ std::int64_t rows_by(const ArgumentReader& reader, std::int64_t rows, double fac
 }
 
 // (input, output_size, [align_corners,] scale_factors): either sizes or factors.
-void read_list(const ArgumentReader& reader, const ResizeKind& kind, const Shape& rows, Resize& resize) {
-  const std::size_t place = kind.factors();
+void read_list(const ArgumentReader& reader, const Shape& rows, Resize& resize) {
+  const std::size_t place = resize.kind.factors();
   reader.require_arguments(place + 1);
   reader.require(reader.is_null(1) != reader.is_null(place), "it must have either sizes or factors");
   if (!reader.is_null(1)) {
     resize.made = reader.integers(1, 1, kMaxAdmittedRows);
-    reader.require(resize.made.size() == kind.spatial, "it must have one size for each dimension");
+    reader.require(resize.made.size() == rows.size(), "it must have one size for each dimension");
     return;
   }
   const Floats factors = reader.floats(place);
-  reader.require(factors.size() == kind.spatial, "it must have one factor for each dimension");
-  for (std::size_t i = 0; i < kind.spatial; ++i) {
+  reader.require(factors.size() == rows.size(), "it must have one factor for each dimension");
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     resize.made.push_back(rows_by(reader, rows[i], factors[i]));
     resize.factors[i] = factors[i];
   }
 }
 
 // (input, output_size, [align_corners,] a factor or null for each dimension)
-void read_sizes(const ArgumentReader& reader, const ResizeKind& kind, const Shape& rows, Resize& resize) {
-  const std::size_t place = kind.factors();
-  reader.require_arguments(place + kind.spatial);
-  resize.made = reader.per_dim(1, kind.spatial, 1, kMaxAdmittedRows);
-  for (std::size_t i = 0; i < kind.spatial; ++i) {
+void read_sizes(const ArgumentReader& reader, const Shape& rows, Resize& resize) {
+  const std::size_t place = resize.kind.factors();
+  reader.require_arguments(place + rows.size());
+  resize.made = reader.per_dim(1, rows.size(), 1, kMaxAdmittedRows);
+  for (std::size_t i = 0; i < rows.size(); ++i) {
     if (reader.is_null(place + i)) continue;
     const double factor = reader.real(place + i);
     reader.require(rows_by(reader, rows[i], factor) == resize.made[i], "its factor does not match its sizes");
@@ -74,27 +75,24 @@ void read_sizes(const ArgumentReader& reader, const ResizeKind& kind, const Shap
 Resize read_resize(const ArgumentReader& reader, const ResizeKind& kind) {
   const Tensor& input = reader.tensor(0, kFloats);
   reader.require(input.shape.size() == kind.spatial + 2, "its input has the wrong number of dimensions");
-  Resize resize;
-  resize.aligned = kind.is_smooth() && reader.boolean(2);
-  resize.factors.resize(kind.spatial);
+  Resize resize{kind, kind.is_smooth() && reader.boolean(2), {}, std::vector<std::optional<double>>(kind.spatial)};
   const Shape rows(input.shape.begin() + 2, input.shape.end());
   if (kind.is_list) {
-    read_list(reader, kind, rows, resize);
+    read_list(reader, rows, resize);
   } else {
-    read_sizes(reader, kind, rows, resize);
+    read_sizes(reader, rows, resize);
   }
   return resize;
 }
 
-Made resize(const CallView& view, const ResizeKind& kind) {
-  const Resize call = read_resize(view, kind);
+Made resize(const CallView& view, const Resize& call) {
   const Tensor& input = view.tensor(0);
   Shape shape(input.shape.begin(), input.shape.begin() + 2);
   shape.insert(shape.end(), call.made.begin(), call.made.end());
   Made made = with_copies(view, one(view, input.dtype, std::move(shape)));
   made.workspace_bytes += 2 * bytes_in(made.outputs.front());
-  const double reads = kind.mode == Mode::kCubic ? 4 : kind.is_smooth() ? 2 : 1;  // rows along each dimension
-  made.operations *= std::pow(reads, static_cast<double>(kind.spatial));
+  const double reads = call.kind.mode == Mode::kCubic ? 4 : call.kind.is_smooth() ? 2 : 1;  // rows in each dimension
+  made.operations *= std::pow(reads, static_cast<double>(call.kind.spatial));
   return made;
 }
 
@@ -137,11 +135,10 @@ bool rounds_alike(const Ratio& ratio, double scale, float single, Mode mode, std
 }
 
 // From `n` rows to `m`; none where parts would differ from the whole.
-std::optional<Ratio> ratio_of(const ResizeKind& kind, bool aligned, std::optional<double> factor, std::int64_t n,
-                              std::int64_t m) {
+std::optional<Ratio> ratio_of(const Resize& call, std::optional<double> factor, std::int64_t n, std::int64_t m) {
   constexpr std::int64_t kMaxRows = 1 << 16;
   if (n < 1 || m < 1 || n > kMaxRows || m > kMaxRows) return std::nullopt;
-  if (aligned) {
+  if (call.aligned) {
     if (n < 2 || m < 2) return std::nullopt;
     const std::int64_t blocks = std::gcd(n - 1, m - 1);
     return Ratio{(n - 1) / blocks, (m - 1) / blocks};
@@ -155,28 +152,26 @@ std::optional<Ratio> ratio_of(const ResizeKind& kind, bool aligned, std::optiona
     scale = 1 / *factor;
     single = static_cast<float>(scale);
   }
-  if (ratio && !kind.is_smooth() && !rounds_alike(*ratio, scale, single, kind.mode, m)) return std::nullopt;
+  if (ratio && !call.kind.is_smooth() && !rounds_alike(*ratio, scale, single, call.kind.mode, m)) return std::nullopt;
   return ratio;
 }
 
-std::optional<NodeSplit> split_resize(const NodeView& view, const ResizeKind& kind, int output_dim) {
-  const Resize call = read_resize(view, kind);
+std::optional<NodeSplit> split_resize(const NodeView& view, const Resize& call, int output_dim) {
   if (view.operands() != 1 || view.output_rank() != view.rank(0)) return std::nullopt;
   if (output_dim < 2) return same_rows(view, Locality::kElement, output_dim, output_dim);
   const auto i = static_cast<std::size_t>(output_dim - 2);
   if (view.output_rows(output_dim) != call.made[i]) return std::nullopt;
-  const auto ratio = ratio_of(kind, call.aligned, call.factors[i], view.rows(0, output_dim), call.made[i]);
+  const auto ratio = ratio_of(call, call.factors[i], view.rows(0, output_dim), call.made[i]);
   if (!ratio) return std::nullopt;
   // Linear resampling reads one row beside the block, cubic resampling two.
   std::int64_t beside = 0;
-  if (kind.mode == Mode::kLinear && !call.aligned) beside = 1;
-  if (kind.mode == Mode::kCubic) beside = ceil_div(2, ratio->inputs);
+  if (call.kind.mode == Mode::kLinear && !call.aligned) beside = 1;
+  if (call.kind.mode == Mode::kCubic) beside = ceil_div(2, ratio->inputs);
   return block_rows(view, output_dim,
                     maps::Blocks{ratio->inputs, ratio->outputs, beside, beside, call.aligned ? 1 : 0});
 }
 
-SlicedCall slice_resize(const NodeView& view, const ResizeKind& kind, const NodeSplit& split, int output_dim,
-                        Region rows) {
+SlicedCall slice_resize(const NodeView& view, const Resize& of, const NodeSplit& split, int output_dim, Region rows) {
   SlicedCall call = call_by_rows(view, split, rows);
   const auto* blocks = std::get_if<maps::Blocks>(&split.operands[0].map);
   if (blocks == nullptr) return call;
@@ -189,16 +184,13 @@ SlicedCall slice_resize(const NodeView& view, const ResizeKind& kind, const Node
       (read_rows.size() - blocks->overlap) / blocks->inputs * blocks->outputs + blocks->overlap;
   call.changes.push_back({1, sizes});
   // With corners aligned only the sizes count, and "vec" takes either sizes or factors.
-  if (view.is_null(1)) call.changes.push_back({kind.factors(), std::monostate{}});
+  if (view.is_null(1)) call.changes.push_back({of.kind.factors(), std::monostate{}});
   return call;
 }
 
 Operator resize_operator(ResizeKind kind) {
-  return {[=](const CallView& view) { return resize(view, kind); },
-          {[=](const NodeView& view, int output_dim) { return split_resize(view, kind, output_dim); },
-           [=](const NodeView& view, const NodeSplit& split, int output_dim, Region rows) {
-             return slice_resize(view, kind, split, output_dim, rows);
-           }}};
+  const auto read = [kind](const ArgumentReader& reader) { return read_resize(reader, kind); };
+  return {reading(read, resize), {reading(read, split_resize), reading(read, slice_resize)}};
 }
 
 }  // namespace

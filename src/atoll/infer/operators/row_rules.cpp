@@ -24,16 +24,19 @@ bool follow_same(NodeSplit& split, const NodeView& view, std::size_t operand, in
   return true;
 }
 
-bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operand, int output_dim) {
-  const int dim = output_dim - (view.output_rank() - view.rank(operand));
-  if (dim < 0) return true;
-  if (view.rows(operand, dim) == 1 && view.output_rows(output_dim) != 1) return true;
+bool follow_or_whole(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim) {
+  if (dim < 0 || (view.rows(operand, dim) == 1 && view.output_rows(output_dim) != 1)) return true;
   return follow_same(split, view, operand, dim, output_dim);
 }
 
-std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim) {
+bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operand, int output_dim) {
+  return follow_or_whole(split, view, operand, output_dim - (view.output_rank() - view.rank(operand)), output_dim);
+}
+
+std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim,
+                                   std::size_t operand) {
   NodeSplit split = whole(view, locality);
-  if (view.operands() == 0 || !follow_same(split, view, 0, dim, output_dim)) return std::nullopt;
+  if (operand >= view.operands() || !follow_same(split, view, operand, dim, output_dim)) return std::nullopt;
   return split;
 }
 

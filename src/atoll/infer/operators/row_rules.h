@@ -20,18 +20,28 @@ void follow(NodeSplit& split, std::size_t operand, int dim, RowMap map);
 /// whether it has.
 bool follow_same(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim);
 
-/// The same for an operand that is broadcast against the output, with dimensions counted from the last: its rows, or
-/// the whole operand if it lacks the dimension or has a single row there. Returns false if its shape does not fit.
+/// The same, or the whole operand if it lacks the dimension (below 0) or has a single row there, as for one that is
+/// broadcast. Returns false if its shape does not fit.
+bool follow_or_whole(NodeSplit& split, const NodeView& view, std::size_t operand, int dim, int output_dim);
+
+/// The same for an operand that is broadcast against the output, with dimensions counted from the last.
 bool follow_broadcast(NodeSplit& split, const NodeView& view, std::size_t operand, int output_dim);
 
-/// A split by the first operand's rows along `dim` by identity, the others whole; none if the numbers of rows differ.
-std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim);
+/// A split by one operand's rows along `dim` by identity, the others whole; none if the numbers of rows differ.
+std::optional<NodeSplit> same_rows(const NodeView& view, Locality locality, int dim, int output_dim,
+                                   std::size_t operand = 0);
 
 /// A split by the first operand's rows along `output_dim` by `map`, the others whole.
 NodeSplit block_rows(const NodeView& view, int output_dim, RowMap map);
 
 /// Rows of all operands, which are broadcast against each other: a rule of operators by element.
 std::optional<NodeSplit> split_elements(const NodeView& view, int output_dim);
+
+/// A function of an operator that gets the call's arguments as `read` parses them: function(view, read(view), ...).
+template <typename Read, typename Function>
+auto reading(Read read, Function function) {
+  return [read, function](const auto& view, const auto&... more) { return function(view, read(view), more...); };
+}
 
 /// The rule of an operator that works along one dimension, which `read` gives; any other is split by identity.
 template <typename Read>

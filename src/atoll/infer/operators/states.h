@@ -57,11 +57,17 @@ struct MergedExponentials {
 /// Merges states [parts, 2, ...].
 MergedExponentials merged_exponentials(Recipe& recipe, int states);
 
-/// Sets `partial` to make its graphs by state_of(of, rows) and result_of(of, parts, rows).
+/// A Partial of operand 0 alone, without rows in its result. `of.state(parts)` is the type of joined states, and
+/// state_of(of, rows) and result_of(of, parts, rows) make the graphs.
 template <typename Of>
-void set_calls(Partial& partial, const Of& of) {
+Partial partial_by(const NodeView& view, int dim, const Of& of) {
+  Partial partial;
+  partial.rows = view.rows(0, dim);
+  partial.state = of.state(1);
+  partial.of_state = {{0, dim}};
   partial.state_calls = [of](std::int64_t rows) { return state_of(of, rows); };
   partial.result_calls = [of](std::int64_t parts, std::int64_t rows) { return result_of(of, parts, rows); };
+  return partial;
 }
 
 /// `type` with `rows` along `dim`.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "atoll/core/error.h"
 #include "atoll/infer/regions.h"
@@ -38,6 +37,16 @@ plan::RowCost cost_of(const NodeCosts& profile, const Operators& operators, cons
   return {cost.fixed * share, cost.all_rows * share / static_cast<double>(each.rows)};
 }
 
+// Adds `tensor` if an operator makes it: its rows by a map, or all of it without one.
+void add_operand(const Operators& operators, int tensor, const std::optional<RowMap>& rows,
+                 std::vector<plan::Operand>& operands) {
+  const int producer = operators.operator_of[as_index(tensor)];
+  if (producer < 0) return;
+  plan::Operand& operand = operands.emplace_back(plan::Operand{producer, {}});
+  const std::int64_t count = operators.operators[as_index(producer)].rows;
+  if (rows && count > 1) operand.needed = [map = *rows, count](Region made) { return needed(map, made, count); };
+}
+
 // The operands of a part of a node with states, in the order of taken_by.
 std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators& operators,
                                             const Operators::Operator& user) {
@@ -47,17 +56,11 @@ std::vector<plan::Operand> operands_of_part(const Graph& graph, const Operators&
   std::vector<plan::Operand> operands;
   for (const Partial::Taken& of : makes_state ? state.partial.of_state : state.partial.of_result) {
     const int tensor = tensors[of.operand];
-    const int producer = operators.operator_of[as_index(tensor)];
-    if (producer < 0) continue;
-    plan::Operand operand;
-    operand.producer = producer;
-    const std::int64_t count = operators.operators[as_index(producer)].rows;
-    if (count > 1 && user.rows > 1 && of.dim >= 0 && operators.dims[as_index(tensor)] == of.dim) {
-      operand.needed = [count](Region made) { return needed(maps::Identity{}, made, count); };
-    }
-    operands.push_back(std::move(operand));
+    std::optional<RowMap> map;
+    if (user.rows > 1 && of.dim >= 0 && operators.dims[as_index(tensor)] == of.dim) map = maps::Identity{};
+    add_operand(operators, tensor, map, operands);
   }
-  if (!makes_state) operands.push_back({operators.operator_of[as_index(state.tensor)], {}});
+  if (!makes_state) add_operand(operators, state.tensor, {}, operands);
   return operands;
 }
 
@@ -71,15 +74,9 @@ std::vector<plan::Operand> operands_of(const Graph& graph, const Operators& oper
   if (user.rows > 1) rows = split(graph, node, operators.dims[as_index(node.outputs.front())]);
   std::vector<plan::Operand> operands;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const int producer = operators.operator_of[as_index(tensors[i])];
-    if (producer < 0) continue;
-    plan::Operand operand;
-    operand.producer = producer;
-    const std::int64_t count = operators.operators[as_index(producer)].rows;
-    if (count > 1 && rows && rows->operands[i].dim >= 0) {
-      operand.needed = [map = rows->operands[i].map, count](Region made) { return needed(map, made, count); };
-    }
-    operands.push_back(std::move(operand));
+    std::optional<RowMap> map;
+    if (rows && rows->operands[i].dim >= 0) map = rows->operands[i].map;
+    add_operand(operators, tensors[i], map, operands);
   }
   return operands;
 }

@@ -14,7 +14,6 @@ namespace atl::infer {
 struct NodeCost {
   double fixed = 0;
   double all_rows = 0;
-  bool operator==(const NodeCost&) const = default;
 };
 
 /// By node of a graph; empty: everything is free.

@@ -92,17 +92,8 @@ const SlicedCall& LoadedModel::sliced(int node, int dim, Region rows) const {
   return sliced_.emplace(key, slice(graph_, graph_.nodes.at(as_index(node)), dim, rows)).first->second;
 }
 
-const LoadedModel::Calls& LoadedModel::state_calls(const Operators::State& state, std::int64_t rows) const {
-  return found(state, 0, rows);
-}
-
-const LoadedModel::Calls& LoadedModel::result_calls(const Operators::State& state, std::int64_t parts,
-                                                    std::int64_t rows) const {
-  return found(state, parts, rows);
-}
-
-const LoadedModel::Calls& LoadedModel::found(const Operators::State& state, std::int64_t parts,
-                                             std::int64_t rows) const {
+const LoadedModel::Calls& LoadedModel::part_calls(const Operators::State& state, std::int64_t parts,
+                                                  std::int64_t rows) const {
   if (partial_.size() > kMaxPartialCalls) partial_.clear();
   const std::tuple key{state.node, state.partial.of_state.front().dim, parts, rows};
   const auto known = partial_.find(key);
@@ -282,7 +273,7 @@ Value Inference::made_by(const LoadedModel::Calls& calls, const std::vector<Valu
 
 void Inference::compute_state(int index, Region rows) {
   const Operators::State& state = state_of(index);
-  const LoadedModel::Calls& calls = model_.state_calls(state, rows.size());
+  const LoadedModel::Calls& calls = model_.part_calls(state, 0, rows.size());
   Value made = made_by(calls, taken(state, state.partial.of_state, rows));
   check_made(model_.runner(), "the state of " + name_of(index), made, state.partial.state);
   keep(state.tensor, rows, std::move(made));
@@ -305,7 +296,7 @@ void Inference::compute_result(int index, Region rows) {
                                           " are available");
   }
   const auto count = static_cast<std::int64_t>(parts.size());
-  const LoadedModel::Calls& calls = model_.result_calls(state, count, rows.size());
+  const LoadedModel::Calls& calls = model_.part_calls(state, count, rows.size());
   const Tensor& type = calls.graph.tensors[as_index(calls.graph.inputs.at(1))];
   const HostBytes bytes = type.dtype == Dtype::kFloat64 ? bytes_of<double>(shares) : bytes_of<float>(shares);
   std::vector<Value> inputs{model_.runner().join(parts, 0), model_.runner().from_host(type, bytes)};

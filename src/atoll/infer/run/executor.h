@@ -36,13 +36,11 @@ class LoadedModel {
     std::vector<std::unique_ptr<Call>> calls;
     std::vector<int> uses;  ///< by tensor
   };
-  /// The graphs for a part of a node that needs sums (Partial): its state, and the result from `parts` states.
-  const Calls& state_calls(const Operators::State& state, std::int64_t rows) const;
-  const Calls& result_calls(const Operators::State& state, std::int64_t parts, std::int64_t rows) const;
+  /// The graph for a part of a node that needs sums (Partial): its result from `parts` states, or for 0 its state.
+  const Calls& part_calls(const Operators::State& state, std::int64_t parts, std::int64_t rows) const;
 
  private:
   void compute_constant(int node);
-  const Calls& found(const Operators::State& state, std::int64_t parts, std::int64_t rows) const;
 
   Graph graph_;
   std::shared_ptr<OperatorRunner> runner_;
@@ -51,7 +49,7 @@ class LoadedModel {
   mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, SlicedCall>
       sliced_;  // by node, dimension and rows
   mutable std::map<std::tuple<int, int, std::int64_t, std::int64_t>, Calls>
-      partial_;  // by node, dimension, parts (0: for a state) and rows
+      partial_;  // by node, dimension, parts and rows
 };
 
 /// The other side of an inference.

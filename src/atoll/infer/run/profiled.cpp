@@ -52,12 +52,8 @@ ProfiledGraph profiled_graph(const Graph& graph, const Profile& robot, const Pro
 }
 
 std::string profiled_json(const Graph& graph, const Profile& robot, const Profile* server) {
-  Profile nothing;
-  nothing.input_tensor = robot.input_tensor;
-  nothing.dim = robot.dim;
-  for (std::vector<double>* each : {&nothing.fixed, &nothing.per_row, &nothing.whole}) {
-    each->assign(graph.nodes.size(), 0);
-  }
+  Profile nothing = robot;  // along the same dimension
+  for (auto* each : {&nothing.fixed, &nothing.per_row, &nothing.whole}) each->assign(graph.nodes.size(), 0);
   const ProfiledGraph made = profiled_graph(graph, robot, server == nullptr ? nothing : *server);
   json::Json json = plan::write_operators(made.lowered);
   json["nodes"] = json::Json::array();

@@ -35,16 +35,20 @@ Made made_by(const std::string& where, const Node& node, const std::vector<Argum
   return made;
 }
 
-void require_declared(const std::string& where, const Graph& graph, const Node& node, const Made& made) {
+// Of a part, only types and numbers of dimensions are declared.
+void require_declared(const std::string& where, const Graph& graph, const Node& node, const Made& made, bool is_part) {
   if (node.outputs.size() != made.outputs.size() || node.is_list != made.is_list) {
     refuse(where + ": it makes " + std::to_string(made.outputs.size()) +
            (made.is_list ? " tensors as a list" : " tensors") + ", but the graph declares other outputs");
   }
   for (std::size_t i = 0; i < made.outputs.size(); ++i) {
     const Tensor& declared = tensor_at(graph, node.outputs[i]);
-    if (declared != made.outputs[i]) {
-      refuse(where + ": output " + std::to_string(i) + " is " + to_string(made.outputs[i]) +
-             ", but the graph declares " + to_string(declared));
+    const Tensor& found = made.outputs[i];
+    const bool fits = is_part ? found.dtype == declared.dtype && found.shape.size() == declared.shape.size()
+                              : found == declared;
+    if (!fits) {
+      refuse(where + ": output " + std::to_string(i) + " is " + to_string(found) + ", but the graph declares " +
+             to_string(declared) + (is_part ? " for the whole" : ""));
     }
   }
 }
@@ -115,7 +119,7 @@ void admit(const Graph& graph, const Limits& limits) {
     std::vector<Tensor> operands;
     for (const int id : operands_of(node)) operands.push_back(tensor_at(graph, id));
     const Made made = made_by(where, node, node.args, operands, limits);
-    require_declared(where, graph, node, made);
+    require_declared(where, graph, node, made, false);
     operations += made.operations;
     if (!(operations <= limits.operations)) {
       refuse(where + ": up to this node the graph needs more than the " +
@@ -139,19 +143,7 @@ std::vector<Tensor> admit_call(const Graph& graph, const Node& node, std::span<c
     args[change.argument] = change.value;
   }
   Made made = made_by(where, node, args, operands, limits);
-  if (node.outputs.empty()) return std::move(made.outputs);
-  if (made.outputs.size() != node.outputs.size() || made.is_list != node.is_list) {
-    refuse(where + ": it makes " + std::to_string(made.outputs.size()) + " tensors, but the graph declares " +
-           std::to_string(node.outputs.size()));
-  }
-  for (std::size_t i = 0; i < made.outputs.size(); ++i) {
-    const Tensor& whole = tensor_at(graph, node.outputs[i]);
-    const Tensor& part = made.outputs[i];
-    if (part.dtype != whole.dtype || part.shape.size() != whole.shape.size()) {
-      refuse(where + ": output " + std::to_string(i) + " is " + to_string(part) + ", but that of the whole is " +
-             to_string(whole));
-    }
-  }
+  if (!node.outputs.empty()) require_declared(where, graph, node, made, true);
   return std::move(made.outputs);
 }
 

@@ -103,33 +103,17 @@ constexpr std::array kAllowed{
     SCMP_SYS(geteuid), SCMP_SYS(getgid), SCMP_SYS(getegid), SCMP_SYS(getrusage), SCMP_SYS(sysinfo), SCMP_SYS(uname)};
 
 // Computing never does these by mistake.
-constexpr std::array kKilled{SCMP_SYS(execve),
-                             SCMP_SYS(execveat),
-                             SCMP_SYS(ptrace),
-                             SCMP_SYS(process_vm_readv),
-                             SCMP_SYS(process_vm_writev),
-                             SCMP_SYS(pidfd_getfd),
-                             SCMP_SYS(bpf),
-                             SCMP_SYS(perf_event_open),
-                             SCMP_SYS(userfaultfd),
-                             SCMP_SYS(io_uring_setup),
-                             SCMP_SYS(mount),
-                             SCMP_SYS(umount2),
-                             SCMP_SYS(pivot_root),
-                             SCMP_SYS(chroot),
-                             SCMP_SYS(setns),
-                             SCMP_SYS(unshare),
-                             SCMP_SYS(init_module),
-                             SCMP_SYS(finit_module),
-                             SCMP_SYS(delete_module),
-                             SCMP_SYS(kexec_load),
-                             SCMP_SYS(kexec_file_load),
-                             SCMP_SYS(open_by_handle_at),
-                             SCMP_SYS(add_key),
-                             SCMP_SYS(keyctl),
-                             SCMP_SYS(request_key),
-                             SCMP_SYS(reboot),
-                             SCMP_SYS(swapon)};
+constexpr std::array kKilled{
+    // Starting programs, and reaching into other processes.
+    SCMP_SYS(execve), SCMP_SYS(execveat), SCMP_SYS(ptrace), SCMP_SYS(process_vm_readv), SCMP_SYS(process_vm_writev),
+    SCMP_SYS(pidfd_getfd),
+    // Reaching into the kernel.
+    SCMP_SYS(bpf), SCMP_SYS(perf_event_open), SCMP_SYS(userfaultfd), SCMP_SYS(io_uring_setup), SCMP_SYS(init_module),
+    SCMP_SYS(finit_module), SCMP_SYS(delete_module), SCMP_SYS(kexec_load), SCMP_SYS(kexec_file_load), SCMP_SYS(add_key),
+    SCMP_SYS(keyctl), SCMP_SYS(request_key), SCMP_SYS(reboot), SCMP_SYS(swapon),
+    // Other views of the file system.
+    SCMP_SYS(mount), SCMP_SYS(umount2), SCMP_SYS(pivot_root), SCMP_SYS(chroot), SCMP_SYS(setns), SCMP_SYS(unshare),
+    SCMP_SYS(open_by_handle_at)};
 
 void allow_memory(Filter& filter) {
   filter.allow(SCMP_SYS(mmap), {masked(2, PROT_EXEC, 0)});

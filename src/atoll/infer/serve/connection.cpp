@@ -7,7 +7,6 @@
 
 #include "atoll/core/log.h"
 #include "atoll/infer/safety/admit.h"
-#include "atoll/infer/software.h"
 #include "atoll/transport/address.h"
 
 namespace atl::infer {
@@ -146,7 +145,7 @@ void Connection::greet(const wire::Hello& hello) {
   parser_.set_most_control_bytes(wire::kMaxControlBytes);
   const ServerOptions& options = context_.options;
   wire::Welcome welcome;
-  welcome.software = software();
+  welcome.software = wire::software();
   welcome.device = options.device;
   welcome.most_model_bytes = most_model_bytes(options);
   welcome.most_sessions = static_cast<std::uint32_t>(options.most_workers);
@@ -168,7 +167,7 @@ void Connection::open(const wire::Open& message) {
   if (hello_.rules != kRulesVersion) {
     return fail(Error(ErrorKind::kMismatch, "the client (" + hello_.software + ") uses version " +
                                                 std::to_string(hello_.rules) + " of the division rules, this server (" +
-                                                software() + ") version " + std::to_string(kRulesVersion) +
+                                                wire::software() + ") version " + std::to_string(kRulesVersion) +
                                                 ": install the same release on both"));
   }
   if (const std::uint64_t most = most_model_bytes(context_.options); message.weight_bytes > most) {

@@ -20,7 +20,7 @@
 #include "atoll/core/error.h"
 #include "atoll/infer/bundle/bundle.h"
 #include "atoll/infer/hash_text.h"
-#include "atoll/transport/digest.h"
+#include "atoll/transport/auth.h"
 
 namespace atl::infer {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/memfd.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::infer {
 namespace {

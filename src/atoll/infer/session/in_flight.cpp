@@ -46,8 +46,10 @@ bool InFlight::wait_for_end(const AttemptRules& rules, double local) {
   std::unique_lock lock(mutex_);
   const Deadline limit = Deadline::after(end_wait(rules, local, seconds_since(started_)));
   while (unended_ != 0 && !limit.expired()) {
+    lock.unlock();  // the caller's check may use the session
     if (rules.is_over()) TurnGate::refuse();
-    ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kEndPollPeriod));
+    lock.lock();
+    ended_.wait_until(lock, std::min(limit.when(), Clock::now() + kEndPollPeriod), [this] { return unended_ == 0; });
   }
   return unended_ == 0;
 }

@@ -15,7 +15,6 @@ namespace {
 
 constexpr std::size_t kMaxTold = 60;  // servers keep 64
 constexpr double kLatencyChange = 0.002;
-constexpr std::chrono::seconds kAnswerLimit{5};  // for the reply to a plan
 constexpr std::chrono::seconds kBetweenPlans{30};
 // The pause before a server that has refused every plan is queried again.
 constexpr std::chrono::seconds kMinPause{1};
@@ -63,6 +62,7 @@ void Planner::on_ready(const wire::Ready& ready) {
   server_ = ready;
   server_device_ = ready.device;
   told_.clear();
+  is_answered_late_ = false;
   offer_.reset();
   failure_.clear();
   ask_again_at_.reset();
@@ -81,17 +81,30 @@ void Planner::on_lost() {
 
 void Planner::on_divided(const wire::Divided& divided) {
   const std::lock_guard lock(mutex_);
-  if (divided.division != asked_) return;
-  answer_ = Answer::kDivided;
-  changed_.notify_all();
+  for (Told& told : told_) {
+    if (told.number == divided.division) return take_answer(told, Answer::kDivided);
+  }
 }
 
 void Planner::on_refused(const std::string& why) {
   log(LogLevel::kWarning, "infer: the server refused a division: " + why);
   const std::lock_guard lock(mutex_);
-  answer_ = Answer::kRefused;
-  refused_ = why;
+  for (Told& told : told_) {
+    if (told.answer != Answer::kNone) continue;
+    refused_ = why;
+    return take_answer(told, Answer::kRefused);
+  }
+}
+
+void Planner::take_answer(Told& told, Answer answer) {
+  told.answer = answer;
+  is_answered_late_ = is_answered_late_ || told.number != asked_;
   changed_.notify_all();
+}
+
+Planner::Answer Planner::answer_to(std::uint32_t number) const {
+  const auto told = std::find_if(told_.begin(), told_.end(), [&](const Told& each) { return each.number == number; });
+  return told == told_.end() ? Answer::kNone : told->answer;
 }
 
 std::shared_ptr<const Planner::Offer> Planner::offer() const {
@@ -140,16 +153,22 @@ void Planner::plan_forever() {
   pthread_setname_np(pthread_self(), "atoll-plans");
   std::unique_lock lock(mutex_);
   for (;;) {
-    const auto has_work = [this] { return is_stopping_ || is_wanted_; };
+    const auto has_work = [this] { return is_stopping_ || is_wanted_ || is_answered_late_; };
     const auto until = ask_again_at_;
     until ? void(changed_.wait_until(lock, *until, has_work)) : changed_.wait(lock, has_work);
     if (is_stopping_) return;
-    if (!is_wanted_ && !(ask_again_at_ && Clock::now() >= *ask_again_at_)) continue;
+    const bool is_late = std::exchange(is_answered_late_, false);
+    const bool is_due = is_wanted_ || (ask_again_at_ && Clock::now() >= *ask_again_at_);
+    if (!is_due && !is_late) continue;
     is_wanted_ = false;
     ask_again_at_.reset();
     if (!server_) continue;
     try {
-      make_plans(lock);
+      if (is_due) {
+        make_plans(lock);
+      } else if (const auto last = offer_) {
+        tell(lock, last->prepared);
+      }
     } catch (const std::exception& error) {  // of any type: inferences continue without a plan
       const std::string why = error.what();
       if (lock.owns_lock()) lock.unlock();
@@ -168,6 +187,8 @@ void Planner::make_plans(std::unique_lock<std::mutex>& lock) {
   const plan::LinkCost link = rates_.link();
   planned_for_ = link;
   planned_at_ = Clock::now();
+  refused_.clear();  // and asked again
+  std::erase_if(told_, [](const Told& told) { return told.answer == Answer::kRefused; });
   lock.unlock();
   const std::shared_ptr<const PreparedPlans> prepared = prepare_plans(graph_, robot_, server, link, options_.plans);
   lock.lock();
@@ -182,7 +203,6 @@ void Planner::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<con
   offer.runs.resize(prepared->plans.size());
   offer.model = server_->model;
   offer.connection = connection;
-  refused_.clear();
   for (std::size_t i = 0; i < prepared->plans.size(); ++i) {
     if (!prepared->plans[i]) continue;
     const auto number = number_of(lock, prepared->plans[i]->plan);
@@ -206,10 +226,10 @@ void Planner::tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<con
   changed_.notify_all();
 }
 
-// The number by which the server knows the plan, once it has answered; none if it refuses the plan.
+// The number by which the server knows the plan; none if it refuses the plan, or has not answered in time.
 std::optional<std::uint32_t> Planner::number_of(std::unique_lock<std::mutex>& lock, const Plan& plan) {
-  for (const auto& [number, told] : told_) {
-    if (told == plan) return number;
+  for (const Told& told : told_) {
+    if (told.plan == plan) return told.answer == Answer::kDivided ? std::optional(told.number) : std::nullopt;
   }
   if (told_.size() >= kMaxTold) {
     lock.unlock();
@@ -224,14 +244,15 @@ std::optional<std::uint32_t> Planner::number_of(std::unique_lock<std::mutex>& lo
   divide.plan = plan;
   // kJpeg is for inputs only, and answers are not inputs.
   divide.answer_codec = options_.lossy == wire::Codec::kJpeg ? wire::Codec::kRaw : options_.lossy;
-  answer_ = Answer::kNone;
+  told_.push_back({divide.division, plan, Answer::kNone});
   lock.unlock();
   sender_.send(divide);
   lock.lock();
-  changed_.wait_for(lock, kAnswerLimit,
-                    [&] { return is_stopping_ || !server_ || connection != connections_ || answer_ != Answer::kNone; });
-  if (connection != connections_ || answer_ != Answer::kDivided) return std::nullopt;
-  told_.emplace_back(divide.division, plan);
+  const auto is_over = [&] { return is_stopping_ || !server_ || connection != connections_; };
+  changed_.wait_for(lock, options_.answer_limit,
+                    [&] { return is_over() || answer_to(divide.division) != Answer::kNone; });
+  asked_ = 0;
+  if (connection != connections_ || answer_to(divide.division) != Answer::kDivided) return std::nullopt;
   return divide.division;
 }
 

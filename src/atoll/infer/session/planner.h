@@ -37,6 +37,8 @@ class Planner {
   struct Options {
     PlanOptions plans;
     wire::Codec lossy = wire::Codec::kRaw;
+    /// The time that the thread waits for the reply to one plan. A later reply is used when it arrives.
+    std::chrono::milliseconds answer_limit{5000};
   };
 
   /// `reconnect` is called, on the thread, when the server holds more plans than it should. Borrows everything but
@@ -48,7 +50,7 @@ class Planner {
   void on_ready(const wire::Ready& ready);
   void on_lost();
   void on_divided(const wire::Divided& divided);
-  /// The server refused the plan that it was told.
+  /// The server refused the oldest plan that it has not answered.
   void on_refused(const std::string& why);
 
   /// Null if there is no server.
@@ -70,11 +72,19 @@ class Planner {
 
  private:
   enum class Answer { kNone, kDivided, kRefused };
+  // A plan that was sent on this connection.
+  struct Told {
+    std::uint32_t number = 0;
+    Plan plan;
+    Answer answer = Answer::kNone;
+  };
 
   void plan_forever();
   void make_plans(std::unique_lock<std::mutex>& lock);
   void tell(std::unique_lock<std::mutex>& lock, const std::shared_ptr<const PreparedPlans>& prepared);
   std::optional<std::uint32_t> number_of(std::unique_lock<std::mutex>& lock, const Plan& plan);
+  Answer answer_to(std::uint32_t number) const;
+  void take_answer(Told& told, Answer answer);
   void publish(const Offer& offer) { offer_ = std::make_shared<const Offer>(offer); }
 
   const Graph& graph_;
@@ -88,18 +98,18 @@ class Planner {
   mutable std::condition_variable changed_;
   bool is_stopping_ = false;
   bool is_wanted_ = false;
+  bool is_answered_late_ = false;  // the offer lacks a plan whose answer has come since
   std::uint64_t connections_ = 0;
   std::optional<wire::Ready> server_;  // while it is ready
   std::string server_device_;
   std::string failure_;
-  std::string refused_;                            // why a plan of the last offer was
+  std::string refused_;                            // why one of the last plans was
   std::optional<Clock::time_point> ask_again_at_;  // set if all were refused
   std::chrono::seconds pause_{};
   std::shared_ptr<const Offer> offer_;
-  std::vector<std::pair<std::uint32_t, Plan>> told_;  // sent on this connection
+  std::vector<Told> told_;
   std::uint32_t last_number_ = 0;
-  std::uint32_t asked_ = 0;
-  Answer answer_ = Answer::kNone;
+  std::uint32_t asked_ = 0;  // the plan whose answer is waited for; 0: none
   plan::LinkCost planned_for_;
   Clock::time_point planned_at_{};
   std::thread thread_;

@@ -36,8 +36,7 @@ class Session::Impl final : private LinkOwner {
                options_.check) {
     if (!options_.server || options_.policy == "local") return;
     ModelFiles files{model.hash, std::move(model.graph_text), std::move(model.weight_file)};
-    LinkOwner& self = *this;
-    client_ = std::make_unique<Client>(*options_.server, std::move(files), self);
+    client_ = std::make_unique<Client>(*options_.server, std::move(files), static_cast<LinkOwner&>(*this));
     planner_ = std::make_unique<Planner>(graph(), local_.profile(), planner_options(options_), *client_,
                                          client_->rates(), [this] { client_->reconnect(); });
     client_->start();
@@ -158,6 +157,8 @@ class Session::Impl final : private LinkOwner {
     outcome.times = robot_times(Seconds(end - frame.begin).count(), frame.waited, outcome.up_bytes, outcome.down_bytes,
                                 client_ ? client_->rates().link() : plan::LinkCost{});
     outcome.joules = joules_of(options_.power, outcome.times);
+    outcome.refusal = failures_.taken_reason();
+    if (const auto now = refusal()) outcome.refusal = now->text;
     remember(outcome, with_outcome(frame.record, outcome));
     return outcome;
   }
@@ -331,6 +332,7 @@ class Session::Impl final : private LinkOwner {
       planner_->on_refused(failed.text);
     } else {
       if (was_late) failures_.another();
+      failures_.keep(client_->status().refusal);
       on_lost(Error(failed.kind, "the server: " + failed.text));
     }
   }

@@ -73,6 +73,8 @@ struct Outcome {
   double joules = 0;        ///< of the robot in these times, estimated
   bool guard_used = false;  ///< the server's answer was given up, or raced
   bool missed = false;      ///< the deadline was missed
+  /// Why the server does not run the model, or ended it during this inference or since the last one; empty: it did not.
+  std::string refusal;
 };
 
 /// One model, divided between this robot and a server as suits each inference best, and computed here whenever the
@@ -118,8 +120,8 @@ class Session {
 
   /// Ends the session: the running inference stops after its current operator, or after the robot's own engine, and
   /// throws Error(kAborted), as do those that wait for their turn. Returns when they are over and the server has been
-  /// told. At most this takes that operator, planning (a second for large models) and a connection attempt
-  /// (`connect_timeout`). A second call does nothing. Must not be called from inside an inference.
+  /// told. At most this takes that operator and planning (a second for large models). A second call does nothing. Must
+  /// not be called from inside an inference.
   void close();
   /// Returns whether this process was forked from the one that made the session.
   bool is_inherited() const noexcept;

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "atoll/core/error.h"
+#include "atoll/infer/wire/elements.h"
 #include "atoll/infer/wire/few_values.h"
 #include "atoll/infer/wire/images.h"
 #include "atoll/infer/wire/lossy.h"
@@ -106,19 +107,18 @@ void require_size(const Tensor& type, std::size_t bytes) {
 template <class F>
 Loss loss_between(Bytes before, Bytes after) {
   const std::size_t count = before.size() / sizeof(F);
-  std::vector<F> a(count);
-  std::vector<F> b(count);
-  std::memcpy(a.data(), before.data(), before.size());
-  std::memcpy(b.data(), after.data(), after.size());
   double largest = 0;
-  for (const F value : a) {
-    if (std::isfinite(value)) largest = std::max(largest, static_cast<double>(std::fabs(value)));
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto value = static_cast<double>(element<F>(before, i));
+    if (std::isfinite(value)) largest = std::max(largest, std::fabs(value));
   }
   if (largest == 0) return {};
   Loss loss;
   for (std::size_t i = 0; i < count; ++i) {
-    if (a[i] == b[i] || (std::isnan(a[i]) && std::isnan(b[i]))) continue;
-    const double error = std::fabs(static_cast<double>(a[i]) - static_cast<double>(b[i])) / largest;
+    const auto a = static_cast<double>(element<F>(before, i));
+    const auto b = static_cast<double>(element<F>(after, i));
+    if (a == b || (std::isnan(a) && std::isnan(b))) continue;
+    const double error = std::fabs(a - b) / largest;
     loss.max = std::max(loss.max, error);
     loss.mean += error / static_cast<double>(count);
   }
@@ -174,16 +174,9 @@ void unpack(Codec codec, const Tensor& type, std::span<const std::byte> packed, 
 }
 
 const char* to_string(Codec codec) noexcept {
-  switch (codec) {
-    case Codec::kRaw: return "raw";
-    case Codec::kBits: return "bits";
-    case Codec::kZstd: return "zstd";
-    case Codec::kBitsZstd: return "bits_zstd";
-    case Codec::kHalf: return "half";
-    case Codec::kInt8: return "int8";
-    case Codec::kJpeg: return "jpeg";
-  }
-  return "an unknown codec";
+  constexpr std::array kNames{"raw", "bits", "zstd", "bits_zstd", "half", "int8", "jpeg"};
+  const auto place = static_cast<std::size_t>(codec);
+  return place < kNames.size() ? kNames[place] : "an unknown codec";
 }
 
 bool is_lossless(Codec codec) noexcept { return codec <= Codec::kBitsZstd; }

@@ -2,12 +2,13 @@
 #include "atoll/infer/wire/frame.h"
 
 #include <algorithm>
-#include <concepts>
+#include <bit>
 #include <string>
 #include <utility>
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
+#include "atoll/transport/frame.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -18,6 +19,26 @@ namespace {
 constexpr std::uint32_t kMagic = 0x464c5441;  // "ATLF"
 constexpr std::size_t kLentBytes = sizeof(std::uint64_t) + sizeof(std::uint32_t);
 constexpr std::size_t kSumAt = kHeaderBytes - sizeof(std::uint32_t);
+constexpr std::array kKindNames{"control", "weights", "tensor", "probe", "lent"};  // from kind 1 on
+static_assert(kKindNames.size() == static_cast<std::size_t>(FrameKind::kLent));
+
+// A header as it travels.
+struct HeaderOnWire {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  FrameKind kind = FrameKind::kControl;
+  Codec codec = Codec::kRaw;
+  std::uint64_t id = 0;
+  std::int32_t tensor = 0;
+  std::int32_t rows_begin = 0;
+  std::int32_t rows_end = 0;
+  std::uint32_t message_bytes = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t payload_sum = 0;
+  std::uint32_t payload_bytes = 0;
+  std::uint32_t header_sum = 0;
+};
+static_assert(sizeof(HeaderOnWire) == kHeaderBytes && std::endian::native == std::endian::little);
 
 std::uint64_t sum_of(std::span<const std::byte> bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
 
@@ -26,15 +47,10 @@ std::uint32_t header_sum_of(std::span<const std::byte> header) {
   return static_cast<std::uint32_t>(sum_of(header.first(kSumAt)));
 }
 
+// Null for an unknown kind.
 const char* name_of(FrameKind kind) {
-  switch (kind) {
-    case FrameKind::kControl: return "control";
-    case FrameKind::kWeights: return "weights";
-    case FrameKind::kTensor: return "tensor";
-    case FrameKind::kProbe: return "probe";
-    case FrameKind::kLent: return "lent";
-  }
-  return nullptr;
+  const std::size_t place = static_cast<std::size_t>(kind) - 1;
+  return place < kKindNames.size() ? kKindNames[place] : nullptr;
 }
 
 // Describes the fault of a header; empty if it is valid.
@@ -84,32 +100,19 @@ struct Parsed {
 };
 
 Parsed parse(std::span<const std::byte> bytes, std::size_t most_control_bytes) {
-  ByteReader reader(bytes, "a frame's header");
-  const auto magic = reader.integer<std::uint32_t>();
-  if (magic != kMagic) bad_bytes("bytes that are not a frame: it does not speak this protocol");
-  const auto version = reader.integer<std::uint16_t>();
-  if (version != kVersion) {
-    throw Error(ErrorKind::kMismatch, "the other side sent a frame of wire version " + std::to_string(version) +
+  const auto raw = transport::read_as<HeaderOnWire>(bytes);
+  if (raw.magic != kMagic) bad_bytes("bytes that are not a frame: it does not speak this protocol");
+  if (raw.version != kVersion) {
+    throw Error(ErrorKind::kMismatch, "the other side sent a frame of wire version " + std::to_string(raw.version) +
                                           ", but this side has version " + std::to_string(kVersion) +
                                           ": install the same release on both");
   }
-  Parsed parsed;
-  FrameHeader& header = parsed.header;
-  header.kind = static_cast<FrameKind>(reader.integer<std::uint8_t>());
-  header.codec = static_cast<Codec>(reader.integer<std::uint8_t>());
-  header.id = reader.integer<std::uint64_t>();
-  header.tensor = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-  header.rows_begin = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-  header.rows_end = static_cast<std::int32_t>(reader.integer<std::uint32_t>());
-  header.message_bytes = reader.integer<std::uint32_t>();
-  header.offset = reader.integer<std::uint64_t>();
-  parsed.payload_sum = reader.integer<std::uint64_t>();
-  header.payload_bytes = reader.integer<std::uint32_t>();
-  if (reader.integer<std::uint32_t>() != header_sum_of(bytes))
-    bad_bytes("a frame's header that does not match its checksum");
+  if (raw.header_sum != header_sum_of(bytes)) bad_bytes("a frame's header that does not match its checksum");
+  const FrameHeader header{raw.kind,     raw.codec,         raw.id,     raw.tensor,       raw.rows_begin,
+                           raw.rows_end, raw.message_bytes, raw.offset, raw.payload_bytes};
   const std::string fault = fault_of(header, most_control_bytes);
   if (!fault.empty()) bad_bytes(fault);
-  return parsed;
+  return {header, raw.payload_sum};
 }
 
 void deliver(const Parsed& parsed, std::span<const std::byte> payload, std::span<const std::byte> bytes,
@@ -120,42 +123,26 @@ void deliver(const Parsed& parsed, std::span<const std::byte> payload, std::span
   on_frame({parsed.header, payload, bytes});
 }
 
-class HeaderWriter {
- public:
-  template <std::unsigned_integral T>
-  void put(T value) {
-    for (std::size_t i = 0; i < sizeof(T); ++i) {
-      out_[at_++] = static_cast<std::byte>(static_cast<std::uint64_t>(value) >> (8 * i));
-    }
-  }
-  const HeaderBytes& bytes() const noexcept { return out_; }
-
- private:
-  HeaderBytes out_{};
-  std::size_t at_ = 0;
-};
-
 }  // namespace
 
 HeaderBytes encode(FrameHeader header, std::span<const std::byte> payload) {
   header.payload_bytes = static_cast<std::uint32_t>(std::min<std::size_t>(payload.size(), UINT32_MAX));
   const std::string fault = fault_of(header, kMaxControlBytes);
   if (!fault.empty()) throw Error(ErrorKind::kInvalidArgument, fault + " cannot be sent");
-  HeaderWriter writer;
-  writer.put(kMagic);
-  writer.put(kVersion);
-  writer.put(static_cast<std::uint8_t>(header.kind));
-  writer.put(static_cast<std::uint8_t>(header.codec));
-  writer.put(header.id);
-  writer.put(static_cast<std::uint32_t>(header.tensor));
-  writer.put(static_cast<std::uint32_t>(header.rows_begin));
-  writer.put(static_cast<std::uint32_t>(header.rows_end));
-  writer.put(header.message_bytes);
-  writer.put(header.offset);
-  writer.put(sum_of(payload));
-  writer.put(header.payload_bytes);
-  writer.put(header_sum_of(writer.bytes()));
-  return writer.bytes();
+  HeaderOnWire raw{kMagic,
+                   kVersion,
+                   header.kind,
+                   header.codec,
+                   header.id,
+                   header.tensor,
+                   header.rows_begin,
+                   header.rows_end,
+                   header.message_bytes,
+                   header.offset,
+                   sum_of(payload),
+                   header.payload_bytes};
+  raw.header_sum = header_sum_of(transport::bytes_of(raw));
+  return std::bit_cast<HeaderBytes>(raw);
 }
 
 FrameBytes make_frame(const FrameHeader& header, std::span<const std::byte> payload) {
@@ -188,8 +175,6 @@ LentPayload lent_by(const ReceivedFrame& frame) {
   }
   return lent;
 }
-
-FrameParser::FrameParser(std::size_t most_control_bytes) : most_control_bytes_(most_control_bytes) {}
 
 // Holds bytes until there are `up_to`; returns the number that it took from `bytes`.
 std::size_t FrameParser::hold(std::span<const std::byte> bytes, std::size_t up_to) {

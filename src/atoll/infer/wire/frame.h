@@ -86,7 +86,7 @@ LentPayload lent_by(const ReceivedFrame& frame);
 class FrameParser {
  public:
   /// `most_control_bytes`: the limit of a control frame, which is lower for a peer that has not been admitted yet.
-  explicit FrameParser(std::size_t most_control_bytes = kMaxControlBytes);
+  explicit FrameParser(std::size_t most_control_bytes = kMaxControlBytes) : most_control_bytes_(most_control_bytes) {}
   /// Memory for the payload of a frame that arrives in pieces, and what keeps it; empty: the parser's own.
   struct Place {
     std::span<std::byte> bytes;

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "atoll/infer/malformed.h"
 #include "atoll/infer/wire/message_checks.h"
@@ -43,34 +45,26 @@ class Writer {
   void operator()(const Hello& m) {
     const auto software = string(to_, m.software);
     const auto name = string(to_, m.name);
-    finish(fbs::Body::Hello, fbs::CreateHello(to_, software, name, m.rules, m.port));
+    finish(fbs::CreateHello(to_, software, name, m.rules, m.port));
   }
   void operator()(const Welcome& m) {
     const auto software = string(to_, m.software);
     const auto device = string(to_, m.device);
     const auto note = string(to_, short_of(m.note));
-    finish(fbs::Body::Welcome,
-           fbs::CreateWelcome(to_, software, device, m.most_model_bytes, m.most_sessions, m.models, note, m.rules));
+    finish(fbs::CreateWelcome(to_, software, device, m.most_model_bytes, m.most_sessions, m.models, note, m.rules));
   }
   void operator()(const Open& m) {
-    const auto hash = bytes(to_, m.hash);
-    finish(fbs::Body::Open, fbs::CreateOpen(to_, m.model, hash, m.graph_bytes, m.weight_bytes));
+    finish(fbs::CreateOpen(to_, m.model, bytes(to_, m.hash), m.graph_bytes, m.weight_bytes));
   }
-  void operator()(const Need& m) { finish(fbs::Body::Need, fbs::CreateNeed(to_, m.model, m.graph, m.weights_from)); }
-  void operator()(const GraphText& m) {
-    const auto text = string(to_, m.text);
-    finish(fbs::Body::GraphText, fbs::CreateGraphText(to_, m.model, text));
-  }
-  void operator()(const Queued& m) {
-    const auto why = string(to_, short_of(m.why));
-    finish(fbs::Body::Queued, fbs::CreateQueued(to_, m.model, m.ahead, why));
-  }
+  void operator()(const Need& m) { finish(fbs::CreateNeed(to_, m.model, m.graph, m.weights_from)); }
+  void operator()(const GraphText& m) { finish(fbs::CreateGraphText(to_, m.model, string(to_, m.text))); }
+  void operator()(const Queued& m) { finish(fbs::CreateQueued(to_, m.model, m.ahead, string(to_, short_of(m.why)))); }
   void operator()(const Ready& m) {
     const auto device = string(to_, m.device);
     const auto fixed = to_.CreateVector(m.fixed);
     const auto per_row = to_.CreateVector(m.per_row);
     const auto whole = to_.CreateVector(m.whole);
-    finish(fbs::Body::Ready, fbs::CreateReady(to_, m.model, device, fixed, per_row, whole, m.input_tensor, m.dim));
+    finish(fbs::CreateReady(to_, m.model, device, fixed, per_row, whole, m.input_tensor, m.dim));
   }
   void operator()(const Divide& m) {
     std::vector<fbs::Share> shares;
@@ -79,50 +73,42 @@ class Writer {
       shares.emplace_back(share.robot.begin, share.robot.end, share.server.begin, share.server.end);
     }
     const auto offset = to_.CreateVectorOfStructs(shares);
-    finish(fbs::Body::Divide,
-           fbs::CreateDivide(to_, m.model, m.division, m.plan.input_tensor, m.plan.dim, offset,
+    finish(fbs::CreateDivide(to_, m.model, m.division, m.plan.input_tensor, m.plan.dim, offset,
                              static_cast<std::uint32_t>(m.plan.chunks), static_cast<std::uint8_t>(m.answer_codec)));
   }
-  void operator()(const Divided& m) { finish(fbs::Body::Divided, fbs::CreateDivided(to_, m.model, m.division)); }
-  void operator()(const Run& m) {
-    finish(fbs::Body::Run, fbs::CreateRun(to_, m.model, m.inference, m.division, m.budget_us));
-  }
+  void operator()(const Divided& m) { finish(fbs::CreateDivided(to_, m.model, m.division)); }
+  void operator()(const Run& m) { finish(fbs::CreateRun(to_, m.model, m.inference, m.division, m.budget_us)); }
   void operator()(const Done& m) {
-    finish(fbs::Body::Done, fbs::CreateDone(to_, m.inference, m.compute_us, m.waited_us, m.received_us, m.load.turns,
-                                            m.load.computing, m.load.waiting, m.load.turn_us));
+    finish(fbs::CreateDone(to_, m.inference, m.compute_us, m.waited_us, m.received_us, m.load.turns, m.load.computing,
+                           m.load.waiting, m.load.turn_us));
   }
-  void operator()(const Cancel& m) { finish(fbs::Body::Cancel, fbs::CreateCancel(to_, m.inference)); }
+  void operator()(const Cancel& m) { finish(fbs::CreateCancel(to_, m.inference)); }
   void operator()(const Ack& m) {
-    finish(fbs::Body::Ack,
-           fbs::CreateAck(to_, m.inference, m.tensor, m.rows_begin, m.bytes, m.elapsed_us, m.first_bytes));
+    finish(fbs::CreateAck(to_, m.inference, m.tensor, m.rows_begin, m.bytes, m.elapsed_us, m.first_bytes));
   }
-  void operator()(const Ping& m) { finish(fbs::Body::Ping, fbs::CreatePing(to_, m.token)); }
+  void operator()(const Ping& m) { finish(fbs::CreatePing(to_, m.token)); }
   void operator()(const Pong& m) {
-    finish(fbs::Body::Pong,
-           fbs::CreatePong(to_, m.token, m.load.turns, m.load.computing, m.load.waiting, m.load.turn_us));
+    finish(fbs::CreatePong(to_, m.token, m.load.turns, m.load.computing, m.load.waiting, m.load.turn_us));
   }
   void operator()(const Failed& m) {
-    const auto text = string(to_, short_of(m.text));
-    finish(fbs::Body::Failed, fbs::CreateFailed(to_, m.model, m.inference, static_cast<std::uint8_t>(m.kind), text));
+    finish(fbs::CreateFailed(to_, m.model, m.inference, static_cast<std::uint8_t>(m.kind),
+                             string(to_, short_of(m.text))));
   }
-  void operator()(const Draining& m) {
-    const auto text = string(to_, short_of(m.text));
-    finish(fbs::Body::Draining, fbs::CreateDraining(to_, text));
-  }
-  void operator()(const Close& m) { finish(fbs::Body::Close, fbs::CreateClose(to_, m.model)); }
-  void operator()(const Turn& m) { finish(fbs::Body::Turn, fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what))); }
+  void operator()(const Draining& m) { finish(fbs::CreateDraining(to_, string(to_, short_of(m.text)))); }
+  void operator()(const Close& m) { finish(fbs::CreateClose(to_, m.model)); }
+  void operator()(const Turn& m) { finish(fbs::CreateTurn(to_, static_cast<std::uint8_t>(m.what))); }
   void operator()(const Offer& m) {
     const auto door = bytes(to_, m.door);
     const auto ticket = bytes(to_, m.ticket);
-    finish(fbs::Body::Offer, fbs::CreateOffer(to_, m.model, door, ticket));
+    finish(fbs::CreateOffer(to_, m.model, door, ticket));
   }
-  void operator()(const Mapped& m) { finish(fbs::Body::Mapped, fbs::CreateMapped(to_, m.model)); }
-  void operator()(const Bye&) { finish(fbs::Body::Bye, fbs::CreateBye(to_)); }
+  void operator()(const Mapped& m) { finish(fbs::CreateMapped(to_, m.model)); }
+  void operator()(const Bye&) { finish(fbs::CreateBye(to_)); }
 
  private:
   template <class T>
-  void finish(fbs::Body kind, Offset<T> table) {
-    fbs::FinishEnvelopeBuffer(to_, fbs::CreateEnvelope(to_, kind, table.Union()));
+  void finish(Offset<T> table) {
+    fbs::FinishEnvelopeBuffer(to_, fbs::CreateEnvelope(to_, fbs::BodyTraits<T>::enum_value, table.Union()));
   }
 
   FlatBufferBuilder& to_;
@@ -200,9 +186,7 @@ Failed read(const fbs::Failed& m) {
 }
 Draining read(const fbs::Draining& m) { return {m.text()->str()}; }
 Close read(const fbs::Close& m) { return {m.model()}; }
-
 Turn read(const fbs::Turn& m) { return {static_cast<Turn::What>(m.what())}; }
-
 Offer read(const fbs::Offer& m) {
   Offer offer{m.model(), {}, {}};
   read_bytes(*m.door(), offer.door, "Offer has door");
@@ -210,35 +194,28 @@ Offer read(const fbs::Offer& m) {
   return offer;
 }
 Mapped read(const fbs::Mapped& m) { return {m.model()}; }
+Bye read(const fbs::Bye& /*m*/) { return {}; }
+
+// None for a body of another kind.
+template <class... Tables>
+std::optional<Message> try_read(const fbs::Envelope& envelope) {
+  static_assert(sizeof...(Tables) == std::variant_size_v<Message>);
+  std::optional<Message> message;
+  const auto take = [&](const auto* body) {
+    if (body != nullptr) message = read(*body);
+  };
+  (take(envelope.body_as<Tables>()), ...);
+  return message;
+}
 
 Message body_of(const fbs::Envelope& envelope) {
   if (envelope.body() == nullptr) malformed("a message without a body");
-  switch (envelope.body_type()) {
-    case fbs::Body::NONE: break;
-    case fbs::Body::Hello: return read(*envelope.body_as_Hello());
-    case fbs::Body::Welcome: return read(*envelope.body_as_Welcome());
-    case fbs::Body::Open: return read(*envelope.body_as_Open());
-    case fbs::Body::Need: return read(*envelope.body_as_Need());
-    case fbs::Body::GraphText: return read(*envelope.body_as_GraphText());
-    case fbs::Body::Queued: return read(*envelope.body_as_Queued());
-    case fbs::Body::Ready: return read(*envelope.body_as_Ready());
-    case fbs::Body::Divide: return read(*envelope.body_as_Divide());
-    case fbs::Body::Divided: return read(*envelope.body_as_Divided());
-    case fbs::Body::Run: return read(*envelope.body_as_Run());
-    case fbs::Body::Done: return read(*envelope.body_as_Done());
-    case fbs::Body::Cancel: return read(*envelope.body_as_Cancel());
-    case fbs::Body::Ack: return read(*envelope.body_as_Ack());
-    case fbs::Body::Ping: return read(*envelope.body_as_Ping());
-    case fbs::Body::Pong: return read(*envelope.body_as_Pong());
-    case fbs::Body::Failed: return read(*envelope.body_as_Failed());
-    case fbs::Body::Draining: return read(*envelope.body_as_Draining());
-    case fbs::Body::Close: return read(*envelope.body_as_Close());
-    case fbs::Body::Bye: return Bye{};
-    case fbs::Body::Turn: return read(*envelope.body_as_Turn());
-    case fbs::Body::Offer: return read(*envelope.body_as_Offer());
-    case fbs::Body::Mapped: return read(*envelope.body_as_Mapped());
-  }
-  malformed("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
+  std::optional<Message> message =
+      try_read<fbs::Hello, fbs::Welcome, fbs::Open, fbs::Need, fbs::GraphText, fbs::Queued, fbs::Ready, fbs::Divide,
+               fbs::Divided, fbs::Run, fbs::Done, fbs::Cancel, fbs::Ack, fbs::Ping, fbs::Pong, fbs::Failed,
+               fbs::Draining, fbs::Close, fbs::Bye, fbs::Turn, fbs::Offer, fbs::Mapped>(envelope);
+  if (!message) malformed("a message of the unknown kind " + std::to_string(static_cast<int>(envelope.body_type())));
+  return std::move(*message);
 }
 
 Message read_message(std::span<const std::byte> payload) {
@@ -258,11 +235,10 @@ Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error) 
   return {model, inference, error.kind(), error.what()};
 }
 
+const char* software() noexcept { return "atoll " ATOLL_VERSION; }
+
 const char* name_of(const Message& message) noexcept {
-  static constexpr std::array<const char*, std::variant_size_v<Message>> kNames{
-      "Hello",  "Welcome", "Open", "Need", "GraphText", "Queued",   "Ready", "Divide", "Divided", "Run",   "Done",
-      "Cancel", "Ack",     "Ping", "Pong", "Failed",    "Draining", "Close", "Bye",    "Turn",    "Offer", "Mapped"};
-  return kNames[message.index()];
+  return fbs::EnumNameBody(static_cast<fbs::Body>(message.index() + 1));  // the union begins with NONE
 }
 
 std::vector<std::byte> encode(const Message& message) {

@@ -226,6 +226,9 @@ struct Mapped {
 /// The message of an error that concerns this model and inference; 0 as in Failed.
 Failed failed(std::uint64_t model, std::uint64_t inference, const Error& error);
 
+/// The name and version that each end reports, for people and logs: "atoll 0.1.0".
+const char* software() noexcept;
+
 /// A duration as messages hold it, and the other way round.
 inline std::uint64_t microseconds(Clock::duration duration) {
   return static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(duration).count());

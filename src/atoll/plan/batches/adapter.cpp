@@ -11,6 +11,17 @@ namespace {
 
 using Batches = std::vector<std::int64_t>;
 
+constexpr double kWeight = 0.2;
+constexpr double kUsualWeight = 0.05;
+constexpr int kWindowsOfMean = 20;  // 1 / kUsualWeight: an average is the mean until its weight falls to its least
+constexpr double kSlack = 0.5;
+constexpr double kLimit = 5;
+constexpr std::size_t kResiduals = 20;
+constexpr std::size_t kFewResiduals = 5;
+constexpr double kFirstDeviation = 0.05;  // used until there are a few residuals
+constexpr double kMinDeviation = 0.005;
+constexpr double kLn2 = 0.69314718055994530942;
+
 void check(const AdapterOptions& options) {
   require_amount("the gain that a new plan needs", options.gain);
   require_amount("the seconds that a change costs", options.switch_seconds);
@@ -30,8 +41,8 @@ void check(const AdapterOptions& options) {
 
 void check(const Window& window, const std::vector<std::string>& names) {
   if (window.ranks.size() != names.size()) {
-    refuse("a window has observations of " + counted(static_cast<std::int64_t>(window.ranks.size()), "rank") +
-           ", but the plan has " + std::to_string(names.size()));
+    refuse("a window has observations of " + counted(window.ranks.size(), "rank") + ", but the plan has " +
+           std::to_string(names.size()));
   }
   for (std::size_t i = 0; i < names.size(); ++i) {
     const Observation& seen = window.ranks[i];
@@ -47,6 +58,17 @@ void update(Metrics& metrics, const Metrics& seen) {
   if (seen.memory_used) metrics.memory_used = seen.memory_used;
   if (seen.latency) metrics.latency = seen.latency;
   if (!seen.latencies.empty()) metrics.latencies = seen.latencies;
+}
+
+// 1.4826 times the median distance from zero: a robust estimate of the standard deviation, despite a few outliers.
+double deviation_of(const std::vector<double>& residuals) {
+  if (residuals.size() < kFewResiduals) return kFirstDeviation;
+  std::vector<double> distances;
+  for (const double residual : residuals) distances.push_back(std::abs(residual));
+  std::sort(distances.begin(), distances.end());
+  const std::size_t middle = distances.size() / 2;
+  const double median = distances.size() % 2 == 1 ? distances[middle] : (distances[middle - 1] + distances[middle]) / 2;
+  return std::max(kMinDeviation, 1.4826 * median);
 }
 
 double per_sample(const BatchPlan& plan) {
@@ -66,14 +88,44 @@ double gain_of(const Request& request, const BatchPlan& now, const BatchPlan& ne
 
 }  // namespace
 
+double natural_log(double value) {
+  int exponent = 0;
+  double mantissa = std::frexp(value, &exponent);  // in [0.5, 1)
+  if (mantissa < 0.70710678118654752440) {
+    mantissa *= 2;
+    --exponent;
+  }
+  const double z = (mantissa - 1) / (mantissa + 1);  // ln(m) = 2 (z + z^3/3 + z^5/5 + ...)
+  double sum = 0;
+  for (int k = 21; k > 0; k -= 2) sum = sum * z * z + 1.0 / k;
+  return exponent * kLn2 + 2 * z * sum;
+}
+
+bool SpeedEstimate::observe(double ratio) {
+  const bool is_first = windows == 0;
+  const double residual = natural_log(ratio / usual);
+  const double units = residual / deviation_of(residuals);
+  risen = std::max(0.0, risen + units - kSlack);
+  fallen = std::max(0.0, fallen - units - kSlack);
+  if (is_first || risen > kLimit || fallen > kLimit) {
+    *this = {ratio, ratio, 1, 0, 0, std::move(residuals)};
+    return !is_first;
+  }
+  residuals.push_back(residual);
+  if (residuals.size() > kResiduals) residuals.erase(residuals.begin());
+  windows = std::min(windows + 1, kWindowsOfMean);
+  factor += (ratio - factor) * std::max(kWeight, 1.0 / windows);
+  usual += (ratio - usual) * std::max(kUsualWeight, 1.0 / windows);
+  return false;
+}
+
 Adapter::Adapter(Request request, AdapterOptions options)
     : request_(std::move(request)), current_(request_), options_(std::move(options)) {
   check(options_);
   speeds_.resize(request_.ranks.size());
-  BatchPlan first = plan_batches(current_);
-  const std::vector<std::string> notes = first.notes;
-  adopt(0, options_.replay.empty() ? std::move(first.batches) : options_.replay.front().batches);
-  if (options_.replay.empty()) plan_.notes = notes;
+  const BatchPlan first = plan_batches(current_);
+  adopt(0, options_.replay.empty() ? first.batches : options_.replay.front().batches);
+  if (options_.replay.empty()) plan_.notes = first.notes;
 }
 
 void Adapter::adopt(std::int64_t step, Batches batches) {
@@ -89,9 +141,9 @@ void Adapter::take_in(const Window& window, Decision& decision) {
     const double expected = rank.cost.compute_seconds(seen.batch);
     const double ratio = expected > 0 ? seen.seconds / expected : 0;
     decision.drift.push_back(ratio > 0 && std::isfinite(ratio) && speeds_[i].observe(ratio));
-    decision.factors.push_back(speeds_[i].factor());
+    decision.factors.push_back(speeds_[i].factor);
     current_.ranks[i].metrics = rank.metrics;
-    current_.ranks[i].cost = rank.cost.scaled(speeds_[i].factor());
+    current_.ranks[i].cost = rank.cost.scaled(speeds_[i].factor);
   }
   ++windows_;
   if (window.epoch != epoch_) changes_in_epoch_ = 0;
@@ -149,24 +201,19 @@ Batches Adapter::decide(const Window& window, Decision& decision) {
 Decision Adapter::observe(const Window& window) {
   check(window, names_of(request_.ranks));
   Adapter next = *this;  // an exception must change nothing
-  Decision decision = next.taken_and_decided(window);
-  *this = std::move(next);
-  return decision;
-}
-
-Decision Adapter::taken_and_decided(const Window& window) {
   Decision decision;
-  take_in(window, decision);
-  Batches next = decide(window, decision);
-  decision.changed = !next.empty();
+  next.take_in(window, decision);
+  Batches batches = next.decide(window, decision);
+  decision.changed = !batches.empty();
   if (decision.changed) {
-    wins_ = 0;
-    ++changes_in_epoch_;
-    adopt(window.step, std::move(next));
+    next.wins_ = 0;
+    ++next.changes_in_epoch_;
+    next.adopt(window.step, std::move(batches));
   } else {
-    plan_ = evaluate(current_, history_.back().batches);
+    next.plan_ = evaluate(next.current_, next.history_.back().batches);
   }
-  decision.version = version();
+  decision.version = next.version();
+  *this = std::move(next);
   return decision;
 }
 

@@ -5,10 +5,30 @@
 #include <string>
 #include <vector>
 
-#include "atoll/plan/batches/drift.h"
 #include "atoll/plan/batches/policies.h"
 
 namespace atl::plan {
+
+/// Computes the natural logarithm by the four basic operations alone, so that ranks on different processors get the
+/// same bits. `value` must be finite and above 0.
+double natural_log(double value);
+
+/// Estimates how slow a rank is relative to its measured cost while it trains: a moving average of the windows in which
+/// each new one has the weight 1/5. A two-sided CUSUM of log(observed / usual), in units of its deviation (slack 0.5,
+/// limit 5), distinguishes a change from noise; the usual ratio is a moving average in which each new window has the
+/// weight 1/20. After a change both averages restart. Later results depend on these members alone.
+struct SpeedEstimate {
+  double factor = 1;
+  double usual = 1;
+  int windows = 0;  ///< since the averages started, up to the number at which their weights are constant
+  double risen = 0;
+  double fallen = 0;
+  std::vector<double> residuals;  ///< the latest, oldest first
+
+  /// Adds a window. `ratio` is its median time divided by the unscaled cost, finite and above 0. Returns whether the
+  /// speed has changed.
+  bool observe(double ratio);
+};
 
 /// Batches that apply from a step on.
 struct PlanChange {
@@ -81,7 +101,6 @@ class Adapter {
   void restore(const std::string& text);
 
  private:
-  Decision taken_and_decided(const Window& window);
   void take_in(const Window& window, Decision& decision);
   /// Returns the new batches, or none if the plan stays; sets the gain and the reason.
   std::vector<std::int64_t> decide(const Window& window, Decision& decision);

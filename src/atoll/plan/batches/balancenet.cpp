@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/balancenet.h"
+#include "atoll/plan/batches/policies.h"
 
 #include <algorithm>
 #include <cmath>
-#include <functional>
-#include <optional>
+#include <numeric>
 
 #include "atoll/plan/text.h"
 
@@ -15,15 +14,14 @@ using Values = std::vector<double>;
 
 // Returns one value per rank, or none if no rank states one.
 std::optional<Values> stated(std::span<const Rank> ranks, const std::string& metric,
-                             const std::function<std::optional<double>(const Rank&)>& get) {
+                             std::optional<double> Metrics::*value) {
   const std::vector<std::string> names = names_of(ranks);
   Values values;
   std::optional<std::size_t> absent;
   for (std::size_t i = 0; i < ranks.size(); ++i) {
-    const auto value = get(ranks[i]);
-    if (value) {
-      require_amount("the " + metric + " of " + rank_name(i, names), *value);
-      values.push_back(*value);
+    if (const std::optional<double>& given = ranks[i].metrics.*value) {
+      require_amount("the " + metric + " of " + rank_name(i, names), *given);
+      values.push_back(*given);
     } else {
       absent = i;
     }
@@ -34,8 +32,7 @@ std::optional<Values> stated(std::span<const Rank> ranks, const std::string& met
 }
 
 Values shares_of(const Values& values) {
-  double sum = 0;
-  for (const double value : values) sum += value;
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
   Values shares;
   for (const double value : values) shares.push_back(sum > 0 ? value / sum : 1 / static_cast<double>(values.size()));
   return shares;
@@ -58,8 +55,7 @@ Values network_weights(const Values& latencies, double largest) {
 }
 
 void pairwise_latencies(std::span<const Rank> ranks, BalanceNet& result) {
-  const auto any =
-      std::any_of(ranks.begin(), ranks.end(), [](const Rank& rank) { return !rank.metrics.latencies.empty(); });
+  const bool any = std::ranges::any_of(ranks, [](const Rank& rank) { return !rank.metrics.latencies.empty(); });
   if (!any) result.notes.emplace_back("no rank states latencies: equal values are used instead");
   const std::vector<std::string> names = names_of(ranks);
   for (std::size_t i = 0; i < ranks.size(); ++i) {
@@ -70,7 +66,7 @@ void pairwise_latencies(std::span<const Rank> ranks, BalanceNet& result) {
     }
     if (latencies.size() != ranks.size()) {
       refuse(rank_name(i, names) + " states " + std::to_string(latencies.size()) +
-             " latencies: give one to each of the " + counted(static_cast<std::int64_t>(ranks.size()), "rank"));
+             " latencies: give one to each of the " + counted(ranks.size(), "rank"));
     }
     for (const double latency : latencies) require_amount("a latency of " + rank_name(i, names), latency);
     result.ranks[i].network = network_weights(latencies, *std::max_element(latencies.begin(), latencies.end()));
@@ -79,7 +75,7 @@ void pairwise_latencies(std::span<const Rank> ranks, BalanceNet& result) {
 }
 
 void single_latencies(std::span<const Rank> ranks, BalanceNet& result) {
-  auto latencies = stated(ranks, "latency", [](const Rank& rank) { return rank.metrics.latency; });
+  auto latencies = stated(ranks, "latency", &Metrics::latency);
   if (!latencies) {
     result.notes.emplace_back("no rank states a latency: equal values are used instead");
     latencies = Values(ranks.size(), 1);
@@ -97,12 +93,12 @@ BalanceNet balancenet(std::span<const Rank> ranks, std::int64_t batch, BalanceNe
   if (ranks.empty()) refuse("a plan has no ranks: give at least one");
   BalanceNet result;
   result.ranks.resize(ranks.size());
-  auto ops = stated(ranks, "ops", [](const Rank& rank) { return rank.metrics.ops; });
+  auto ops = stated(ranks, "ops", &Metrics::ops);
   if (!ops) {
     result.notes.emplace_back("no rank states operations per second: samples per second are used instead");
     ops = speeds(ranks, batch);
   }
-  auto memory = stated(ranks, "memory_used", [](const Rank& rank) { return rank.metrics.memory_used; });
+  auto memory = stated(ranks, "memory_used", &Metrics::memory_used);
   if (!memory) {
     result.notes.emplace_back("no rank states its memory in use: equal values are used instead");
     memory = Values(ranks.size(), 1);
@@ -114,8 +110,7 @@ BalanceNet balancenet(std::span<const Rank> ranks, std::int64_t batch, BalanceNe
     BalanceNetRank& rank = result.ranks[i];
     rank.key = keys[i];
     rank.memory = 1 - used[i];
-    double network = 0;
-    for (const double weight : rank.network) network += weight;
+    const double network = std::accumulate(rank.network.begin(), rank.network.end(), 0.0);
     rank.query = (rank.key + rank.memory + network) / 3;
     // A share that is whole except for rounding counts as that number.
     const double samples = std::floor(rank.query * static_cast<double>(batch) + 1e-9);

@@ -5,6 +5,7 @@
 #include <bit>
 #include <queue>
 #include <tuple>
+#include <utility>
 
 #include "atoll/plan/numbers.h"
 
@@ -12,10 +13,6 @@ namespace atl::plan {
 namespace {
 
 using Batches = std::vector<std::int64_t>;
-
-std::vector<Bounds> settled_bounds(std::span<const Rank> ranks, std::int64_t batch) {
-  return settled(bounds_of(ranks), batch, names_of(ranks));
-}
 
 Split split_of(std::span<const Rank> ranks, Batches batches) {
   const double seconds = step_seconds(ranks, batches);
@@ -58,20 +55,13 @@ void give_level(const Batches& tops, std::int64_t quantum, Batches& batches, std
     for (std::size_t i = 0; i < tops.size(); ++i) sum += std::clamp(level, batches[i], tops[i]) - batches[i];
     return sum;
   };
-  std::int64_t low = 0;
-  std::int64_t high = *std::max_element(tops.begin(), tops.end()) / quantum;
-  while (low < high) {
-    const std::int64_t middle = low + (high - low + 1) / 2;
-    if (given(middle * quantum) <= left) {
-      low = middle;
-    } else {
-      high = middle - 1;
-    }
-  }
-  left -= given(low * quantum);
-  for (std::size_t i = 0; i < tops.size(); ++i) batches[i] = std::clamp(low * quantum, batches[i], tops[i]);
+  const std::int64_t quanta = last_that<std::int64_t>(
+      0, std::ranges::max(tops) / quantum, [&](std::int64_t level) { return given(level * quantum) <= left; });
+  const std::int64_t level = quanta * quantum;
+  left -= given(level);
+  for (std::size_t i = 0; i < tops.size(); ++i) batches[i] = std::clamp(level, batches[i], tops[i]);
   for (std::size_t i = 0; i < tops.size() && left > 0; ++i) {
-    if (batches[i] != low * quantum || batches[i] >= tops[i]) continue;
+    if (batches[i] != level || batches[i] >= tops[i]) continue;
     batches[i] += quantum;
     left -= quantum;
   }
@@ -83,18 +73,10 @@ double between(double low, double high) {
   return std::bit_cast<double>(low_bits + (std::bit_cast<std::uint64_t>(high) - low_bits) / 2);
 }
 
-double longest_least(std::span<const Rank> ranks, const std::vector<Bounds>& bounds) {
-  double longest = 0;
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    longest = std::max(longest, ranks[i].cost.seconds(bounds[i].least));
-  }
-  return longest;
-}
-
-double longest_most(std::span<const Rank> ranks, const std::vector<Bounds>& bounds) {
-  double longest = 0;
-  for (std::size_t i = 0; i < ranks.size(); ++i) longest = std::max(longest, ranks[i].cost.seconds(bounds[i].most));
-  return longest;
+Batches of_each(const std::vector<Bounds>& bounds, std::int64_t Bounds::*limit) {
+  Batches batches;
+  for (const Bounds& bound : bounds) batches.push_back(bound.*limit);
+  return batches;
 }
 
 ReachableSums sums_within(const std::vector<Bounds>& bounds, const Batches& tops, std::int64_t batch) {
@@ -108,10 +90,10 @@ Split split_unequal_quanta(std::span<const Rank> ranks, const std::vector<Bounds
     const Batches tops = within(ranks, bounds, limit);
     return total_of(tops) >= batch && sums_within(bounds, tops, batch).reaches(batch);
   };
-  double high = longest_least(ranks, bounds);
+  double high = step_seconds(ranks, of_each(bounds, &Bounds::least));
   if (!fits(high)) {
     double low = high;
-    high = longest_most(ranks, bounds);
+    high = step_seconds(ranks, of_each(bounds, &Bounds::most));
     for (double middle = between(low, high); middle != low; middle = between(low, high)) {
       (fits(middle) ? high : low) = middle;
     }
@@ -141,31 +123,19 @@ double step_seconds(std::span<const Rank> ranks, std::span<const std::int64_t> b
   return longest;
 }
 
-Split greedy(std::span<const Rank> ranks, std::int64_t batch) {
-  const std::vector<Bounds> bounds = settled_bounds(ranks, batch);
-  if (!same_quantum(bounds)) return split_unequal_quanta(ranks, bounds, batch);
-  Batches batches;
-  for (const Bounds& bound : bounds) batches.push_back(bound.least);
-  give_one_by_one(ranks, bounds, batches, batch - total_of(batches));
-  return split_of(ranks, std::move(batches));
-}
-
-// The greedy rule first assigns the batches that fit within `low`; so it also assigns the samples that are left, either
-// one by one, or, if low and high are neighbours, to a level: each of them takes exactly `high`.
+// Giving one sample at a time first assigns the batches that fit within `low`; so that rule also assigns the samples
+// that are left, either one by one, or, if low and high are neighbours, to a level: each of them takes exactly `high`.
 Split threshold(std::span<const Rank> ranks, std::int64_t batch) {
-  const std::vector<Bounds> bounds = settled_bounds(ranks, batch);
+  const std::vector<Bounds> bounds = settled(bounds_of(ranks), batch, names_of(ranks));
   if (!same_quantum(bounds)) return split_unequal_quanta(ranks, bounds, batch);
   const std::int64_t quantum = bounds.front().quantum;
   const std::int64_t few = quantum * static_cast<std::int64_t>(ranks.size());
-  double low = longest_least(ranks, bounds);
-  double high = longest_most(ranks, bounds);
-  Batches least;
-  for (const Bounds& bound : bounds) least.push_back(bound.least);
+  const Batches least = of_each(bounds, &Bounds::least);
+  double low = step_seconds(ranks, least);
+  double high = step_seconds(ranks, of_each(bounds, &Bounds::most));
   Batches batches = within(ranks, bounds, low);
-  if (total_of(batches) >= batch) {  // even the smallest batches take this long, so the greedy rule fills up below
-    const double level = low;
-    low = 0;
-    high = level;
+  if (total_of(batches) >= batch) {  // even the smallest batches take this long, so samples one by one fill up below
+    high = std::exchange(low, 0);
     batches = least;
   }
   for (double middle = between(low, high); batch - total_of(batches) > few && middle != low;

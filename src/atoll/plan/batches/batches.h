@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "atoll/plan/bounds.h"
+#include "atoll/plan/apportion.h"
 #include "atoll/plan/cost.h"
 
 namespace atl::plan {
@@ -40,25 +40,32 @@ struct Split {
   double seconds = 0;
 };
 
-/// Both functions return the batches of sum `batch` within the ranks' bounds whose longest time is smallest, exactly.
-/// Of equally long times the one that leaves a rank with fewer samples goes first, then the lowest rank, so both give
-/// the same batches and every rank of a job computes the same. With unequal quanta both test sums for reachability
-/// instead (ReachableSums has the limit), and ties go to batches near the ranks' capacities. They throw
-/// Error(kInvalidArgument) if no batches fit.
-///
-/// Gives one sample at a time to the rank that finishes it first: O(batch * log(ranks)).
-Split greedy(std::span<const Rank> ranks, std::int64_t batch);
-/// Bisects the time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch))
-/// inversions of a cost.
+/// Returns the batches of sum `batch` within the ranks' bounds whose longest time is smallest, exactly. Of equally long
+/// times the one that leaves a rank with fewer samples goes first, then the lowest rank: the result is that of giving
+/// one sample at a time to the rank that finishes it first, so every rank of a job computes the same. It bisects the
+/// time until each rank's largest batch within it is known up to one sample: O(ranks * log(batch)) inversions of a
+/// cost. With unequal quanta it tests sums for reachability instead (ReachableSums has the limit), and ties go to
+/// batches near the ranks' capacities. Throws Error(kInvalidArgument) if no batches fit.
 Split threshold(std::span<const Rank> ranks, std::int64_t batch);
 
 /// Returns the longest seconds(batches[i]) of all ranks.
 double step_seconds(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
 
-/// A JSON list with one object per rank; docs/plan-batches.md describes its keys. Throws Error(kInvalidArgument) that
-/// names the rank and the key.
-std::vector<Rank> ranks_from_json(const std::string& text);
-std::string ranks_to_json(std::span<const Rank> ranks);
+struct EnergySplit {
+  std::vector<std::int64_t> batches;
+  bool exact = false;
+};
+
+/// Returns the joules of one step: each rank draws its busy watts while it computes and its idle watts for the rest.
+double step_joules(std::span<const Rank> ranks, std::span<const std::int64_t> batches);
+
+/// Returns the batches of sum `batch` with the least step_joules among those whose step takes at most `limit` seconds;
+/// there must be at least one. Exact, by one dynamic program for each possible step length that may win, if these take
+/// fewer than 2^29 additions (batch times choices of all ranks each). Above that, with equal quanta, a few lengths are
+/// tried and each sample goes where the lower convex hull of the energy rises least, which is not exact; with unequal
+/// quanta the split is that of threshold(). Throws Error(kInvalidArgument) for ranks without watts, or with more idle
+/// than busy watts.
+EnergySplit least_energy(std::span<const Rank> ranks, std::int64_t batch, double limit);
 
 std::vector<std::string> names_of(std::span<const Rank> ranks);
 std::vector<Bounds> bounds_of(std::span<const Rank> ranks);

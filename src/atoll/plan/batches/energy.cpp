@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/batches/energy.h"
+#include "atoll/plan/batches/batches.h"
 
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
 #include <queue>
 #include <tuple>
 
@@ -28,6 +27,10 @@ struct Problem {
   double joules(std::size_t rank, std::int64_t count) const {
     const Power& power = *ranks[rank].power;
     return (power.busy_watts - power.idle_watts) * ranks[rank].cost.seconds(count);
+  }
+  // Joules per sample from `low` to `high` samples.
+  double slope(std::size_t rank, std::int64_t low, std::int64_t high) const {
+    return (joules(rank, high) - joules(rank, low)) / static_cast<double>(high - low);
   }
   std::int64_t most(std::size_t rank, double length) const {
     const std::int64_t quantum = bounds[rank].quantum;
@@ -126,15 +129,13 @@ std::optional<Batches> exact_batches(const Problem& problem, std::int64_t unit, 
 
 // Returns the corners of the lower convex hull of a rank's joules, from its least to its most within `length`.
 Batches hull_of(const Problem& problem, std::size_t rank, double length) {
-  const auto cross = [&](std::int64_t a, std::int64_t b, std::int64_t c) {
-    const double first = (problem.joules(rank, b) - problem.joules(rank, a)) / static_cast<double>(b - a);
-    const double second = (problem.joules(rank, c) - problem.joules(rank, b)) / static_cast<double>(c - b);
-    return second > first;
-  };
   Batches corners;
   const std::int64_t most = problem.most(rank, length);
   for (std::int64_t count = problem.bounds[rank].least; count <= most; count += problem.bounds[rank].quantum) {
-    while (corners.size() > 1 && !cross(corners[corners.size() - 2], corners.back(), count)) corners.pop_back();
+    while (corners.size() > 1 && problem.slope(rank, corners.back(), count) <=
+                                     problem.slope(rank, corners[corners.size() - 2], corners.back())) {
+      corners.pop_back();
+    }
     corners.push_back(count);
   }
   return corners;
@@ -147,10 +148,7 @@ Batches marginal_batches(const Problem& problem, double length) {
   Batches batches;
   const auto offer = [&](std::size_t rank, std::size_t corner) {
     if (corner >= hulls[rank].size()) return;
-    const std::int64_t low = hulls[rank][corner - 1];
-    const std::int64_t high = hulls[rank][corner];
-    const double rise = problem.joules(rank, high) - problem.joules(rank, low);
-    queue.emplace(rise / static_cast<double>(high - low), rank, corner);
+    queue.emplace(problem.slope(rank, hulls[rank][corner - 1], hulls[rank][corner]), rank, corner);
   };
   std::int64_t left = problem.batch;
   for (std::size_t rank = 0; rank < problem.ranks.size(); ++rank) {

@@ -14,11 +14,6 @@ namespace {
 using Set = std::vector<std::size_t>;
 constexpr std::size_t kMaxForAllSets = 12;
 
-void require_rate(const std::string& name, double rate) {
-  if (std::isfinite(rate) && rate > 0) return;
-  refuse(name + " is " + number(rate) + ": give a finite rate above 0");
-}
-
 double exposed_seconds(const Network& network, std::span<const std::size_t> ranks) {
   std::map<int, int> members;
   for (const std::size_t rank : ranks) ++members[network.islands[rank]];
@@ -66,9 +61,7 @@ std::vector<Set> sets_to_try(std::span<const Rank> ranks, std::int64_t batch) {
   const std::int64_t share = std::max<std::int64_t>(1, batch / static_cast<std::int64_t>(ranks.size()));
   Set order(ranks.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
-    return ranks[a].cost.compute_seconds(share) < ranks[b].cost.compute_seconds(share);
-  });
+  std::ranges::stable_sort(order, {}, [&](std::size_t rank) { return ranks[rank].cost.compute_seconds(share); });
   for (std::size_t count = 1; count <= order.size(); ++count) {
     Set set(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count));
     std::sort(set.begin(), set.end());
@@ -108,16 +101,11 @@ std::vector<std::string> advice_of(const Membership& result, const std::vector<s
                        difference(*step, *result.all_step));
     }
   }
-  std::string best;
-  for (const std::size_t rank : result.best) best += (best.empty() ? "" : ", ") + rank_name(rank, names);
-  std::string text = "best: ";
-  if (result.best.size() == names.size()) {
-    text += "all ranks, " + number(result.best_step) + " s per step";
-  } else {
-    text += best + ", " + number(result.best_step) + " s per step";
-    if (result.all_step) text += ", " + difference(result.best_step, *result.all_step);
-  }
-  advice.push_back(std::move(text));
+  const bool is_all = result.best.size() == names.size();
+  const auto name_of = [&](std::size_t rank) { return rank_name(rank, names); };
+  advice.push_back("best: " + (is_all ? "all ranks" : joined(result.best, name_of)) + ", " +
+                   number(result.best_step) + " s per step");
+  if (!is_all && result.all_step) advice.back() += ", " + difference(result.best_step, *result.all_step);
   return advice;
 }
 

@@ -5,9 +5,6 @@
 #include <array>
 #include <cmath>
 
-#include "atoll/plan/apportion.h"
-#include "atoll/plan/batches/balancenet.h"
-#include "atoll/plan/batches/energy.h"
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/random.h"
 #include "atoll/plan/text.h"
@@ -30,10 +27,6 @@ struct BatchDivision {
 
 Batches apportioned(const Request& request, const Weights& weights) {
   return apportion(weights, request.batch, bounds_of(request.ranks), names_of(request.ranks));
-}
-
-BatchDivision equal(const Request& request) {
-  return {apportioned(request, Weights(request.ranks.size(), 1)), false, {}};
 }
 
 BatchDivision random(const Request& request) {
@@ -107,7 +100,7 @@ BatchDivision balancenet_by(const Request& request, BalanceNetRule rule) {
   if (request.form == "normalised") {
     Weights shares;
     for (const BalanceNetRank& rank : result.ranks) shares.push_back(rank.query);
-    const bool none = std::all_of(shares.begin(), shares.end(), [](double share) { return share == 0; });
+    const bool none = std::ranges::all_of(shares, [](double share) { return share == 0; });
     choice.batches = apportioned(request, none ? Weights(shares.size(), 1) : shares);
     return choice;
   }
@@ -141,7 +134,7 @@ BatchDivision energy(const Request& request) {
 }
 
 BatchDivision choose(const Request& request) {
-  if (request.policy == "equal") return equal(request);
+  if (request.policy == "equal") return {apportioned(request, Weights(request.ranks.size(), 1)), false, {}};
   if (request.policy == "random") return random(request);
   if (request.policy == "fixed") return fixed(request);
   if (request.policy == "kaitian") return kaitian(request);
@@ -150,9 +143,28 @@ BatchDivision choose(const Request& request) {
   if (request.policy == "balancenet-alg1") return balancenet_by(request, BalanceNetRule::kAlgorithm1);
   if (request.policy == "energy") return energy(request);
   if (request.policy == "minmax") return {threshold(request.ranks, request.batch).batches, true, {}};
-  std::string known;
-  for (const std::string_view name : kPolicies) known += (known.empty() ? "" : ", ") + std::string(name);
-  refuse("the policy \"" + request.policy + "\" is not known: give one of " + known);
+  refuse("the policy \"" + request.policy + "\" is not known: give one of " + joined(kPolicies));
+}
+
+void add(Explanation& explanation, Request request, std::string_view policy, const std::string& form) {
+  request.policy = policy;
+  request.form = form;
+  try {
+    explanation.plans.push_back(plan_batches(request));
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;
+    const std::string name = request.policy + (form == "literal" ? " (literal)" : "");
+    explanation.left_out.emplace_back(name, error.what());
+  }
+}
+
+std::vector<BalanceNetRank> balancenet_ranks(const Request& request, BalanceNetRule rule) {
+  try {
+    return balancenet(request.ranks, request.batch, rule).ranks;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kInvalidArgument) throw;
+    return {};
+  }
 }
 
 }  // namespace
@@ -161,8 +173,8 @@ std::span<const std::string_view> policies() noexcept { return kPolicies; }
 
 BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches) {
   if (batches.size() != request.ranks.size()) {
-    refuse(counted(static_cast<std::int64_t>(request.ranks.size()), "rank") + " have " +
-           std::to_string(batches.size()) + " batches: give one for each");
+    refuse(counted(request.ranks.size(), "rank") + " have " + std::to_string(batches.size()) +
+           " batches: give one for each");
   }
   BatchPlan plan;
   plan.policy = request.policy;
@@ -198,6 +210,19 @@ BatchPlan plan_batches(const Request& request) {
   plan.exact = choice.exact;
   plan.notes = std::move(choice.notes);
   return plan;
+}
+
+Explanation explain(const Request& request) {
+  Explanation explanation;
+  explanation.names = names_of(request.ranks);
+  threshold(request.ranks, request.batch);  // a batch that fits nowhere is an error, not nine policies left out
+  for (const std::string_view policy : policies()) {
+    add(explanation, request, policy, "normalised");
+    if (policy.starts_with("balancenet")) add(explanation, request, policy, "literal");
+  }
+  explanation.equation5 = balancenet_ranks(request, BalanceNetRule::kEquation5);
+  explanation.algorithm1 = balancenet_ranks(request, BalanceNetRule::kAlgorithm1);
+  return explanation;
 }
 
 }  // namespace atl::plan

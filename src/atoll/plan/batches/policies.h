@@ -6,6 +6,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "atoll/plan/batches/batches.h"
@@ -25,7 +26,8 @@ struct Request {
   int rounds = 8;                   ///< kaitian-iterative
   double slowdown = 0.1;            ///< energy: by which share a step may exceed the optimum
 
-  /// Reads an object with these names as keys; see ranks_from_json for the ranks.
+  /// Reads an object with these names as keys; docs/plan-batches.md describes those of a rank. Throws
+  /// Error(kInvalidArgument) that names the rank and the key.
   static Request from_json(const std::string& text);
 };
 
@@ -69,5 +71,46 @@ BatchPlan plan_batches(const Request& request);
 
 /// Predicts the times of `batches` and compares them with the optimum for request.batch.
 BatchPlan evaluate(const Request& request, std::vector<std::int64_t> batches);
+
+/// The two rules of BalanceNet's paper: equation 5 with pairwise latencies, each relative to the largest of its own
+/// rank, and Algorithm 1 with one latency per rank, relative to the largest of all. For equal ranks the first requests
+/// twice as much as the second.
+enum class BalanceNetRule { kEquation5, kAlgorithm1 };
+
+/// What BalanceNet computes for one rank.
+struct BalanceNetRank {
+  double key = 0;                 ///< K: share of all operations per second
+  double memory = 0;              ///< MW: 1 - share of all memory in use
+  std::vector<double> latencies;  ///< NL: to each rank, or one
+  std::vector<double> network;    ///< NCW: 1 - latency / largest latency, for each of them
+  double query = 0;               ///< (K + MW + sum of NCW) / 3, the requested share of the baseline batch
+  std::int64_t literal = 1;       ///< max(floor(query * batch), 1)
+};
+
+struct BalanceNet {
+  std::vector<BalanceNetRank> ranks;
+  std::vector<std::string> notes;  ///< what replaced metrics that no rank states
+};
+
+/// Applies the rule to each rank. Metrics that no rank states are replaced: operations by samples per second at batch /
+/// ranks, memory in use and latencies by equal values. The paper divides by zero if all memory in use or all latencies
+/// are zero; here each rank's share of memory is then 1 / ranks, and a latency of zero weighs 1, as the nearest one
+/// does. Throws Error(kInvalidArgument) if only some ranks state a metric.
+BalanceNet balancenet(std::span<const Rank> ranks, std::int64_t batch, BalanceNetRule rule);
+
+/// All policies on the same costs, side by side.
+struct Explanation {
+  std::vector<std::string> names;
+  std::vector<BatchPlan> plans;                               ///< in the order of policies(), one for each form
+  std::vector<std::pair<std::string, std::string>> left_out;  ///< policies that cannot run, and why
+  std::vector<BalanceNetRank> equation5;                      ///< BalanceNet's Key, Query and Value, rank by rank
+  std::vector<BalanceNetRank> algorithm1;
+
+  std::string to_json() const;
+};
+
+/// Plans request.batch by each policy; request.policy and request.form are ignored. Throws Error(kInvalidArgument) if
+/// no division fits at all.
+Explanation explain(const Request& request);
 
 }  // namespace atl::plan

@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/answer.h"
-
 #include <cmath>
 #include <set>
 #include <utility>
 
-#include "atoll/plan/layers/chunks.h"
 #include "atoll/plan/layers/formats.h"
-#include "atoll/plan/layers/nearest.h"
+#include "atoll/plan/layers/json.h"
+#include "atoll/plan/layers/pipeline.h"
+#include "atoll/plan/layers/search.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerStage, number, recompute, in_flight, forward, backward, accumulate, send,
+                                   seconds)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerPipeline, micro_batches, seconds, period, fill, ties, gradients)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(LayerProof, stages, search, examined, pruned)
+
 namespace {
 
 using json::Json;
-
-const char* name_of(LayerSchedule schedule) {
-  switch (schedule) {
-    case LayerSchedule::k1F1B: return "1f1b";
-    case LayerSchedule::kGPipe: return "gpipe";
-    case LayerSchedule::kInterleaved: return "interleaved";
-    case LayerSchedule::kZeroBubble: return "zero-bubble";
-  }
-  return "";
-}
 
 // Writes an integer if the number is one, null for no limit.
 Json bytes(double value) {
@@ -36,36 +31,29 @@ Json write(const LayerRequest& request, const LayerStage& stage) {
   Json names = Json::array();
   for (std::size_t i = stage.begin; i < stage.end; ++i) names.push_back(request.items[i].name);
   const LayerDevices& devices = request.devices[stage.device];
-  return {{"items", {stage.begin, stage.end}},
-          {"names", std::move(names)},
-          {"device", devices.name},
-          {"number", stage.number},
-          {"rank", rank_of(request, stage.device, stage.number)},
-          {"island", devices.island},
-          {"recompute", stage.recompute},
-          {"in_flight", stage.in_flight},
-          {"forward", stage.forward},
-          {"backward", stage.backward},
-          {"accumulate", stage.accumulate},
-          {"send", stage.send},
-          {"seconds", stage.seconds},
-          {"memory_bytes", bytes(stage.memory_bytes)},
-          {"memory_cap_bytes", bytes(stage.cap_bytes)},
-          {"fits", stage.fits()}};
+  Json value = stage;
+  value.update(Json{{"items", {stage.begin, stage.end}},
+                    {"names", std::move(names)},
+                    {"device", devices.name},
+                    {"rank", rank_of(request, stage.device, stage.number)},
+                    {"island", devices.island},
+                    {"memory_bytes", bytes(stage.memory_bytes)},
+                    {"memory_cap_bytes", bytes(stage.cap_bytes)},
+                    {"fits", stage.fits()}});
+  return value;
+}
+
+Json write_stages(const LayerRequest& request, const LayerPipeline& pipeline) {
+  Json stages = Json::array();
+  for (const LayerStage& stage : pipeline.stages) stages.push_back(write(request, stage));
+  return stages;
 }
 
 Json write_pipelines(const LayerRequest& request, const LayerPlan& plan) {
   Json pipelines = Json::array();
   for (const LayerPipeline& pipeline : plan.pipelines) {
-    Json stages = Json::array();
-    for (const LayerStage& stage : pipeline.stages) stages.push_back(write(request, stage));
-    pipelines.push_back({{"micro_batches", pipeline.micro_batches},
-                         {"seconds", pipeline.seconds},
-                         {"period", pipeline.period},
-                         {"fill", pipeline.fill},
-                         {"ties", pipeline.ties},
-                         {"gradients", pipeline.gradients},
-                         {"stages", std::move(stages)}});
+    pipelines.push_back(pipeline);
+    pipelines.back()["stages"] = write_stages(request, pipeline);
   }
   return pipelines;
 }
@@ -76,10 +64,7 @@ void write_chunks(const LayerRequest& request, const LayerPlan& plan, Json& pipe
   for (std::size_t i = 0; i < plan.pipelines.size(); ++i) {
     Json& written = pipelines[i]["chunked"];
     const std::optional<LayerPipeline> found = chunked(costs, plan.pipelines[i]);
-    if (!found) continue;
-    Json stages = Json::array();
-    for (const LayerStage& stage : found->stages) stages.push_back(write(request, stage));
-    written = {{"seconds", found->seconds}, {"stages", std::move(stages)}};
+    if (found) written = {{"seconds", found->seconds}, {"stages", write_stages(request, *found)}};
   }
 }
 
@@ -151,7 +136,7 @@ Json write_plan(const LayerRequest& request, const LayerPlan& plan, double bound
           {"micro_batch", plan.micro_batch},
           {"micro_batches", micro_batches},
           {"replicas", plan.pipelines.size()},
-          {"schedule", name_of(request.schedule)},
+          {"schedule", kScheduleNames[static_cast<int>(request.schedule)]},
           {"chunks", interleaved ? request.chunks : 1},
           {"pipelines", std::move(pipelines)},
           {"left_out", devices_without_stage(request, plan)},
@@ -202,10 +187,7 @@ Json write_answer(const LayerRequest& request, const LayerAnswer& answer) {
                             {"pipelines", write_pipelines(request, *answer.homogeneous)}};
   }
   if (answer.plan) {
-    value["exact"] = {{"stages", answer.proof.stages},
-                      {"search", answer.proof.search},
-                      {"examined", answer.proof.examined},
-                      {"pruned", answer.proof.pruned}};
+    value["exact"] = answer.proof;
     return value;
   }
   write_reason(request, answer, value);

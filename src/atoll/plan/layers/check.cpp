@@ -107,8 +107,7 @@ void check_ties(const LayerRequest& request) {
         refuse(name + " has the item " + std::to_string(item) + ", which does not exist");
     }
     if (tie.items.size() < 2 || items.size() != tie.items.size()) {
-      std::string names;
-      for (const std::size_t item : tie.items) names += (names.empty() ? "" : ", ") + request.items[item].name;
+      const std::string names = joined(tie.items, [&](std::size_t item) { return request.items[item].name; });
       refuse(name + " has " + (names.empty() ? "no items" : "the items " + names) +
              ": give two or more, each once; a weight of a single item needs no tie");
     }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/chunks.h"
+#include "atoll/plan/layers/pipeline.h"
 
 #include <algorithm>
 #include <cstdlib>
 #include <tuple>
 #include <utility>
 
-#include "atoll/plan/layers/ties.h"
 #include "atoll/plan/numbers.h"
 
 namespace atl::plan {
@@ -107,8 +106,10 @@ class Division {
     if (room <= static_cast<std::size_t>(std::abs(step))) return false;
     const std::vector<std::size_t> before = ends_;
     bool valid = true;
-    for (std::size_t cut = first; cut < past; ++cut) ends_[cut] += static_cast<std::size_t>(step);
-    for (std::size_t cut = first; valid && cut < past; ++cut) valid = may_cut_[ends_[cut]] != 0;
+    for (std::size_t cut = first; cut < past; ++cut) {
+      ends_[cut] += static_cast<std::size_t>(step);
+      valid = valid && may_cut_[ends_[cut]] != 0;
+    }
     if (valid) {
       const Worth found = worth();
       if (found < best) {
@@ -146,7 +147,7 @@ class Division {
     }
     found.period = *std::max_element(seconds.begin(), seconds.end());
     // A device that holds copies in several ranges counts once for each, because it adds them up as other devices do.
-    found.ties = positions_ > 1 ? tie_seconds(costs_, found.stages) : 0;
+    found.ties = positions_ > 1 ? costs_.tie_seconds(found.stages) : 0;
     found.seconds =
         costs_.weight_of_busy(found.micro_batches) * found.period + found.fill / costs_.chunks() + found.ties;
     return found;
@@ -175,10 +176,7 @@ class Division {
   double shared_bytes(const LayerTie& tie, std::size_t position) const {
     double holders = 0;
     for (std::size_t range = position; range < ranges_; range += positions_) {
-      const std::size_t begin = range == 0 ? 0 : ends_[range - 1];
-      const bool holds = std::any_of(tie.items.begin(), tie.items.end(),
-                                     [&](std::size_t item) { return item >= begin && item < ends_[range]; });
-      holders += holds ? 1 : 0;
+      if (tie.held(range == 0 ? 0 : ends_[range - 1], ends_[range]) > 0) ++holders;
     }
     return holders > 1 ? (holders - 1) * tie.state_bytes() : 0;
   }

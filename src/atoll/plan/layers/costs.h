@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "atoll/plan/layers/layers.h"
 
 namespace atl::plan {
+
+using DeviceCounts = std::map<std::size_t, int>;  ///< by class
 
 /// Costs of a request's stages at one size of micro-batches, in constant time each. Holds a reference to the request,
 /// which must outlive it. Classes are numbered as the request's devices; classes() stands for "no stage".
@@ -18,6 +21,10 @@ class LayerCosts {
   std::int64_t micro_batch() const noexcept { return micro_batch_; }
   std::size_t items() const noexcept { return request_.items.size(); }
   std::size_t classes() const noexcept { return request_.devices.size(); }
+  /// Whether the request lets a stage recompute, or not recompute.
+  bool allows(bool recompute) const noexcept {
+    return request_.recompute != (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways);
+  }
   /// Ranges per device: 1 except for interleaved schedules.
   double chunks() const noexcept { return chunks_; }
 
@@ -55,9 +62,10 @@ class LayerCosts {
   /// Returns whether in_flight depends on `stages`.
   bool needs_stages() const noexcept;
 
-  /// Returns the seconds of an all_reduce of `bytes` among the devices, one for each class in `members`: a ring over
-  /// the slowest link.
-  double reduce_seconds(double bytes, const std::vector<std::size_t>& members) const;
+  /// Returns the seconds of an all_reduce of `bytes` among these devices: a ring over the slowest link.
+  double reduce_seconds(double bytes, const DeviceCounts& members) const;
+  /// Returns the seconds that the ties cost once in a step of these stages.
+  double tie_seconds(const std::vector<LayerStage>& stages) const;
 
   /// A step of one pipeline takes weight_of_busy(m) * (its longest busy) + (sum of compute and send) / chunks().
   double weight_of_busy(std::int64_t micro_batches) const { return static_cast<double>(micro_batches) - 1 / chunks_; }
@@ -99,5 +107,13 @@ class LayerCosts {
   std::vector<std::vector<double>> most_;      // [level][item]: most bytes kept by one of 2^level items
   std::vector<double> cap_;
 };
+
+/// Prices a pipeline of these stages, of which begin, end, device and recompute are read, without the communication
+/// between pipelines.
+LayerPipeline priced(const LayerCosts& costs, std::vector<LayerStage> stages, std::int64_t micro_batches);
+
+/// Assembles the plan of these priced pipelines: numbers its devices class by class, adds the reduction of gradients
+/// between pipelines, and computes the totals.
+LayerPlan assembled(const LayerCosts& costs, std::vector<LayerPipeline> pipelines);
 
 }  // namespace atl::plan

@@ -44,33 +44,27 @@ std::vector<std::int64_t> blocks_of(const LayerRequest& request, const std::vect
     blocks.push_back(0);
     for (std::size_t i = stages[k].begin; i < stages[k].end; ++i) {
       const LayerItem& item = request.items[i];
-      const auto wrong = [&](const std::string& rule) {
-        std::string message = format;
-        message.append(" ")
-            .append(rule)
-            .append("; here ")
-            .append(item.name)
-            .append(" is item ")
-            .append(std::to_string(i));
-        refuse(message + " on stage " + std::to_string(k) + " of " + std::to_string(stages.size()));
-      };
+      const char* rule = nullptr;
       switch (item.kind) {
         case LayerKind::kBlock:
           if (i > 0 && request.items[i - 1].kind != LayerKind::kBlock &&
               request.items[i - 1].kind != LayerKind::kEmbedding) {
-            wrong("requires all blocks before the final norm and the head");
+            rule = "requires all blocks before the final norm and the head";
           }
           ++blocks.back();
           break;
         case LayerKind::kEmbedding:
-          if (i > 0) wrong("requires one embedding, before everything else");
+          if (i > 0) rule = "requires one embedding, before everything else";
           break;
         case LayerKind::kNorm:
         case LayerKind::kHead:
-          if (k + 1 != stages.size()) wrong("requires the final norm and the head on the last stage");
+          if (k + 1 != stages.size()) rule = "requires the final norm and the head on the last stage";
           break;
-        case LayerKind::kOther: wrong("supports embedding, blocks, final norm and head"); break;
+        case LayerKind::kOther: rule = "supports embedding, blocks, final norm and head"; break;
       }
+      if (rule == nullptr) continue;
+      refuse(format + " " + rule + "; here " + item.name + " is item " + std::to_string(i) + " on stage " +
+             std::to_string(k) + " of " + std::to_string(stages.size()));
     }
   }
   return blocks;

@@ -2,12 +2,12 @@
 #include "atoll/plan/layers/json.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
 
 #include "atoll/json/fields.h"
-#include "atoll/plan/layers/answer.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -18,19 +18,17 @@ using json::Json;
 
 constexpr std::size_t kMaxClasses = 256;  // of which each pair has a link
 
-template <class Value>
-Value named(const std::map<std::string, Value>& known, const std::string& name, const std::string& what) {
-  const auto found = known.find(name);
-  if (found != known.end()) return found->second;
-  std::string names;
-  for (const auto& [each, ignored] : known) names += (names.empty() ? "" : ", ") + each;
-  refuse(what + " \"" + name + "\" is not known: give one of " + names);
+// Returns the place of `name` among `names`.
+template <class Names>
+std::size_t place_of(const Names& names, const std::string& name, const std::string& what) {
+  const auto found = std::find(std::begin(names), std::end(names), name);
+  if (found != std::end(names)) return static_cast<std::size_t>(found - std::begin(names));
+  refuse(what + " \"" + name + "\" is not known: give one of " + joined(names));
 }
 
 LayerOverlap overlap(Fields& fields, const std::string& key) {
-  const std::map<std::string, LayerOverlap> known{{"exposed", LayerOverlap::kExposed},
-                                                  {"overlapped", LayerOverlap::kOverlapped}};
-  return named(known, fields.text(key, "exposed"), key);
+  constexpr const char* kNames[] = {"exposed", "overlapped"};
+  return static_cast<LayerOverlap>(place_of(kNames, fields.text(key, "exposed"), key));
 }
 
 LayerDevices read_devices(const Json& value, std::size_t place) {
@@ -53,11 +51,10 @@ std::vector<LayerTime> read_times(const Json& times, const std::string& kind, co
   }
   std::vector<LayerTime> found;
   const Json& list = times.at(kind);
-  const bool is_list =
-      list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
-        return each.is_array() && (each.size() == 3 || each.size() == 4) &&
-               std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
-      });
+  const bool is_list = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
+    return each.is_array() && (each.size() == 3 || each.size() == 4) &&
+           std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
+  });
   if (!is_list) {
     refuse(name + "'s times for " + kind +
            " are not [[samples, forward seconds, backward seconds, and seconds of adding gradients or nothing], ...]");
@@ -75,12 +72,8 @@ void read_item(const Json& value, LayerRequest& request) {
   LayerItem item;
   item.name = fields.text("name");
   const std::string name = unnamed + " (" + item.name + ")";
-  const std::map<std::string, LayerKind> kinds{{"embedding", LayerKind::kEmbedding},
-                                               {"block", LayerKind::kBlock},
-                                               {"norm", LayerKind::kNorm},
-                                               {"head", LayerKind::kHead},
-                                               {"other", LayerKind::kOther}};
-  item.kind = named(kinds, fields.text("kind", "block"), name + "'s kind");
+  constexpr const char* kKinds[] = {"block", "embedding", "head", "norm", "other"};
+  item.kind = static_cast<LayerKind>(place_of(kKinds, fields.text("kind", "block"), name + "'s kind"));
   const Json& times = fields.at("times");
   for (const LayerDevices& devices : request.devices) item.times.push_back(read_times(times, devices.kind, name));
   item.weight_bytes = fields.number("weight_bytes", 0);
@@ -102,34 +95,32 @@ void read_item(const Json& value, LayerRequest& request) {
   }
 }
 
-void read_link(const Json& value, const std::string& what, std::pair<std::string, std::string>* between,
-               LayerLink& link) {
-  Fields fields(value, what);
-  if (between != nullptr) {
-    const Json& names = fields.list("between");
-    if (names.size() != 2 || !names[0].is_string() || !names[1].is_string()) {
-      refuse(what + " has a \"between\" that is not two names of classes or islands");
-    }
-    *between = {names[0].get<std::string>(), names[1].get<std::string>()};
-  }
-  link.latency = fields.number("latency", 0);
-  link.seconds_per_byte = fields.number("seconds_per_byte", 0);
+LayerLink read_link_costs(Fields& fields) {
+  const LayerLink link{fields.number("latency", 0), fields.number("seconds_per_byte", 0)};
   fields.done();
+  return link;
 }
 
 // Pairs of classes take precedence over pairs of islands, and these over the default.
 void read_links(Fields& fields, LayerRequest& request) {
   LayerLink fallback;
-  if (fields.has("default_link")) read_link(fields.at("default_link"), "default_link", nullptr, fallback);
+  if (fields.has("default_link")) {
+    Fields given(fields.at("default_link"), "default_link");
+    fallback = read_link_costs(given);
+  }
   std::map<std::pair<std::string, std::string>, LayerLink> known;
   std::set<std::string> names;
   for (const LayerDevices& devices : request.devices) names.insert({devices.name, devices.island});
   if (fields.has("links")) {
     for (const Json& value : fields.list("links")) {
-      std::pair<std::string, std::string> between;
-      LayerLink link;
       const std::string what = "link " + std::to_string(known.size());
-      read_link(value, what, &between, link);
+      Fields given(value, what);
+      const Json& ends = given.list("between");
+      if (ends.size() != 2 || !ends[0].is_string() || !ends[1].is_string()) {
+        refuse(what + " has a \"between\" that is not two names of classes or islands");
+      }
+      std::pair<std::string, std::string> between{ends[0].get<std::string>(), ends[1].get<std::string>()};
+      const LayerLink link = read_link_costs(given);
       for (const std::string& name : {between.first, between.second}) {
         if (names.contains(name)) continue;
         std::string message = what;
@@ -179,16 +170,14 @@ std::vector<std::int64_t> one_or_more(Fields& fields, const std::string& key) {
 // Returns sizes at which every item is measured on every class, and that divide the batch.
 std::vector<std::int64_t> measured_sizes(const LayerRequest& request) {
   std::vector<std::int64_t> sizes;
-  const bool is_measured = std::all_of(request.items.begin(), request.items.end(), [](const LayerItem& item) {
-    return !item.times.empty() && std::none_of(item.times.begin(), item.times.end(),
-                                               [](const std::vector<LayerTime>& times) { return times.empty(); });
+  const bool is_measured = std::ranges::all_of(request.items, [](const LayerItem& item) {
+    return !item.times.empty() && std::ranges::none_of(item.times, [](const auto& times) { return times.empty(); });
   });
   if (request.items.empty() || !is_measured || request.batch < 1) return {1};  // check() reports the error
   for (const LayerTime& time : request.items.front().times.front()) {
-    const auto everywhere = std::all_of(request.items.begin(), request.items.end(), [&](const LayerItem& item) {
-      return std::all_of(item.times.begin(), item.times.end(), [&](const std::vector<LayerTime>& times) {
-        return std::any_of(times.begin(), times.end(),
-                           [&](const LayerTime& other) { return other.samples == time.samples; });
+    const auto everywhere = std::ranges::all_of(request.items, [&](const LayerItem& item) {
+      return std::ranges::all_of(item.times, [&](const std::vector<LayerTime>& times) {
+        return std::ranges::find(times, time.samples, &LayerTime::samples) != times.end();
       });
     });
     if (!everywhere || !(time.samples >= 1 && time.samples <= static_cast<double>(request.batch))) continue;
@@ -204,17 +193,12 @@ std::vector<std::int64_t> measured_sizes(const LayerRequest& request) {
 
 void read_step(Fields& fields, LayerRequest& request, bool has_plan) {
   request.batch = has_plan ? fields.integer("batch", 1) : fields.integer("batch");
-  const std::map<std::string, LayerSchedule> schedules{{"1f1b", LayerSchedule::k1F1B},
-                                                       {"gpipe", LayerSchedule::kGPipe},
-                                                       {"interleaved", LayerSchedule::kInterleaved},
-                                                       {"zero-bubble", LayerSchedule::kZeroBubble}};
-  request.schedule = named(schedules, fields.text("schedule", "1f1b"), "schedule");
+  request.schedule = static_cast<LayerSchedule>(place_of(kScheduleNames, fields.text("schedule", "1f1b"), "schedule"));
   request.chunks = fields.integer("chunks", 2);
   request.transfers = overlap(fields, "transfers");
   request.gradients = overlap(fields, "gradients");
-  const std::map<std::string, LayerRecompute> recomputes{
-      {"auto", LayerRecompute::kAuto}, {"never", LayerRecompute::kNever}, {"always", LayerRecompute::kAlways}};
-  request.recompute = named(recomputes, fields.text("recompute", "auto"), "recompute");
+  constexpr const char* kRecomputes[] = {"always", "auto", "never"};
+  request.recompute = static_cast<LayerRecompute>(place_of(kRecomputes, fields.text("recompute", "auto"), "recompute"));
   request.leave_out = fields.boolean("leave_out", false);
   request.margin = fields.number("margin", 0);
   request.most_placements = fields.integer("most_placements", request.most_placements);
@@ -230,8 +214,8 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
   Fields fields(value, "the plan");
   LayerPlan plan;
   plan.micro_batch = fields.integer("micro_batch");
-  std::map<std::string, std::size_t> classes;
-  for (std::size_t i = 0; i < request.devices.size(); ++i) classes.emplace(request.devices[i].name, i);
+  std::vector<std::string> classes;
+  for (const LayerDevices& devices : request.devices) classes.push_back(devices.name);
   for (const Json& each : fields.list("pipelines")) {
     Fields pipeline_fields(each, "pipeline " + std::to_string(plan.pipelines.size()));
     LayerPipeline pipeline;
@@ -241,12 +225,9 @@ LayerPlan read_plan(const Json& value, const LayerRequest& request) {
       const std::vector<std::int64_t> items = stage_fields.integers("items");
       if (items.size() != 2 || items[0] < 0 || items[1] < items[0])
         refuse("a stage's \"items\" must be [first, past the last]");
-      LayerStage stage;
-      stage.begin = static_cast<std::size_t>(items[0]);
-      stage.end = static_cast<std::size_t>(items[1]);
-      stage.device = named(classes, stage_fields.text("device"), "the class of devices");
-      stage.recompute = stage_fields.boolean("recompute", false);
-      pipeline.stages.push_back(stage);
+      pipeline.stages.push_back({static_cast<std::size_t>(items[0]), static_cast<std::size_t>(items[1]),
+                                 place_of(classes, stage_fields.text("device"), "the class of devices"),
+                                 stage_fields.boolean("recompute", false)});
     }
     plan.pipelines.push_back(std::move(pipeline));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,7 +17,7 @@ inline constexpr std::size_t kMaxLayerItems = 2048;
 inline constexpr std::int64_t kMaxLayerCount = std::int64_t{1} << 30;
 
 /// The kind of an item in other runtimes; the planner itself treats all alike.
-enum class LayerKind { kEmbedding, kBlock, kNorm, kHead, kOther };
+enum class LayerKind { kBlock, kEmbedding, kHead, kNorm, kOther };
 
 /// One measurement of an item: seconds of a micro-batch of `samples`.
 struct LayerTime {
@@ -51,6 +52,10 @@ struct LayerTie {
   bool apart = true;  ///< whether the items may be on different stages
 
   double state_bytes() const { return weight_bytes + gradient_bytes + optimiser_bytes; }
+  /// Returns how many of the items are in [begin, end).
+  std::ptrdiff_t held(std::size_t begin, std::size_t end) const {
+    return std::ranges::count_if(items, [&](std::size_t item) { return item >= begin && item < end; });
+  }
 };
 
 /// A class: equal devices in one place.
@@ -73,7 +78,7 @@ struct LayerLink {
 enum class LayerSchedule { k1F1B, kGPipe, kInterleaved, kZeroBubble };
 /// Whether communication keeps devices waiting or runs beside them; docs/plan-layers.md states both models.
 enum class LayerOverlap { kExposed, kOverlapped };
-enum class LayerRecompute { kAuto, kNever, kAlways };
+enum class LayerRecompute { kAlways, kAuto, kNever };
 
 struct LayerRequest {
   std::vector<LayerItem> items;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/nearest.h"
-
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/plan/layers/pipeline.h"
 #include "atoll/plan/layers/search.h"
 #include "atoll/plan/numbers.h"
@@ -21,28 +19,32 @@ std::string gib(double bytes) {
   return bytes >= 1 << 28 ? number(bytes / (1 << 30)) + " GiB" : number(bytes / (1 << 20)) + " MiB";
 }
 
-void attempt(LayerAnswer& answer, const LayerRequest& request, const std::string& change, const std::string& text) {
-  LayerSearch found;
+// Does without `work` if it has more states than StageSearch allows.
+template <class Work>
+void unless_too_large(const Work& work) {
   try {
-    found = search_layers(request);
+    work();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kInvalidArgument) throw;
-    return;  // more states than StageSearch allows
   }
-  if (found.plan) answer.nearest.push_back({change, text, 0, std::move(*found.plan)});
+}
+
+void attempt(LayerAnswer& answer, const LayerRequest& request, const std::string& change, const std::string& text) {
+  unless_too_large([&] {
+    LayerSearch found = search_layers(request);
+    if (found.plan) answer.nearest.push_back({change, text, 0, std::move(*found.plan)});
+  });
 }
 
 void try_smaller_micro_batches(const LayerRequest& request, LayerAnswer& answer) {
   const std::int64_t least = *std::min_element(request.micro_batches.begin(), request.micro_batches.end());
-  std::vector<std::int64_t> sizes;
+  std::set<std::int64_t> sizes;
   for (std::int64_t size = 1; size * size <= request.batch; ++size) {
     if (request.batch % size != 0) continue;
     for (const std::int64_t each : {size, request.batch / size}) {
-      if (each < least) sizes.push_back(each);
+      if (each < least) sizes.insert(each);
     }
   }
-  std::sort(sizes.begin(), sizes.end());
-  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
   // A plan that fits with one size fits with all smaller ones, except for schedules that keep all micro-batches.
   for (auto size = sizes.rbegin(); size != sizes.rend(); ++size) {
     LayerRequest smaller = request;
@@ -78,10 +80,7 @@ void try_fewer_replicas(const LayerRequest& request, LayerAnswer& answer) {
     out = in;
     in = std::max(fewest, in - less);
   }
-  while (out - in > 1) {
-    const std::int64_t middle = in + (out - in) / 2;
-    (fit(middle) ? in : out) = middle;
-  }
+  last_that(in, out - 1, fit);
 }
 
 // Returns whether the micro-batches can be divided so that all pipelines of the placement fit.
@@ -91,12 +90,9 @@ bool fits(const LayerCosts& costs, const LayerRequest& request, const Placement&
   const std::int64_t all = request.batch / costs.micro_batch();
   std::int64_t total = 0;
   for (const PlacementPart& part : placement) {
-    std::int64_t most = 0;
-    std::int64_t out = all - replicas + 2;
-    while (out - most > 1) {
-      const std::int64_t middle = most + (out - most) / 2;
-      (pipeline_fits(costs, part.counts, middle, request.leave_out, extra) ? most : out) = middle;
-    }
+    const std::int64_t most = last_that<std::int64_t>(0, all - replicas + 1, [&](std::int64_t count) {
+      return pipeline_fits(costs, part.counts, count, request.leave_out, extra);
+    });
     if (most == 0) return false;
     total += part.times * most;
   }
@@ -107,24 +103,21 @@ bool fits(const LayerCosts& costs, const LayerRequest& request, const Placement&
 double missing_bytes(const LayerRequest& request) {
   double least = HUGE_VAL;
   const std::vector<std::int64_t> counts = counts_of(request);
-  const std::int64_t devices = total_of(counts);
-  const auto most_devices = request.leave_out ? devices : static_cast<std::int64_t>(request.items.size());
-  for (const std::int64_t size : request.micro_batches) {
-    if (request.batch % size != 0) continue;
-    const LayerCosts costs(request, size);
-    for (const std::int64_t replicas : request.replicas) {
-      if (replicas > devices || replicas > request.batch / size) continue;
-      const auto ways = placements(counts, replicas, most_devices, std::min(kFewPlacements, request.most_placements));
-      for (const Placement& placement : ways.all) {
-        double out = 0;
-        double in = std::min(least, 0x1p53);  // up to which doubles count single bytes
-        if (!fits(costs, request, placement, in)) continue;
-        while (in - out > 1) {
-          const double middle = std::floor(out + (in - out) / 2);
-          (fits(costs, request, placement, middle) ? in : out) = middle;
-        }
-        least = std::min(least, in);
+  const auto most_devices = request.leave_out ? total_of(counts) : static_cast<std::int64_t>(request.items.size());
+  const LayerChoices choices = choices_of(request);
+  for (const LayerChoices::Choice& choice : choices.all) {
+    const LayerCosts& costs = choices.costs[choice.costs];
+    const std::int64_t most = std::min(kFewPlacements, request.most_placements);
+    const Placements ways = placements(counts, choice.replicas, most_devices, most);
+    for (const Placement& placement : ways.all) {
+      double out = 0;
+      double in = std::min(least, 0x1p53);  // up to which doubles count single bytes
+      if (!fits(costs, request, placement, in)) continue;
+      while (in - out > 1) {
+        const double middle = std::floor(out + (in - out) / 2);
+        (fits(costs, request, placement, middle) ? in : out) = middle;
       }
+      least = std::min(least, in);
     }
   }
   return least;
@@ -157,7 +150,7 @@ std::string other_stages(const LayerRequest& request, const LayerPlan& plan) {
     text += text.empty() ? ": " : " and ";
     for (std::size_t k = 0; k < pipeline.stages.size(); ++k) {
       const LayerStage& stage = pipeline.stages[k];
-      const auto items = counted(static_cast<std::int64_t>(stage.end - stage.begin), "item");
+      const auto items = counted(stage.end - stage.begin, "item");
       text += (k == 0 ? "" : ", ") + items + " on " + request.devices[stage.device].name;
       if (stage.recompute) text += " (recomputed)";
     }
@@ -167,16 +160,8 @@ std::string other_stages(const LayerRequest& request, const LayerPlan& plan) {
 }
 
 std::string what_would_help(const std::vector<LayerChange>& nearest) {
-  std::string ways;
-  for (const LayerChange& change : nearest) ways += (ways.empty() ? "" : "; ") + change.text;
+  const std::string ways = joined(nearest, &LayerChange::text, "; ");
   return ways.empty() ? "; no change of memory alone helps" : "; what would help: " + ways;
-}
-
-bool uses_all_devices(const LayerRequest& request, const LayerPlan& plan) {
-  std::size_t left = 0;
-  for (const LayerDevices& devices : request.devices) left += static_cast<std::size_t>(devices.count);
-  for (const LayerPipeline& pipeline : plan.pipelines) left -= pipeline.stages.size();
-  return left == 0;
 }
 
 void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
@@ -196,14 +181,6 @@ void add_more_memory(const LayerRequest& request, LayerAnswer& answer) {
   answer.tightest = tightest_of(*found.plan);
   found.plan->fits = false;
   answer.nearest.push_back({"memory", gib(missing) + " more on each device", missing, std::move(*found.plan)});
-}
-
-void try_more_memory(const LayerRequest& request, LayerAnswer& answer) {
-  try {
-    add_more_memory(request, answer);
-  } catch (const Error& error) {  // as in `attempt`
-    if (error.kind() != ErrorKind::kInvalidArgument) throw;
-  }
 }
 
 }  // namespace
@@ -226,10 +203,9 @@ void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
   }
   try_smaller_micro_batches(request, answer);
   try_fewer_replicas(request, answer);
-  try_more_memory(request, answer);
-  std::stable_sort(answer.nearest.begin(), answer.nearest.end(), [](const LayerChange& a, const LayerChange& b) {
-    return (a.change == "memory") < (b.change == "memory") ||
-           ((a.change == "memory") == (b.change == "memory") && a.plan.seconds < b.plan.seconds);
+  unless_too_large([&] { add_more_memory(request, answer); });
+  std::ranges::stable_sort(answer.nearest, {}, [](const LayerChange& each) {
+    return std::pair(each.change == "memory", each.plan.seconds);
   });
   answer.reason = request.ties.empty() ? "no plan fits the devices' memories"
                                        : "no plan fits the devices' memories and keeps tied items as required";
@@ -239,7 +215,9 @@ void explain_infeasible(const LayerRequest& request, LayerAnswer& answer) {
 
 LayerAnswer explain_given(const LayerRequest& request, const LayerPlan& plan) {
   LayerRequest other = request;
-  other.leave_out = !uses_all_devices(request, plan);
+  std::int64_t used = 0;
+  for (const LayerPipeline& pipeline : plan.pipelines) used += std::ssize(pipeline.stages);
+  other.leave_out = used != total_of(counts_of(request));
   other.micro_batches = {plan.micro_batch};
   other.replicas = {static_cast<std::int64_t>(plan.pipelines.size())};
   LayerAnswer answer;

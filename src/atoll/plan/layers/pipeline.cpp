@@ -4,13 +4,73 @@
 #include <algorithm>
 #include <utility>
 
-#include "atoll/plan/layers/price.h"
-#include "atoll/plan/layers/stages.h"
-#include "atoll/plan/layers/ties.h"
-#include "atoll/plan/numbers.h"
+#include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
+
+constexpr std::size_t kMaxCases = 4096;
+
+// Lets no stage with `item` begin before `first`.
+void begin_from(std::vector<std::size_t>& lowest, std::size_t item, std::size_t first) {
+  for (std::size_t end = item + 1; end < lowest.size(); ++end) lowest[end] = std::max(lowest[end], first);
+}
+
+// Enumerates the gaps between a tie's items, from the first: joined, or separated, with each class for the later stage.
+class Ways {
+ public:
+  Ways(const LayerCosts& costs, const std::vector<std::int64_t>& counts, const LayerTie& tie)
+      : costs_(costs), counts_(counts), tie_(tie), items_(tie.items) {
+    std::sort(items_.begin(), items_.end());
+  }
+
+  void extend(const TieCase& from, std::vector<TieCase>& out) { choose(1, from, {}, out); }
+
+ private:
+  // `later` holds the later stages.
+  void choose(std::size_t place, const TieCase& from, const DeviceCounts& later, std::vector<TieCase>& out) {
+    if (place == items_.size()) {
+      out.push_back(priced(from, later));
+      if (out.size() > kMaxCases) refuse("the ties can lie in more than 4096 ways: tie fewer items");
+      return;
+    }
+    TieCase joined = from;
+    for (std::size_t i = items_[place - 1] + 1; i <= items_[place]; ++i) joined.blocked[i] = 1;
+    choose(place + 1, joined, later, out);
+    if (!tie_.apart) return;
+    for (std::size_t device = 0; device < costs_.classes(); ++device) {
+      if (counts_[device] == 0) continue;
+      TieCase parted = from;
+      for (std::size_t other = 0; other < costs_.classes(); ++other) {
+        const std::size_t before = items_[other == device ? place - 1 : place];
+        begin_from(parted.lowest[other], items_[place], before + 1);
+      }
+      DeviceCounts more = later;
+      ++more[device];
+      choose(place + 1, parted, more, out);
+    }
+  }
+
+  TieCase priced(TieCase each, const DeviceCounts& later) const {
+    if (later.empty()) return each;
+    TieCost cost{items_.front(), std::vector<double>(costs_.classes(), 0)};
+    double least = kInfinity;
+    for (std::size_t device = 0; device < costs_.classes(); ++device) {
+      DeviceCounts all = later;
+      ++all[device];
+      cost.seconds[device] = costs_.reduce_seconds(tie_.gradient_bytes, all);
+      if (counts_[device] > 0) least = std::min(least, cost.seconds[device]);
+    }
+    each.least += least;
+    each.costs.push_back(std::move(cost));
+    return each;
+  }
+
+  const LayerCosts& costs_;
+  const std::vector<std::int64_t>& counts_;
+  const LayerTie& tie_;
+  std::vector<std::size_t> items_;
+};
 
 // Limits of the period from candidate `first` to `last`, and a lower bound on the sums of their pipelines.
 struct Interval {
@@ -97,8 +157,7 @@ class PipelineSearch {
     std::vector<Interval> open;
     add(open, limits, 0, limits.size(), sum_of(*widest));
     while (!open.empty()) {
-      const auto next =
-          std::min_element(open.begin(), open.end(), [](const auto& a, const auto& b) { return a.bound < b.bound; });
+      const auto next = std::ranges::min_element(open, {}, &Interval::bound);
       const Interval interval = *next;
       open.erase(next);
       if (interval.bound >= best_ * (1 - kPipelineRounding)) return;
@@ -133,8 +192,7 @@ class PipelineSearch {
   }
 
   void collect(std::size_t device, std::size_t next, bool recompute, double below, std::vector<double>& found) const {
-    const LayerRecompute wish = costs_.request().recompute;
-    if (wish == (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways)) return;
+    if (!costs_.allows(recompute)) return;
     const double least = least_period_ * (1 - kPipelineRounding);
     for (std::size_t end = 1; end <= costs_.items(); ++end) {
       for (std::size_t begin = end; begin-- > 0;) {
@@ -159,6 +217,18 @@ class PipelineSearch {
 };
 
 }  // namespace
+
+std::vector<TieCase> tie_cases(const LayerCosts& costs, const std::vector<std::int64_t>& counts) {
+  std::vector<TieCase> cases(1);
+  cases.front().blocked.assign(costs.items() + 1, 0);
+  cases.front().lowest.assign(costs.classes(), std::vector<std::size_t>(costs.items() + 1, 0));
+  for (const LayerTie& tie : costs.request().ties) {
+    std::vector<TieCase> next;
+    for (const TieCase& each : cases) Ways(costs, counts, tie).extend(each, next);
+    cases = std::move(next);
+  }
+  return cases;
+}
 
 std::optional<LayerPipeline> best_pipeline(const LayerCosts& costs, const std::vector<std::int64_t>& counts,
                                            std::int64_t micro_batches, bool leave_out, double cutoff) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/placements.h"
+#include "atoll/plan/layers/search.h"
 
 #include <algorithm>
 #include <functional>
@@ -63,9 +63,7 @@ Placement separate(const Counts& counts, std::int64_t replicas) {
 class Enumeration {
  public:
   Enumeration(std::int64_t most_devices, std::int64_t most, Placements& out)
-      : most_devices_(most_devices), most_(most), out_(out) {
-    for (const Placement& each : out.all) known_.insert(key(each));
-  }
+      : most_devices_(most_devices), most_(most), out_(out), known_(out.all.begin(), out.all.end()) {}
 
   // Parts come in descending order, so that each way occurs once.
   void divide(const Counts& left, std::int64_t replicas, const Counts& last) {
@@ -83,15 +81,6 @@ class Enumeration {
   }
 
  private:
-  static std::vector<Counts> key(const Placement& placement) {
-    std::vector<Counts> parts;
-    for (const PlacementPart& part : placement) {
-      parts.push_back(part.counts);
-      parts.back().push_back(part.times);
-    }
-    return parts;
-  }
-
   void choose(const Counts& left, std::int64_t replicas, std::int64_t times, const Counts& last) {
     Counts part(left.size(), 0);
     for (std::size_t device = 0; device < left.size(); ++device) part[device] = left[device] / times;
@@ -118,7 +107,7 @@ class Enumeration {
   }
 
   void add() {
-    if (known_.contains(key(placement_))) return;
+    if (known_.contains(placement_)) return;
     if (static_cast<std::int64_t>(out_.all.size()) >= most_) {
       out_.complete = false;
       return;
@@ -129,7 +118,7 @@ class Enumeration {
   std::int64_t most_devices_;
   std::int64_t most_;
   Placements& out_;
-  std::set<std::vector<Counts>> known_;
+  std::set<Placement> known_;
   Placement placement_;
   std::int64_t steps_ = 0;
 };
@@ -145,7 +134,7 @@ Placements placements(const std::vector<std::int64_t>& counts, std::int64_t repl
     const bool fits = !each.empty() && std::all_of(each.begin(), each.end(), [&](const PlacementPart& part) {
       return total_of(part.counts) <= most_devices;
     });
-    const bool is_new = std::find(found.all.begin(), found.all.end(), each) == found.all.end();
+    const bool is_new = std::ranges::find(found.all, each) == found.all.end();
     if (fits && is_new && static_cast<std::int64_t>(found.all.size()) < most) found.all.push_back(std::move(each));
   }
   Counts last = counts;

@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/plan/batches/batches.h"
 #include "atoll/plan/layers/pipeline.h"
-#include "atoll/plan/layers/price.h"
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/text.h"
 
 namespace atl::plan {
 namespace {
@@ -130,16 +130,8 @@ class PlacementSearch {
   }
 
   std::int64_t most_below(const std::vector<std::int64_t>& counts, std::int64_t low, std::int64_t high, double cutoff) {
-    if (solve(counts, low, cutoff) == nullptr) return 0;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low + 1) / 2;
-      if (solve(counts, middle, cutoff) != nullptr) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    const auto is_below = [&](std::int64_t count) { return solve(counts, count, cutoff) != nullptr; };
+    return is_below(low) ? last_that(low, high, is_below) : 0;
   }
 
   // Returns the minimax division for pipelines of unchanged stages, none above its maximum.
@@ -180,20 +172,7 @@ class PlacementSearch {
   std::map<std::pair<std::vector<std::int64_t>, std::int64_t>, Known> known_;
 };
 
-struct ReplicaChoice {
-  std::size_t costs = 0;
-  std::int64_t replicas = 0;
-  double bound = 0;
-};
-
-}  // namespace
-
-std::vector<std::int64_t> counts_of(const LayerRequest& request) {
-  std::vector<std::int64_t> counts;
-  for (const LayerDevices& devices : request.devices) counts.push_back(devices.count);
-  return counts;
-}
-
+// Returns a lower bound for any plan at this micro-batch size with this number of pipelines.
 double step_bound(const LayerCosts& costs, std::int64_t replicas) {
   const std::vector<std::int64_t> counts = counts_of(costs.request());
   const std::int64_t micro_batches = costs.request().batch / costs.micro_batch();
@@ -207,34 +186,122 @@ double step_bound(const LayerCosts& costs, std::int64_t replicas) {
                    (largest - once) * costs.longest_item(counts) + fill});
 }
 
+// Returns the request for devices of one kind, any number of which may be used, in any number of equally large
+// pipelines.
+LayerRequest of_one_kind(const LayerRequest& request, const std::string& kind) {
+  LayerRequest part = request;
+  part.leave_out = true;
+  std::int64_t devices = 0;
+  for (LayerDevices& each : part.devices) {
+    if (each.kind != kind) each.count = 0;
+    devices += each.count;
+  }
+  for (std::int64_t replicas = 1; replicas <= devices; ++replicas) {
+    if (devices % replicas == 0) part.replicas.push_back(replicas);
+  }
+  std::sort(part.replicas.begin(), part.replicas.end());
+  part.replicas.erase(std::unique(part.replicas.begin(), part.replicas.end()), part.replicas.end());
+  return part;
+}
+
+void compare_homogeneous(const LayerRequest& request, LayerAnswer& answer) {
+  std::set<std::string> kinds;
+  for (const LayerDevices& devices : request.devices) kinds.insert(devices.kind);
+  if (kinds.size() < 2) return;
+  for (const std::string& kind : kinds) {
+    LayerSearch found;
+    try {
+      found = search_layers(of_one_kind(request, kind));
+    } catch (const Error& error) {  // more states than StageSearch allows
+      answer.notes.push_back("did not search for a plan on devices of kind " + kind + " alone: " + error.what());
+    }
+    if (!found.plan || (answer.homogeneous && answer.homogeneous->seconds <= found.plan->seconds)) continue;
+    answer.homogeneous = std::move(found.plan);
+    answer.homogeneous_kind = kind;
+  }
+  if (!answer.homogeneous || !answer.plan) return;
+  answer.homogeneous_wins = answer.homogeneous->seconds < answer.plan->seconds * (1 - 1e-9);
+  if (answer.homogeneous_wins) {
+    answer.notes.push_back("the devices of kind " + answer.homogeneous_kind + " alone are " +
+                           percent(1 - answer.homogeneous->seconds / answer.plan->seconds) +
+                           " faster: leave the others out");
+  }
+}
+
+void note_model(const LayerRequest& request, LayerAnswer& answer) {
+  if (!answer.proof.search) {
+    answer.notes.emplace_back(
+        "the stages of each pipeline are the best for its devices and micro-batches; placements were searched "
+        "in part, or without the time to reduce gradients");
+  }
+  if (request.schedule == LayerSchedule::kInterleaved) {
+    answer.notes.emplace_back("interleaved: an estimate, with each device's items spread evenly over its chunks");
+  }
+  if (request.schedule == LayerSchedule::kZeroBubble) {
+    answer.notes.emplace_back("zero-bubble: the time is that of 1f1b, which zero-bubble schedules do not exceed");
+  }
+}
+
+}  // namespace
+
+std::vector<std::int64_t> counts_of(const LayerRequest& request) {
+  std::vector<std::int64_t> counts;
+  for (const LayerDevices& devices : request.devices) counts.push_back(devices.count);
+  return counts;
+}
+
+LayerChoices choices_of(const LayerRequest& request) {
+  LayerChoices choices;
+  const std::int64_t devices = total_of(counts_of(request));
+  for (const std::int64_t size : request.micro_batches) {
+    if (request.batch % size != 0) continue;
+    choices.costs.emplace_back(request, size);
+    for (const std::int64_t replicas : request.replicas) {
+      if (replicas > devices || replicas > request.batch / size) continue;
+      choices.all.push_back({choices.costs.size() - 1, replicas, step_bound(choices.costs.back(), replicas)});
+    }
+  }
+  std::ranges::stable_sort(choices.all, {}, &LayerChoices::Choice::bound);
+  return choices;
+}
+
 LayerSearch search_layers(const LayerRequest& request) {
   LayerSearch out;
   out.proof.stages = true;
   out.proof.search = true;
   const std::vector<std::int64_t> counts = counts_of(request);
-  const std::int64_t devices = total_of(counts);
-  std::vector<LayerCosts> costs;
-  std::vector<ReplicaChoice> choices;
-  for (const std::int64_t size : request.micro_batches) {
-    if (request.batch % size != 0) continue;
-    costs.emplace_back(request, size);
-    for (const std::int64_t replicas : request.replicas) {
-      if (replicas > devices || replicas > request.batch / size) continue;
-      choices.push_back({costs.size() - 1, replicas, step_bound(costs.back(), replicas)});
-    }
-  }
-  std::stable_sort(choices.begin(), choices.end(),
-                   [](const ReplicaChoice& a, const ReplicaChoice& b) { return a.bound < b.bound; });
-  const auto most_devices = request.leave_out ? devices : static_cast<std::int64_t>(request.items.size());
-  for (const ReplicaChoice& choice : choices) {
+  const auto most_devices = request.leave_out ? total_of(counts) : static_cast<std::int64_t>(request.items.size());
+  const LayerChoices choices = choices_of(request);
+  for (const LayerChoices::Choice& choice : choices.all) {
     if (out.plan && choice.bound >= out.plan->seconds) break;
-    const LayerCosts& each = costs[choice.costs];
+    const LayerCosts& each = choices.costs[choice.costs];
     const Placements ways = placements(counts, choice.replicas, most_devices, request.most_placements);
     out.proof.search = out.proof.search && ways.complete;
     PlacementSearch search(each, request, request.batch / each.micro_batch(), out);
     for (const Placement& placement : ways.all) search.examine(placement);
   }
   return out;
+}
+
+double layer_bound(const LayerRequest& request) {
+  const LayerChoices choices = choices_of(request);
+  return choices.all.empty() ? kInfinity : choices.all.front().bound;
+}
+
+LayerAnswer plan_layers(const LayerRequest& request) {
+  check(request);
+  LayerAnswer answer;
+  answer.bound = layer_bound(request);
+  LayerSearch found = search_layers(request);
+  answer.plan = std::move(found.plan);
+  answer.proof = found.proof;
+  compare_homogeneous(request, answer);
+  if (answer.plan) {
+    note_model(request, answer);
+  } else {
+    explain_infeasible(request, answer);
+  }
+  return answer;
 }
 
 }  // namespace atl::plan

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/layers/stages.h"
+#include "atoll/plan/layers/pipeline.h"
 
 #include <algorithm>
 #include <numeric>
 
-#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -15,17 +14,7 @@ constexpr std::size_t kMaxStates = std::size_t{1} << 24;
 // Returns the first of [0, end] for which `fits` holds, as it does for all later ones; `end` stands for none.
 template <class Fits>
 std::size_t first_that(std::size_t end, const Fits& fits) {
-  std::size_t low = 0;
-  std::size_t high = end;
-  while (low < high) {
-    const std::size_t middle = low + (high - low) / 2;
-    if (fits(middle)) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
-  }
-  return low;
+  return last_that(std::size_t{0}, end, [&](std::size_t past) { return !fits(past - 1); });
 }
 
 }  // namespace
@@ -82,8 +71,7 @@ double StageSearch::flight(std::int64_t from_end) const {
 void StageSearch::find_memory_limits() {
   const std::size_t most = std::min(static_cast<std::size_t>(all_), items_);
   for (const bool recompute : {false, true}) {
-    const LayerRecompute wish = costs_.request().recompute;
-    const bool may = recompute ? wish != LayerRecompute::kNever : wish != LayerRecompute::kAlways;
+    const bool may = costs_.allows(recompute);
     std::vector<std::size_t>& limits = memory_limit_[recompute];
     for (std::size_t device = 0; device < classes_; ++device) {
       for (std::size_t from_end = 1; from_end <= most; ++from_end) {
@@ -161,9 +149,7 @@ std::size_t StageSearch::reach_before(std::size_t code, double limit) const {
     // If all devices must be used, the stages that follow are as many as the devices not in `code`.
     const double held = flight(leave_out_ ? 1 : all_ - total_[code] + 1);
     const auto stays = [&](std::size_t end, bool recompute) {
-      const LayerRecompute wish = costs_.request().recompute;
-      if (wish == (recompute ? LayerRecompute::kNever : LayerRecompute::kAlways)) return false;
-      return costs_.compute(device, begin, end, recompute) <= limit &&
+      return costs_.allows(recompute) && costs_.compute(device, begin, end, recompute) <= limit &&
              costs_.memory(begin, end, recompute, held) <= cap_[device];
     };
     const std::size_t out = first_that(items_ - begin, [&](std::size_t more) {
@@ -308,12 +294,7 @@ std::optional<LayerStage> StageSearch::step(std::size_t code, std::size_t device
         if (begin < busy_limit_[recompute][limits + end]) continue;
         const std::vector<double>& totals = charged_[recompute][device];
         if ((sum + totals[end]) - totals[begin] != value) continue;
-        LayerStage stage;
-        stage.begin = begin;
-        stage.end = end;
-        stage.device = device;
-        stage.recompute = recompute;
-        return stage;
+        return LayerStage{begin, end, device, recompute};
       }
     }
   }

@@ -1,11 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/plan/operators/answer.h"
-
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <map>
-#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -21,6 +17,9 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(FluidBound, seconds, robot, server, up, down)
+
 namespace {
 
 using json::Fields;
@@ -98,18 +97,9 @@ Json plans_of(const OperatorRequest& request, const LinkCost& link, const std::v
   for (const std::string& policy : policies) {
     const OperatorPlan plan = make_plan(policy, request.model.graph, link, request.power, request.options);
     const Timeline timeline = simulate(request.model.graph, link, request.power, plan.shares, plan.chunks);
-    Json value = with_gap(write_operator_plan(plan, timeline, is_whole), bound);
-    plans.push_back(std::move(value));
+    plans.push_back(with_gap(write_operator_plan(plan, timeline, is_whole), bound));
   }
   return plans;
-}
-
-Json written(const FluidBound& bound) {
-  return {{"seconds", bound.seconds},
-          {"robot", bound.robot},
-          {"server", bound.server},
-          {"up", bound.up},
-          {"down", bound.down}};
 }
 
 // Plans by each policy at other rates, with the ratio of both directions kept.
@@ -118,9 +108,7 @@ Json sensitivity_of(const OperatorRequest& request, const std::vector<double>& r
   Json answer = Json::array();
   FluidBounds bounds(request.model.graph);
   for (const double rate : rates) {
-    LinkCost link = request.link;
-    link.down_bytes_per_second *= rate / link.up_bytes_per_second;
-    link.up_bytes_per_second = rate;
+    const LinkCost link = request.link.at(rate);
     check(link);
     const double bound = bounds.at(link).seconds;
     answer.push_back({{"rate", rate}, {"bound", bound}, {"plans", plans_of(request, link, policies, bound, false)}});
@@ -197,19 +185,16 @@ Trace read_trace(Fields& fields) {
 // Runs all replays of one request over one trace.
 class Replays {
  public:
-  Replays(const OperatorRequest& request, const Json& value) : request_(request) {
-    Fields fields(value, "the trace");
-    trace_ = std::make_unique<Trace>(read_trace(fields));
+  Replays(const OperatorRequest& request, Fields& fields)
+      : request_(request),
+        trace_(read_trace(fields)),
+        past_(trace_.bin_seconds(), fields.has("past") ? fields.numbers("past") : trace_.rates(Lane::kUp)) {
     options_.latency = request.link.latency;
     options_.is_half_duplex = request.link.is_half_duplex;
     options_.begin = fields.number("begin", 0);
     options_.length = fields.number("length", 0);
     options_.period = fields.number("period", 0);
     options_.is_apart = fields.boolean("apart", false);
-    std::vector<double> before = trace_->rates(Lane::kUp);
-    if (fields.has("past")) before = fields.numbers("past");
-    past_ = std::make_unique<LinkPast>(trace_->bin_seconds(), std::move(before));
-    fields.done();
   }
 
   Json run(const Json& value) {
@@ -234,7 +219,7 @@ class Replays {
     }
     const bool is_whole = fields.boolean("each", false);
     fields.done();
-    const std::vector<Served> served = replay(request_.model.graph, *trace_, request_.power, plans, choose, options);
+    const std::vector<Served> served = replay(request_.model.graph, trace_, request_.power, plans, choose, options);
     answer.update(summary_of(served, plans, options.deadline));
     if (options.deadline) answer["deadline"] = *options.deadline;
     if (is_whole) {
@@ -262,8 +247,8 @@ class Replays {
     if (fields.has("quantile")) options.quantile = fields.number("quantile");
     options.sees_every_bin = fields.boolean("sees_every_bin", false);
     if (deadline) options.most_seconds = *deadline;
-    if (options.forecast == "oracle") return choose_by_oracle(request_.model.graph, *trace_, table());
-    return choose_by_forecast(table(), *past_, options);
+    if (options.forecast == "oracle") return choose_by_oracle(request_.model.graph, trace_, table());
+    return choose_by_forecast(table(), past_, options);
   }
 
   // Without rates one plan, for the median of the past; otherwise one for each of them, chosen by the rate of the last
@@ -271,14 +256,12 @@ class Replays {
   Chooser planned(const std::string& policy, std::vector<double> rates, std::vector<OperatorPlan>& plans) {
     std::vector<double> predicted;
     const auto add = [&](const std::string& name, double rate) {
-      LinkCost link = request_.link;
-      link.down_bytes_per_second *= rate / link.up_bytes_per_second;
-      link.up_bytes_per_second = rate;
+      const LinkCost link = request_.link.at(rate);
       plans.push_back(make_plan(name, request_.model.graph, link, request_.power, request_.options));
       predicted.push_back(plans.back().seconds);
     };
     if (rates.empty()) {
-      add(policy, std::max(1.0, past_->median()));
+      add(policy, std::max(1.0, past_.median()));
     } else {
       if (!std::is_sorted(rates.begin(), rates.end())) refuse("the rates of a replay do not ascend: sort them");
       add("local", rates.front());
@@ -288,8 +271,8 @@ class Replays {
   }
 
   const OperatorRequest& request_;
-  std::unique_ptr<Trace> trace_;
-  std::unique_ptr<LinkPast> past_;
+  Trace trace_;
+  LinkPast past_;
   ReplayOptions options_;
   std::optional<PlanTable> table_;
 };
@@ -326,18 +309,19 @@ std::string plan_operators(const std::string& text) {
               {"robot_seconds", graph.robot_seconds()},
               {"server_seconds", graph.server_seconds()},
               {"guard_deadline", guarded_deadline({}, graph.robot_seconds())},
-              {"bound", written(bound)},
+              {"bound", bound},
               {"plans", plans_of(request, request.link, policies, bound.seconds, request.is_whole)}};
   if (request.is_whole) {
     for (const Operator& each : graph.operators) answer["names"].push_back(each.name);
   }
   if (!rates.empty()) answer["sensitivity"] = sensitivity_of(request, rates, policies);
   if (fields.boolean("cuts", false)) answer["cuts"] = cuts_of(request, request.link);
-  const bool has_trace = fields.has("trace");
   const Json none = Json::array();
   const Json& wanted = fields.has("replay") ? fields.list("replay") : none;
-  if (has_trace) {
-    Replays replays(request, fields.at("trace"));
+  if (fields.has("trace")) {
+    Fields trace(fields.at("trace"), "the trace");
+    Replays replays(request, trace);
+    trace.done();
     answer["replay"] = Json::array();
     for (const Json& each : wanted) answer["replay"].push_back(replays.run(each));
   }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/plan/operators/cuts.h"
 
-#include <utility>
-
 #include "atoll/plan/numbers.h"
+#include "atoll/plan/operators/timeline.h"
 
 namespace atl::plan {
 namespace {
@@ -94,8 +93,8 @@ void CutGraph::set_weights(const CutWeights& weights) {
   for (std::size_t i = 0; i < edges_.size(); ++i) {
     const Operator& each = graph_.operators[i];
     for (const OperandEdges& operand : operand_edges_[i]) {
-      set(operand.up, operand.is_required ? kUncut : 0);
-      set(operand.down, operand.is_required ? kUncut : 0);
+      set(operand.up, kUncut);
+      set(operand.down, kUncut);
     }
     set(edges_[i].robot, weights.robot * each.robot.seconds(each.rows));
     set(edges_[i].server, weights.server * each.server.seconds(each.rows));
@@ -124,21 +123,21 @@ LayerCut CutGraph::cheapest(const CutWeights& weights) {
     robot[i] = !cut.source_side[as_index(nodes_[i].robot)];
     server[i] = cut.source_side[as_index(nodes_[i].server)];
   }
-  LayerCut plan = plan_of(std::move(robot), std::move(server));
+  LayerCut plan = plan_of(robot, server);
   plan.value = cut.value;
   return plan;
 }
 
 // A cut may compute at no cost what nothing on that side uses: that is left out.
-LayerCut CutGraph::plan_of(std::vector<bool> robot, std::vector<bool> server) const {
+LayerCut CutGraph::plan_of(const std::vector<bool>& robot, const std::vector<bool>& server) const {
   LayerCut plan;
   plan.shares.resize(nodes_.size());
   std::vector<bool> robot_wants = is_output_;
   std::vector<bool> server_wants(nodes_.size(), false);
   for (std::size_t i = nodes_.size(); i-- > 0;) {
     const Operator& each = graph_.operators[i];
-    const bool sends_up = server_wants[i] && !server[i];
-    const bool sends_down = robot_wants[i] && !robot[i];
+    const bool sends_up = server_wants[i] && (each.is_input() || !server[i]);
+    const bool sends_down = robot_wants[i] && !each.is_input() && !robot[i];
     if (sends_up) plan.totals.up_bytes += static_cast<double>(each.bytes);
     if (sends_down) plan.totals.down_bytes += static_cast<double>(each.bytes);
     if (each.is_input()) {
@@ -160,14 +159,8 @@ LayerCut CutGraph::plan_of(std::vector<bool> robot, std::vector<bool> server) co
 }
 
 LayerCut CutGraph::everything_on(Side side) const {
-  std::vector<bool> robot(nodes_.size(), side == Side::kRobot);
-  std::vector<bool> server(nodes_.size(), side == Side::kServer);
-  for (std::size_t i = 0; i < nodes_.size(); ++i) {
-    if (!graph_.operators[i].is_input()) continue;
-    robot[i] = true;
-    server[i] = false;
-  }
-  return plan_of(std::move(robot), std::move(server));
+  return plan_of(std::vector<bool>(nodes_.size(), side == Side::kRobot),
+                 std::vector<bool>(nodes_.size(), side == Side::kServer));
 }
 
 CutGraph::Multipliers CutGraph::multipliers() {
@@ -203,8 +196,7 @@ double serial_seconds(const Totals& totals, const LinkCost& link) noexcept {
 
 double serial_joules(const Totals& totals, const LinkCost& link, const RobotPower& power) noexcept {
   const double sending = totals.up_bytes / link.up_bytes_per_second + totals.down_bytes / link.down_bytes_per_second;
-  return power.compute_watts * totals.robot_seconds +
-         power.idle_watts * (serial_seconds(totals, link) - totals.robot_seconds) + power.radio_watts * sending;
+  return joules(power, serial_seconds(totals, link), totals.robot_seconds, sending);
 }
 
 LayerCut best_layer_cut(CutGraph& cuts, const LinkCost& link) {

@@ -26,18 +26,13 @@ struct Totals {
   double up_bytes = 0;
   double down_bytes = 0;
   bool operator==(const Totals&) const = default;
-
-  double price(const CutWeights& weights) const noexcept {
-    return weights.robot * robot_seconds + weights.server * server_seconds + weights.up * up_bytes +
-           weights.down * down_bytes;
-  }
 };
 
 /// A plan in which each operator runs whole: on one side, on both, or not at all if nothing needs its output.
 struct LayerCut {
   std::vector<Share> shares;
   Totals totals;
-  double value = 0;  ///< of the minimum cut, which is the price of the totals
+  double value = 0;  ///< of the minimum cut, which is the sum of the totals, each times its weight
 };
 
 /// The plans of a graph that keep operators whole, as cuts. Two nodes stand for an operator: "the server computes it"
@@ -88,7 +83,7 @@ class CutGraph {
 
   void add_sending(int index, const Consumers& consumers);
   void set_weights(const CutWeights& weights);
-  LayerCut plan_of(std::vector<bool> robot, std::vector<bool> server) const;
+  LayerCut plan_of(const std::vector<bool>& robot, const std::vector<bool>& server) const;
 
   const OperatorGraph& graph_;
   FlowNetwork network_;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "atoll/plan/operators/cuts.h"
@@ -16,12 +15,6 @@ namespace atl::plan {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-LinkCost link_at(LinkCost link, double rate) {
-  link.down_bytes_per_second *= rate / link.up_bytes_per_second;
-  link.up_bytes_per_second = rate;
-  return link;
-}
 
 // Returns the bytes that take as long upwards as these do in both directions.
 double bytes_as_up(const LinkCost& link, double up, double down) {
@@ -95,7 +88,7 @@ class TableMaker {
   };
 
   double predicted(const OperatorPlan& plan, std::size_t rate) const {
-    return simulate(graph_, link_at(link_, rates_[rate]), power_, plan.shares, plan.chunks).seconds;
+    return simulate(graph_, link_.at(rates_[rate]), power_, plan.shares, plan.chunks).seconds;
   }
 
   void add(const char* policy, std::vector<Share> shares, int chunks) {
@@ -174,9 +167,9 @@ class TableMaker {
       if (left <= 0) return false;
       const std::size_t rate =
           (2 * static_cast<std::size_t>(i) + 1) * rates_.size() / (2 * static_cast<std::size_t>(options_.searches));
-      const auto slower = [&](const Candidate& a, const Candidate& b) { return a.seconds[rate] < b.seconds[rate]; };
-      const LinkCost link = link_at(link_, rates_[rate]);
-      OperatorPlan best = std::min_element(candidates_.begin(), candidates_.end(), slower)->plan;
+      const auto seconds = [&](const Candidate& each) { return each.seconds[rate]; };
+      const LinkCost link = link_.at(rates_[rate]);
+      OperatorPlan best = std::ranges::min_element(candidates_, {}, seconds)->plan;
       predict(graph_, link, power_, best);
       SearchOptions search = options_.search;
       search.margin = options_.margin;
@@ -200,7 +193,7 @@ class TableMaker {
       if (i > 0 && wins[i].empty()) continue;
       OperatorPlan plan = std::move(candidates_[i].plan);
       const std::size_t rate = wins[i].empty() ? 0 : wins[i][wins[i].size() / 2];
-      predict(graph_, link_at(link_, rates_[rate]), power_, plan);
+      predict(graph_, link_.at(rates_[rate]), power_, plan);
       table.plans.push_back(std::move(plan));
       table.seconds.push_back(std::move(candidates_[i].seconds));
     }
@@ -226,12 +219,6 @@ double PlanTable::seconds_at(std::size_t plan, double rate) const {
   const auto next = std::upper_bound(rates.begin(), rates.end(), rate);
   const auto high = static_cast<std::size_t>(next - rates.begin());
   return between(rate, rates[high - 1], known[high - 1], rates[high], known[high]);
-}
-
-std::size_t PlanTable::choose(double rate) const {
-  std::vector<double> times;
-  for (std::size_t i = 0; i < plans.size(); ++i) times.push_back(seconds_at(i, rate));
-  return simplest(times, margin);
 }
 
 double PlanTable::seconds_over(std::size_t plan, std::span<const RateWeight> likely, std::optional<double> quantile,

@@ -2,11 +2,11 @@
 #pragma once
 
 #include <cstddef>
-#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/operators.h"
 #include "atoll/plan/operators/region_search.h"
 
@@ -28,8 +28,6 @@ struct RateWeight {
   double weight = 1;
 };
 
-inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
-
 /// A few plans of a model, each of which is the best one at some rates. Times are stored at the table's rates. Between
 /// them a plan takes at most the linear interpolation over the time per byte, because with fixed shares over a
 /// full-duplex link its time is a convex function of that; below the lowest rate at most the line given by all its
@@ -44,16 +42,15 @@ struct PlanTable {
 
   /// Returns an upper bound on the seconds of the plan; infinite for a rate of 0 unless it sends nothing.
   double seconds_at(std::size_t plan, double rate) const;
-  /// Returns the simplest plan whose time is within the margin of the best.
-  std::size_t choose(double rate) const;
-  /// Chooses likewise by the mean time over `rates`, or by that quantile of it, such as 0.95. With `most_seconds`, no
-  /// plan counts as slower, because a local answer is given then. Throws Error(kInvalidArgument) for rates or weights
-  /// that are negative or not finite, weights of sum 0, and a quantile outside (0, 1].
+  /// Returns the simplest plan whose time is within the margin of the best: the mean time over `likely`, or that
+  /// quantile of it, such as 0.95. With `most_seconds`, no plan counts as slower, because a local answer is given then.
+  /// Throws Error(kInvalidArgument) for rates or weights that are negative or not finite, weights of sum 0, and a
+  /// quantile outside (0, 1].
   std::size_t choose(std::span<const RateWeight> likely, std::optional<double> quantile = {},
-                     double most_seconds = kUnlimited) const;
+                     double most_seconds = kInfinity) const;
   /// Returns the mean, or that quantile, of the time of a plan over `likely`, as choose() computes it.
   double seconds_over(std::size_t plan, std::span<const RateWeight> likely, std::optional<double> quantile = {},
-                      double most_seconds = kUnlimited) const;
+                      double most_seconds = kInfinity) const;
 };
 
 /// Makes the table of a model. Candidates are everything on the robot, everything on the server, the same streamed

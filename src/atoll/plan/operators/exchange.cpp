@@ -25,8 +25,8 @@ Region needed(const OperatorGraph& graph, const Operand& operand, Region made) {
 
 void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
   if (shares.size() != graph.operators.size()) {
-    refuse(counted(static_cast<std::int64_t>(shares.size()), "share") + " for " +
-           counted(static_cast<std::int64_t>(graph.operators.size()), "operator") + ": give one for each");
+    refuse(counted(shares.size(), "share") + " for " + counted(graph.operators.size(), "operator") +
+           ": give one for each");
   }
   for (int i = 0; i < static_cast<int>(shares.size()); ++i) {
     const Share& share = shares[as_index(i)];
@@ -41,60 +41,42 @@ void check_shares(const OperatorGraph& graph, std::span<const Share> shares) {
   }
 }
 
-// Computes the needs of one side.
-class Wanting {
- public:
-  Wanting(const OperatorGraph& graph, std::span<const Share> shares, Side side)
-      : graph_(graph), shares_(shares), side_(side) {
-    needs_.lacks.resize(shares.size());
-  }
-
-  Needs all() {
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) find_awaits(i);
-    if (side_ == Side::kRobot) {
-      for (const int output : graph_.outputs) want(output, all_of(graph_, output));
-    }
-    for (int i = 0; i < static_cast<int>(shares_.size()); ++i) settle(i);
-    return std::move(needs_);
-  }
-
- private:
-  void find_awaits(int user) {
-    const Region made = made_by(shares_[as_index(user)], side_);
-    if (made.is_empty()) return;
-    const std::vector<Operand>& operands = operator_at(graph_, user).operands;
+Needs needs_of_side(const OperatorGraph& graph, std::span<const Share> shares, Side side) {
+  const int count = static_cast<int>(shares.size());
+  Needs needs;
+  needs.lacks.resize(shares.size());
+  const auto own = [&](int index) { return made_by(shares[as_index(index)], side); };
+  // Until all are known, the lacks are the needed rows of operators that are not wholly available.
+  const auto want = [&](int producer, Region rows) {
+    if (own(producer).holds(rows)) return false;
+    needs.lacks[as_index(producer)].push_back(rows);
+    return true;
+  };
+  for (int user = 0; user < count; ++user) {
+    if (own(user).is_empty()) continue;
+    const std::vector<Operand>& operands = operator_at(graph, user).operands;
     for (int i = 0; i < static_cast<int>(operands.size()); ++i) {
       const int producer = operands[as_index(i)].producer;
-      if (want(producer, needed(graph_, operands[as_index(i)], made))) needs_.awaits.push_back({user, i, producer});
+      if (want(producer, needed(graph, operands[as_index(i)], own(user)))) needs.awaits.push_back({user, i, producer});
     }
   }
-
-  // Until `settle`, the lacks are the needed rows of operators that are not wholly available.
-  bool want(int producer, Region rows) {
-    if (made_by(shares_[as_index(producer)], side_).holds(rows)) return false;
-    needs_.lacks[as_index(producer)].push_back(rows);
-    return true;
+  if (side == Side::kRobot) {
+    for (const int output : graph.outputs) want(output, all_of(graph, output));
   }
-
-  void settle(int producer) {
-    std::vector<Region>& lacks = needs_.lacks[as_index(producer)];
-    if (lacks.empty()) return;
-    const Region own = made_by(shares_[as_index(producer)], side_);
-    const Region others = made_by(shares_[as_index(producer)], other(side_));
-    lacks = without(lacks, own);
+  for (int producer = 0; producer < count; ++producer) {
+    std::vector<Region>& lacks = needs.lacks[as_index(producer)];
+    if (lacks.empty()) continue;
+    const Region others = made_by(shares[as_index(producer)], other(side));
+    lacks = without(lacks, own(producer));
     for (const Region part : lacks) {
       if (others.holds(part)) continue;
-      refuse(std::string("the ") + name_of(side_) + " needs rows " + text(part) + " of " +
-             operator_name(graph_, producer) + " and computes " + text(own) + ", the " + name_of(other(side_)) +
-             " computes " + text(others) + ": assign every needed row to one of them");
+      refuse(std::string("the ") + name_of(side) + " needs rows " + text(part) + " of " +
+             operator_name(graph, producer) + " and computes " + text(own(producer)) + ", the " +
+             name_of(other(side)) + " computes " + text(others) + ": assign every needed row to one of them");
     }
   }
-
-  const OperatorGraph& graph_;
-  std::span<const Share> shares_;
-  Side side_;
-  Needs needs_;
-};
+  return needs;
+}
 
 // Returns the row after the first `count` rows of the regions.
 std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions) {
@@ -105,79 +87,43 @@ std::int64_t end_of_first(std::int64_t count, const std::vector<Region>& regions
   return regions.back().end;
 }
 
-// Tracks what the server can compute with the inputs that have arrived.
-class Streaming {
- public:
-  Streaming(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs)
-      : graph_(graph), shares_(shares), reach_(shares.size(), 0) {
-    find_operators(needs);
-  }
-
-  const std::vector<int>& operators() const { return operators_; }
-  int next() const { return next_; }
-
-  // Receives the input's rows up to `end`.
-  std::vector<OperatorRows> take(int input, std::int64_t end) {
-    reach_[as_index(input)] = end;
-    std::vector<OperatorRows> possible;
-    for (const int index : operators_) {
-      const std::int64_t from = std::max(made(index).begin, reach_[as_index(index)]);
-      const std::int64_t to = possible_end(index);
-      if (to == from) continue;
-      reach_[as_index(index)] = to;
-      possible.push_back({index, {from, to}});
+// Finds the operators that the server computes as chunks arrive, and the next one.
+void find_streamed(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs, Stream& stream) {
+  std::size_t awaited = 0;
+  int next = 0;
+  for (; next < static_cast<int>(shares.size()); ++next) {
+    if (shares[as_index(next)].server.is_empty() || operator_at(graph, next).is_input()) continue;
+    if (!operator_at(graph, next).is_by_row()) break;
+    bool from_inputs = true;
+    for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next; ++awaited) {
+      from_inputs = from_inputs && operator_at(graph, needs.awaits[awaited].producer).is_input();
     }
-    return possible;
+    if (!from_inputs) break;
+    stream.operators.push_back(next);
   }
+  if (!stream.operators.empty()) stream.next = next;
+}
 
- private:
-  Region made(int index) const { return shares_[as_index(index)].server; }
-
-  void find_operators(const Needs& needs) {
-    std::size_t awaited = 0;
-    for (; next_ < static_cast<int>(shares_.size()); ++next_) {
-      if (made(next_).is_empty() || operator_at(graph_, next_).is_input()) continue;
-      if (operator_at(graph_, next_).is_state) break;  // it is made once, not once for each chunk
-      const auto& operands = operator_at(graph_, next_).operands;
-      if (!std::all_of(operands.begin(), operands.end(), [](const Operand& each) { return bool(each.needed); })) break;
-      bool from_inputs = true;
-      for (; awaited < needs.awaits.size() && needs.awaits[awaited].user == next_; ++awaited) {
-        from_inputs = from_inputs && operator_at(graph_, needs.awaits[awaited].producer).is_input();
-      }
-      if (!from_inputs) break;
-      operators_.push_back(next_);
-    }
-  }
-
-  // Returns the row up to which the operator can be computed.
-  std::int64_t possible_end(int index) const {
-    const std::int64_t begin = made(index).begin;
-    const auto& operands = operator_at(graph_, index).operands;
+// Returns what the server can compute now. `reach` has the row after the available ones, by operator.
+std::vector<OperatorRows> newly_possible(const OperatorGraph& graph, std::span<const Share> shares,
+                                         const std::vector<int>& operators, std::vector<std::int64_t>& reach) {
+  std::vector<OperatorRows> possible;
+  for (const int index : operators) {
+    const Region made = shares[as_index(index)].server;
     const auto is_possible = [&](std::int64_t end) {
-      return std::all_of(operands.begin(), operands.end(), [&](const Operand& operand) {
-        const Region rows = needed(graph_, operand, {begin, end});
-        return rows.is_empty() || rows.end <= reach_[as_index(operand.producer)];
+      return std::ranges::all_of(operator_at(graph, index).operands, [&](const Operand& operand) {
+        const Region rows = needed(graph, operand, {made.begin, end});
+        return rows.is_empty() || rows.end <= reach[as_index(operand.producer)];
       });
     };
-    std::int64_t low = std::max(begin, reach_[as_index(index)]);
-    std::int64_t high = made(index).end;
-    while (low < high) {
-      const std::int64_t middle = low + (high - low + 1) / 2;
-      if (is_possible(middle)) {
-        low = middle;
-      } else {
-        high = middle - 1;
-      }
-    }
-    return low;
+    const std::int64_t from = std::max(made.begin, reach[as_index(index)]);
+    const std::int64_t to = last_that(from, made.end, is_possible);
+    if (to == from) continue;
+    reach[as_index(index)] = to;
+    possible.push_back({index, {from, to}});
   }
-
-  const OperatorGraph& graph_;
-  std::span<const Share> shares_;
-  std::vector<std::int64_t> reach_;  // by operator, the row after the available ones
-  std::vector<int> operators_;
-  int next_ = 0;
-};
+  return possible;
+}
 
 }  // namespace
 
@@ -192,7 +138,7 @@ std::vector<Region> without(const std::vector<Region>& pieces, Region own) {
     parts.push_back({std::max(piece.begin, own.end), piece.end});
   }
   std::erase_if(parts, [](Region part) { return part.is_empty(); });
-  std::sort(parts.begin(), parts.end(), [](Region a, Region b) { return a.begin < b.begin; });
+  std::ranges::sort(parts, {}, &Region::begin);
   std::vector<Region> merged;
   for (const Region part : parts) {
     if (merged.empty() || part.begin > merged.back().end) {
@@ -218,7 +164,7 @@ double message_bytes(const Operator& made, const std::vector<Region>& regions) n
 
 std::array<Needs, 2> needs_of(const OperatorGraph& graph, std::span<const Share> shares) {
   check_shares(graph, shares);
-  return {Wanting(graph, shares, Side::kRobot).all(), Wanting(graph, shares, Side::kServer).all()};
+  return {needs_of_side(graph, shares, Side::kRobot), needs_of_side(graph, shares, Side::kServer)};
 }
 
 Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, const Needs& needs, int chunks) {
@@ -229,11 +175,8 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
     if (operator_at(graph, i).is_input() && !needs.lacks[as_index(i)].empty()) inputs.push_back(i);
   }
   if (inputs.empty()) return stream;
-  Streaming streaming(graph, shares, needs);
-  if (chunks > 1 && !streaming.operators().empty()) {
-    stream.operators = streaming.operators();
-    stream.next = streaming.next();
-  }
+  if (chunks > 1) find_streamed(graph, shares, needs, stream);
+  std::vector<std::int64_t> reach(shares.size(), 0);
   for (const int input : inputs) {
     const std::vector<Region>& lacks = needs.lacks[as_index(input)];
     const std::int64_t rows = rows_of(lacks);
@@ -247,7 +190,8 @@ Stream stream_of(const OperatorGraph& graph, std::span<const Share> shares, cons
         const Region part = intersection(region, {begin, end});
         if (!part.is_empty()) stream.chunks.back().rows.push_back(part);
       }
-      if (!stream.operators.empty()) stream.chunks.back().possible = streaming.take(input, end);
+      reach[as_index(input)] = end;
+      stream.chunks.back().possible = newly_possible(graph, shares, stream.operators, reach);
       begin = end;
     }
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "atoll/plan/numbers.h"
@@ -13,6 +14,56 @@ namespace {
 
 constexpr int kMaxCuts = 200;
 constexpr double kGap = 1e-6;
+constexpr std::size_t kRows = std::tuple_size_v<Amounts>;
+constexpr double kPivotRounding = 1e-12;
+constexpr int kMaxPivots = 1000;
+constexpr int kGreedyPivots = 100;  // then by Bland's rule, which cannot cycle
+
+// Maximises the sum of shares x >= 0 for which each row's sum of column * x is at most 1. The columns are followed by
+// one slack per row and the right-hand side; a column's last entry is its gain.
+struct Tableau {
+  std::vector<std::array<double, kRows + 1>> columns;
+  std::array<std::size_t, kRows> basis{};
+
+  std::size_t slack(std::size_t row) const { return columns.size() - 1 - kRows + row; }
+
+  // Returns the entering column, or the right-hand side if none gains.
+  std::size_t entering(bool greedy) const {
+    std::size_t chosen = columns.size() - 1;
+    double most = kPivotRounding;
+    for (std::size_t i = 0; i + 1 < columns.size(); ++i) {
+      if (columns[i][kRows] <= most) continue;
+      chosen = i;
+      if (!greedy) break;
+      most = columns[i][kRows];
+    }
+    return chosen;
+  }
+
+  // Returns the leaving row for the column, or kRows if none binds.
+  std::size_t leaving(std::size_t column) const {
+    std::size_t chosen = kRows;
+    double least = kInfinity;
+    for (std::size_t row = 0; row < kRows; ++row) {
+      if (columns[column][row] <= kPivotRounding) continue;
+      const double ratio = columns.back()[row] / columns[column][row];
+      if (ratio > least || (ratio == least && basis[row] > basis[chosen])) continue;
+      least = ratio;
+      chosen = row;
+    }
+    return chosen;
+  }
+
+  void pivot(std::size_t column, std::size_t row) {
+    const std::array<double, kRows + 1> entering_column = columns[column];
+    for (auto& each : columns) {
+      const double factor = each[row] / entering_column[row];
+      for (std::size_t i = 0; i <= kRows; ++i) each[i] -= entering_column[i] * factor;
+      each[row] = factor;
+    }
+    basis[row] = column;
+  }
+};
 
 // Rows of an operator that some plan must compute. Rows are examined one by one only if not all are needed, because
 // operators may have many.
@@ -21,6 +72,7 @@ struct Wanted {
   std::vector<std::int64_t> marks{};  // +1 where regions begin, -1 where they end; empty: none
 
   void add(Region region, std::int64_t rows) {
+    is_all = is_all || region.size() == rows;
     if (is_all || region.is_empty()) return;
     if (marks.empty()) marks.assign(static_cast<std::size_t>(rows) + 1, 0);
     ++marks[static_cast<std::size_t>(region.begin)];
@@ -39,16 +91,6 @@ struct Wanted {
 };
 
 bool is_wanted(const std::vector<char>& wanted, std::size_t row) { return wanted.empty() || wanted[row] != 0; }
-
-// Returns whether each row needs the same row of the operand, and no other.
-bool is_same_rows(const Operand& operand, std::int64_t users, std::int64_t rows) {
-  if (users != rows) return false;
-  for (std::int64_t row = 0; row < users; ++row) {
-    const Region needed = operand.needed({row, row + 1});
-    if (needed.begin != row || needed.end != row + 1) return false;
-  }
-  return true;
-}
 
 // Returns the most by which the share of a region in the consumer's rows exceeds the share of its needs in the
 // operand's `rows`. The needs of a region include those of its first and its last row, because `needed` is monotonic.
@@ -79,16 +121,40 @@ double most_spared(const std::vector<Region>& needed, std::int64_t rows) {
   return static_cast<double>(most) / static_cast<double>(users * rows);
 }
 
-std::vector<Region> needed_by_row(const Operand& operand, std::int64_t users, std::int64_t rows) {
-  std::vector<Region> needed;
-  needed.reserve(static_cast<std::size_t>(users));
-  for (std::int64_t row = 0; row < users; ++row) {
-    needed.push_back(intersection(operand.needed({row, row + 1}), {0, rows}));
-  }
-  return needed;
-}
-
 }  // namespace
+
+WeightGame solve_weights(std::span<const Amounts> columns) {
+  double unit = kInfinity;
+  for (const Amounts& column : columns) unit = std::min(unit, *std::max_element(column.begin(), column.end()));
+  if (!(unit > 0)) return {{1, 0, 0, 0}, 0};
+  Tableau tableau;
+  for (const Amounts& column : columns) {
+    auto& scaled = tableau.columns.emplace_back();
+    std::transform(column.begin(), column.end(), scaled.begin(), [&](double amount) { return amount / unit; });
+    scaled[kRows] = 1;
+  }
+  for (std::size_t row = 0; row < kRows; ++row) {
+    tableau.basis[row] = tableau.columns.size();
+    tableau.columns.emplace_back()[row] = 1;
+  }
+  tableau.columns.push_back({1, 1, 1, 1, 0});
+  for (int i = 0; i < kMaxPivots; ++i) {
+    const std::size_t column = tableau.entering(i < kGreedyPivots);
+    if (column + 1 == tableau.columns.size()) break;
+    const std::size_t row = tableau.leaving(column);
+    if (row == kRows) break;
+    tableau.pivot(column, row);
+  }
+  WeightGame game;
+  double sum = 0;
+  for (std::size_t row = 0; row < kRows; ++row) {
+    game.weights[row] = std::max(0.0, -tableau.columns[tableau.slack(row)][kRows]);
+    sum += game.weights[row];
+  }
+  for (double& weight : game.weights) weight /= sum;
+  game.value = unit / -tableau.columns.back()[kRows];
+  return game;
+}
 
 FluidBounds::FluidBounds(const OperatorGraph& graph)
     : graph_(graph), cuts_(graph), idle_(graph.operators.size(), 0), spared_(graph.operators.size()) {
@@ -110,19 +176,13 @@ void FluidBounds::look_at_rows() {
     local_seconds_ += each.robot.seconds(computed);
     is_proportional_ = is_proportional_ && (computed == each.rows || each.operands.empty());
     bool does_each_need = each.operands.empty();
-    std::vector<char> needs_any;  // by row, if some operand needs other rows
+    std::vector<char> needs_any;  // by row, if operands need rows
     for (std::size_t k = 0; k < each.operands.size(); ++k) {
       const Operand& operand = each.operands[k];
       Wanted& from = wants[as_index(operand.producer)];
       const std::int64_t rows = graph_.operators[as_index(operand.producer)].rows;
       if (!operand.needed) {
         from.is_all = from.is_all || computed > 0;
-        does_each_need = true;
-      } else if (is_same_rows(operand, each.rows, rows)) {
-        from.is_all = from.is_all || computed == each.rows;
-        for (std::int64_t row = 0; row < rows && !from.is_all; ++row) {
-          if (is_wanted(wanted, static_cast<std::size_t>(row))) from.add({row, row + 1}, rows);
-        }
         does_each_need = true;
       } else {
         const std::vector<Region> needed = needed_by_row(operand, each.rows, rows);

@@ -1,13 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <span>
 #include <vector>
 
 #include "atoll/plan/operators/cuts.h"
 #include "atoll/plan/operators/operators.h"
-#include "atoll/plan/weight_game.h"
 
 namespace atl::plan {
+
+/// Four amounts of at least 0: of the robot, the server, the way up and the way down.
+using Amounts = std::array<double, 4>;
+
+struct WeightGame {
+  Amounts weights{};
+  double value = 0;
+};
+
+/// Returns the weights, at least 0 and adding up to 1, that maximise the smallest weighted sum over all columns, and
+/// that sum: a matrix game, solved as a linear program (Dantzig, "A proof of the equivalence of the programming problem
+/// and the game problem", 1951) with four rows, by the simplex method. There must be a column. The weights are valid
+/// despite rounding; the value is exact up to rounding.
+WeightGame solve_weights(std::span<const Amounts> columns);
 
 /// A lower bound on the seconds of any plan, and the weights of the resources that limit it, which add up to 1. A
 /// half-duplex link has one weight, the same in `up` and `down`.

@@ -84,8 +84,6 @@ LinkPast::LinkPast(double bin_seconds, std::vector<double> rates)
   correlation_ = variance > 0 ? std::clamp(covariance / variance, 0.0, 1.0) : 1;
 }
 
-double LinkPast::median() const noexcept { return quantile(0.5); }
-
 double LinkPast::quantile(double share) const noexcept {
   const auto last = static_cast<double>(sorted_.size() - 1);
   const double place = std::clamp(std::ceil(share * static_cast<double>(sorted_.size())) - 1, 0.0, last);
@@ -119,9 +117,7 @@ std::vector<RateWeight> forecast(const std::string& name, const LinkPast& past, 
   }
   if (name == "ar1") return seen.empty() ? long_run(past) : around(past, seen.back(), now, true);
   if (name == "neighbours") return seen.empty() ? long_run(past) : neighbours(past, seen.back(), now);
-  std::string known;
-  for (const std::string& each : forecasts()) known += (known.empty() ? "" : ", ") + each;
-  refuse("the forecast \"" + name + "\" is not known: give one of " + known);
+  refuse("the forecast \"" + name + "\" is not known: give one of " + joined(forecasts()));
 }
 
 }  // namespace atl::plan

@@ -22,7 +22,7 @@ class LinkPast {
   LinkPast(double bin_seconds, std::vector<double> rates);
 
   double bin_seconds() const noexcept { return bin_seconds_; }
-  double median() const noexcept;
+  double median() const noexcept { return quantile(0.5); }
   /// Returns the rate that this share of the bins does not exceed.
   double quantile(double share) const noexcept;
   /// Mean and deviation of the logarithms of the rates, with rates below 0.1 Mbit/s raised to that.

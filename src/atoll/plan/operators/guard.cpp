@@ -2,7 +2,6 @@
 #include "atoll/plan/operators/guard.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/stages.h"
@@ -43,16 +42,15 @@ const Guard::Rest& Guard::rest(std::span<const Event> computed, std::span<const 
   if (!is_new) return result;
   std::vector<std::vector<Region>> held(graph_.operators.size());
   for (const Event& event : computed) {
-    const auto v = static_cast<std::size_t>(event.operator_index);
+    const auto v = as_index(event.operator_index);
     held[v].push_back(shares_[v].robot);
   }
   for (const Message& message : received) {
-    const auto v = static_cast<std::size_t>(message.operator_index);
+    const auto v = as_index(message.operator_index);
     held[v].insert(held[v].end(), timeline.received[v].begin(), timeline.received[v].end());
   }
   std::vector<Region> wanted(graph_.operators.size());
-  for (const int output : graph_.outputs)
-    wanted[static_cast<std::size_t>(output)] = {0, operator_at(graph_, output).rows};
+  for (const int output : graph_.outputs) wanted[as_index(output)] = {0, operator_at(graph_, output).rows};
   for (std::size_t v = wanted.size(); v-- > 0;) {
     const Operator& made = graph_.operators[v];
     if (made.operands.empty()) continue;
@@ -62,7 +60,7 @@ const Guard::Rest& Guard::rest(std::span<const Event> computed, std::span<const 
     if (seconds > 0) result.seconds.push_back(seconds);
     result.total += seconds;
     for (const Operand& operand : made.operands) {
-      Region& of = wanted[static_cast<std::size_t>(operand.producer)];
+      Region& of = wanted[as_index(operand.producer)];
       of = hull(of, rows_needed(operand, rows, operator_at(graph_, operand.producer).rows));
     }
   }

@@ -11,6 +11,11 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
+
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RowCost, fixed, per_row)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Prediction, seconds, robot_busy, server_busy, up_bytes, down_bytes, joules,
+                                   rows_twice)
+
 namespace {
 
 using json::Fields;
@@ -20,19 +25,11 @@ using NeededRows = std::function<Region(Region)>;
 constexpr std::int64_t kMaxOperatorRows = std::int64_t{1} << 40;
 constexpr std::int64_t kMaxFactor = std::int64_t{1} << 20;
 
-std::int64_t factor(Fields& fields, const std::string& key, std::int64_t least, std::int64_t fallback,
-                    const std::string& name) {
-  const std::int64_t value = fields.integer(key, fallback);
-  if (value >= least && value <= kMaxFactor) return value;
-  refuse(name + " has \"" + key + "\": " + std::to_string(value) + ": give " + std::to_string(least) + " to " +
-         std::to_string(kMaxFactor));
-}
-
-NeededRows window(Fields& fields, const std::string& name) {
-  const std::int64_t kernel = factor(fields, "kernel", 1, 1, name);
-  const std::int64_t stride = factor(fields, "stride", 1, 1, name);
-  const std::int64_t padding = factor(fields, "padding", -kMaxFactor, 0, name);
-  const std::int64_t dilation = factor(fields, "dilation", 1, 1, name);
+NeededRows window(Fields& fields) {
+  const std::int64_t kernel = fields.integer("kernel", 1, 1, kMaxFactor);
+  const std::int64_t stride = fields.integer("stride", 1, 1, kMaxFactor);
+  const std::int64_t padding = fields.integer("padding", 0, -kMaxFactor, kMaxFactor);
+  const std::int64_t dilation = fields.integer("dilation", 1, 1, kMaxFactor);
   return [=](Region rows) -> Region {
     if (rows.is_empty()) return {};
     return {std::max<std::int64_t>(0, rows.begin * stride - padding),
@@ -40,22 +37,20 @@ NeededRows window(Fields& fields, const std::string& name) {
   };
 }
 
-NeededRows scale(Fields& fields, const std::string& name) {
-  const std::int64_t times = factor(fields, "times", 1, 1, name);
-  const std::int64_t over = factor(fields, "over", 1, 1, name);
-  return [=](Region rows) -> Region {
-    if (rows.is_empty()) return {};
-    return {rows.begin * times / over, (rows.end * times + over - 1) / over};
-  };
+NeededRows scale(Fields& fields) {
+  const std::int64_t times = fields.integer("times", 1, 1, kMaxFactor);
+  const std::int64_t over = fields.integer("over", 1, 1, kMaxFactor);
+  return [=](Region rows) { return same_share(rows, times, over); };
 }
 
-NeededRows by_row(Fields& fields, const std::string& name, std::int64_t rows) {
+NeededRows by_row(Fields& fields, std::int64_t rows) {
   const std::vector<std::int64_t> begins = fields.integers("begin");
   const std::vector<std::int64_t> ends = fields.integers("end");
   const auto table = std::make_shared<std::vector<Region>>();
   if (begins.size() != ends.size() || static_cast<std::int64_t>(begins.size()) != rows) {
-    refuse(name + " has " + std::to_string(begins.size()) + " rows of \"begin\" and " + std::to_string(ends.size()) +
-           " of \"end\": give one for each of the " + counted(rows, "row") + " of the output");
+    refuse(fields.what() + " has " + std::to_string(begins.size()) + " rows of \"begin\" and " +
+           std::to_string(ends.size()) + " of \"end\": give one for each of the " + counted(rows, "row") +
+           " of the output");
   }
   for (std::size_t i = 0; i < begins.size(); ++i) table->push_back({std::max<std::int64_t>(0, begins[i]), ends[i]});
   return [table](Region region) -> Region {
@@ -69,9 +64,9 @@ NeededRows by_row(Fields& fields, const std::string& name, std::int64_t rows) {
 
 NeededRows read_map(const Json& value, const std::string& name, std::int64_t rows) {
   Fields fields(value, name);
-  NeededRows result = fields.has("begin") || fields.has("end")    ? by_row(fields, name, rows)
-                      : fields.has("times") || fields.has("over") ? scale(fields, name)
-                                                                  : window(fields, name);
+  NeededRows result = fields.has("begin") || fields.has("end")    ? by_row(fields, rows)
+                      : fields.has("times") || fields.has("over") ? scale(fields)
+                                                                  : window(fields);
   fields.done();
   return result;
 }
@@ -112,17 +107,6 @@ Operator read_operator(const Json& value, std::size_t place) {
   return result;
 }
 
-Json written(const RowCost& cost) { return {{"fixed", cost.fixed}, {"per_row", cost.per_row}}; }
-
-// Returns the rows of the operand that each row of the output needs.
-std::vector<Region> rows_of_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
-  std::vector<Region> all;
-  for (std::int64_t row = 0; row < rows; ++row) {
-    all.push_back(intersection(operand.needed({row, row + 1}), {0, operand_rows}));
-  }
-  return all;
-}
-
 // Returns the window that gives these rows; none if they do not follow one.
 std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t operand_rows) {
   const auto inner = std::adjacent_find(rows.begin(), rows.end(), [&](const Region& a, const Region& b) {
@@ -143,7 +127,7 @@ std::optional<Json> window_of(const std::vector<Region>& rows, std::int64_t oper
 }
 
 Json written_map(const Operand& operand, std::int64_t rows, std::int64_t operand_rows) {
-  const std::vector<Region> all = rows_of_map(operand, rows, operand_rows);
+  const std::vector<Region> all = needed_by_row(operand, rows, operand_rows);
   if (std::optional<Json> window = window_of(all, operand_rows)) return std::move(*window);
   Json begins = Json::array();
   Json ends = Json::array();
@@ -154,15 +138,7 @@ Json written_map(const Operand& operand, std::int64_t rows, std::int64_t operand
   return {{"begin", std::move(begins)}, {"end", std::move(ends)}};
 }
 
-const char* name_of(Lane lane) {
-  switch (lane) {
-    case Lane::kRobot: return "robot";
-    case Lane::kUp: return "up";
-    case Lane::kDown: return "down";
-    case Lane::kServer: break;
-  }
-  return "server";
-}
+constexpr const char* kLaneNames[] = {"robot", "up", "down", "server"};  // of Lane
 
 }  // namespace
 
@@ -179,8 +155,7 @@ OperatorGraph read_operators(Fields& fields) {
   }
   for (const std::int64_t output : fields.integers("outputs")) {
     if (output < 0 || output >= static_cast<std::int64_t>(graph.operators.size())) {
-      refuse("output " + std::to_string(output) + " is not one of the " +
-             counted(static_cast<std::int64_t>(graph.operators.size()), "operator"));
+      refuse("output " + std::to_string(output) + " is not one of the " + counted(graph.operators.size(), "operator"));
     }
     graph.outputs.push_back(static_cast<int>(output));
   }
@@ -201,8 +176,8 @@ Json write_operators(const OperatorGraph& graph) {
     Json value{{"name", each.name}, {"rows", each.rows}, {"bytes", each.bytes}};
     if (each.is_state) value["state"] = true;
     if (!each.operands.empty()) {
-      value["robot"] = written(each.robot);
-      value["server"] = written(each.server);
+      value["robot"] = each.robot;
+      value["server"] = each.server;
       value["operands"] = std::move(operands);
     }
     operators.push_back(std::move(value));
@@ -223,16 +198,8 @@ LinkCost read_link(const Json& value) {
 }
 
 Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole) {
-  Json value{{"policy", plan.policy},
-             {"seconds", timeline.seconds},
-             {"robot_busy", timeline.robot_busy},
-             {"server_busy", timeline.server_busy},
-             {"link_busy", timeline.link_busy},
-             {"up_bytes", timeline.up_bytes},
-             {"down_bytes", timeline.down_bytes},
-             {"joules", timeline.joules},
-             {"chunks", plan.chunks},
-             {"rows_twice", timeline.rows_twice}};
+  Json value = static_cast<const Prediction&>(timeline);
+  value.update(Json{{"policy", plan.policy}, {"link_busy", timeline.link_busy}, {"chunks", plan.chunks}});
   if (!is_whole) return value;
   value["shares"] = Json::array();
   for (const Share& share : plan.shares) {
@@ -240,7 +207,7 @@ Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, boo
   }
   value["events"] = Json::array();
   for (const Event& event : timeline.events) {
-    value["events"].push_back({name_of(event.lane), event.operator_index, event.begin, event.end});
+    value["events"].push_back({kLaneNames[static_cast<int>(event.lane)], event.operator_index, event.begin, event.end});
   }
   return value;
 }

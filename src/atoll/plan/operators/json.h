@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <string>
+
 #include "atoll/json/fields.h"
 #include "atoll/plan/operators/operators.h"
 #include "atoll/plan/operators/timeline.h"
@@ -28,5 +30,10 @@ LinkCost read_link(const json::Json& value);
 /// "rows_twice", "chunks"}; with `is_whole` also "shares" ([[robot begin, end], [server begin, end]] by operator) and
 /// "events" ([lane, operator, begin, end]).
 json::Json write_operator_plan(const OperatorPlan& plan, const Timeline& timeline, bool is_whole);
+
+/// Plans a model over a link by several policies, at other rates, and over a recorded link; docs/plan-infer.md
+/// describes the JSON of request and answer. Throws Error(kInvalidArgument) that names the key if the request is
+/// invalid or a key unknown, and as make_plan() and replay().
+std::string plan_operators(const std::string& request);
 
 }  // namespace atl::plan

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/plan/operators/operators.h"
 
-#include <cmath>
-
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
@@ -12,6 +10,12 @@ namespace {
 void check_cost(const std::string& name, const RowCost& cost) {
   require_amount(name + ".fixed", cost.fixed);
   require_amount(name + ".per_row", cost.per_row);
+}
+
+double seconds_of(const std::vector<Operator>& operators, RowCost Operator::*cost) noexcept {
+  double seconds = 0;
+  for (const Operator& each : operators) seconds += (each.*cost).seconds(each.rows);
+  return seconds;
 }
 
 bool is_free(const RowCost& cost) { return cost.fixed == 0 && cost.per_row == 0; }
@@ -36,17 +40,8 @@ void check_operand(const OperatorGraph& graph, int index, const Operand& operand
 
 }  // namespace
 
-double OperatorGraph::robot_seconds() const noexcept {
-  double seconds = 0;
-  for (const Operator& each : operators) seconds += each.robot.seconds(each.rows);
-  return seconds;
-}
-
-double OperatorGraph::server_seconds() const noexcept {
-  double seconds = 0;
-  for (const Operator& each : operators) seconds += each.server.seconds(each.rows);
-  return seconds;
-}
+double OperatorGraph::robot_seconds() const noexcept { return seconds_of(operators, &Operator::robot); }
+double OperatorGraph::server_seconds() const noexcept { return seconds_of(operators, &Operator::server); }
 
 std::string operator_name(const OperatorGraph& graph, int index) {
   return "operator " + std::to_string(index) + " (" + graph.operators[as_index(index)].name + ")";
@@ -60,6 +55,15 @@ std::vector<bool> wanted_operators(const OperatorGraph& graph) {
     for (const Operand& operand : graph.operators[i].operands) wanted[as_index(operand.producer)] = true;
   }
   return wanted;
+}
+
+std::vector<Region> needed_by_row(const Operand& operand, std::int64_t users, std::int64_t rows) {
+  std::vector<Region> needed;
+  needed.reserve(static_cast<std::size_t>(users));
+  for (std::int64_t row = 0; row < users; ++row) {
+    needed.push_back(intersection(operand.needed({row, row + 1}), {0, rows}));
+  }
+  return needed;
 }
 
 void check(const OperatorGraph& graph) {
@@ -89,12 +93,8 @@ void check(const OperatorGraph& graph) {
 }
 
 void check(const LinkCost& link) {
-  const auto check_rate = [](const char* name, double rate) {
-    if (std::isfinite(rate) && rate > 0) return;
-    refuse(std::string("the link's ") + name + " is " + number(rate) + ": give a finite rate above 0");
-  };
-  check_rate("up_bytes_per_second", link.up_bytes_per_second);
-  check_rate("down_bytes_per_second", link.down_bytes_per_second);
+  require_rate("the link's up_bytes_per_second", link.up_bytes_per_second);
+  require_rate("the link's down_bytes_per_second", link.down_bytes_per_second);
   require_amount("the link's latency", link.latency);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -42,6 +43,10 @@ struct Operator {
   bool is_state = false;
 
   bool is_input() const noexcept { return operands.empty(); }
+  /// Whether its rows can be computed as those of its operands arrive.
+  bool is_by_row() const noexcept {
+    return !is_state && std::ranges::all_of(operands, [](const Operand& each) { return each.needed != nullptr; });
+  }
 };
 
 /// Operators in an order in which they can run: operands come before their consumers. The robot needs the outputs of
@@ -60,11 +65,25 @@ std::string operator_name(const OperatorGraph& graph, int index);
 /// Returns for each operator whether it is an output, or an output depends on it.
 std::vector<bool> wanted_operators(const OperatorGraph& graph);
 
+/// Returns for each of the consumer's `users` rows those of the operand's `rows` rows that it needs.
+std::vector<Region> needed_by_row(const Operand& operand, std::int64_t users, std::int64_t rows);
+
+/// Returns the same share of `rows` rows as the region is of `users` rows, rounded outwards; none for none.
+inline Region same_share(Region region, std::int64_t rows, std::int64_t users) noexcept {
+  if (region.is_empty()) return {};
+  return {region.begin * rows / users, (region.end * rows + users - 1) / users};
+}
+
 struct LinkCost {
   double up_bytes_per_second = 0;
   double down_bytes_per_second = 0;
   double latency = 0;           ///< seconds of a message, whatever its size
   bool is_half_duplex = false;  ///< both directions share one medium, which sends in one direction at a time
+
+  /// Returns the link with `rate` bytes per second up, and down in the same ratio.
+  LinkCost at(double rate) const noexcept {
+    return {rate, down_bytes_per_second * (rate / up_bytes_per_second), latency, is_half_duplex};
+  }
 };
 
 /// Throws Error(kInvalidArgument) that names the operator: for operands that come later or do not exist, for costs that
@@ -90,18 +109,23 @@ struct Share {
   bool operator==(const Share&) const = default;
 };
 
-/// What each side computes, and the predicted result.
-struct OperatorPlan {
-  std::string policy;
-  std::vector<Share> shares;  ///< by operator; of inputs, the robot has all rows
-  int chunks = 1;             ///< messages per input upwards; the server computes as they arrive
-  double seconds = 0;         ///< from the input to the last output on the robot
-  double robot_busy = 0;      ///< seconds of computing
+/// The predicted course of one inference.
+struct Prediction {
+  double seconds = 0;     ///< from the input to the last output on the robot
+  double robot_busy = 0;  ///< seconds of computing
   double server_busy = 0;
   double up_bytes = 0;
   double down_bytes = 0;
   double joules = 0;      ///< of the robot
   double rows_twice = 0;  ///< seconds that the robot computes rows that the server computes too
+  bool operator==(const Prediction&) const = default;
+};
+
+/// What each side computes, and the predicted result.
+struct OperatorPlan : Prediction {
+  std::string policy;
+  std::vector<Share> shares;  ///< by operator; of inputs, the robot has all rows
+  int chunks = 1;             ///< messages per input upwards; the server computes as they arrive
   bool operator==(const OperatorPlan&) const = default;
 };
 

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstddef>
 #include <span>
-#include <utility>
 
 #include "atoll/plan/differential_evolution.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/cuts.h"
 #include "atoll/plan/operators/stages.h"
 #include "atoll/plan/operators/timeline.h"
@@ -98,7 +98,7 @@ class SharesProblem {
     for (const Stage& stage : stages_of(graph).stages) {
       bool is_first = true;
       for (const int index : stage.operators) {
-        const auto v = static_cast<std::size_t>(index);
+        const auto v = as_index(index);
         is_wanted_[v] = true;
         is_large_[v] = static_cast<double>(graph.operators[v].bytes) > input_bytes;
         if (is_large_[v] && !is_literal) continue;
@@ -115,7 +115,7 @@ class SharesProblem {
   Shares shares(std::span<const double> robot_shares) const {
     Shares needed(graph_.operators.size());  // without a message
     for (const int output : graph_.outputs) {
-      const auto v = static_cast<std::size_t>(output);
+      const auto v = as_index(output);
       if (is_large_[v] && !is_literal_) needed[v].robot = {0, graph_.operators[v].rows};
     }
     Shares result(graph_.operators.size());
@@ -125,11 +125,9 @@ class SharesProblem {
       if (made.is_input() || !is_wanted_[v]) continue;
       result[v] = share_of(v, needed[v], robot_shares);
       for (const Operand& operand : made.operands) {
-        const auto from = static_cast<std::size_t>(operand.producer);
+        const auto from = as_index(operand.producer);
         if (graph_.operators[from].is_input() || !(is_literal_ ? is_large_[v] : is_large_[from])) continue;
-        const std::int64_t rows = graph_.operators[from].rows;
-        needed[from].robot = hull(needed[from].robot, rows_needed(operand, result[v].robot, rows));
-        needed[from].server = hull(needed[from].server, rows_needed(operand, result[v].server, rows));
+        add_needs(operand, result[v], graph_.operators[from].rows, needed[from]);
       }
     }
     return result;
@@ -139,7 +137,7 @@ class SharesProblem {
   Share share_of(std::size_t v, Share share, std::span<const double> robot_shares) const {
     const Operator& made = graph_.operators[v];
     if (variable_[v] >= 0) {
-      const double robot = robot_shares[static_cast<std::size_t>(variable_[v])];
+      const double robot = robot_shares[as_index(variable_[v])];
       const double server = is_divisible(made) ? 1 - robot : robot < 0.5 ? 1 : 0;
       const Share chosen = divided(part_of(made.rows, server), made.rows);
       share.robot = hull(share.robot, chosen.robot);
@@ -166,11 +164,8 @@ OperatorGraph without_halos(OperatorGraph graph) {
     for (Operand& operand : made.operands) {
       if (!operand.needed) continue;
       const std::int64_t to = made.rows;
-      const std::int64_t from = graph.operators[static_cast<std::size_t>(operand.producer)].rows;
-      operand.needed = [to, from](Region rows) -> Region {
-        if (rows.is_empty()) return {};
-        return {rows.begin * from / to, (rows.end * from + to - 1) / to};
-      };
+      const std::int64_t from = graph.operators[as_index(operand.producer)].rows;
+      operand.needed = [to, from](Region rows) { return same_share(rows, from, to); };
     }
   }
   return graph;
@@ -238,9 +233,7 @@ OperatorPlan make_plan(const std::string& policy, const OperatorGraph& graph, co
   } else if (policy == "random") {
     plan.shares = at_random(graph, options.seed);
   } else {
-    std::string known;
-    for (const std::string& name : operator_policies()) known += (known.empty() ? "" : ", ") + name;
-    refuse("the policy \"" + policy + "\" is not known: give one of " + known);
+    refuse("the policy \"" + policy + "\" is not known: give one of " + joined(operator_policies()));
   }
   predict(graph, link, power, plan);
   return plan;

@@ -66,12 +66,6 @@ Layer layer_of(const Json& json, std::size_t place) {
   return layer;
 }
 
-// Returns the same share of `rows` rows as the region is of `users` rows.
-Region same_share(Region region, std::int64_t rows, std::int64_t users) {
-  if (region.is_empty()) return {};
-  return {region.begin * rows / users, (region.end * rows + users - 1) / users};
-}
-
 void add_time(Operator& to, double robot_seconds, double server_seconds) {
   to.robot.per_row += robot_seconds / static_cast<double>(to.rows);
   to.server.per_row += server_seconds / static_cast<double>(to.rows);
@@ -161,7 +155,6 @@ PublishedProfile published_profile(const std::string& json, std::optional<std::i
   Fields fields(root, "the profile");
   PublishedProfile profile;
   profile.model = fields.text("model");
-  profile.input_bytes_per_value = fields.integer("input_bytes_per_element");
   const Json& layers = fields.list("layers");
   Builder builder;
   for (std::size_t i = 0; i < layers.size(); ++i) {

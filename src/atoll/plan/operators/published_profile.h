@@ -13,8 +13,7 @@ namespace atl::plan {
 struct PublishedProfile {
   std::string model;
   OperatorGraph graph;
-  std::int64_t input_values = 0;           ///< channel values of pixels, or voxels
-  std::int64_t input_bytes_per_value = 0;  ///< as the authors send them
+  std::int64_t input_values = 0;  ///< channel values of pixels, or voxels
 };
 
 /// Reads a profile published with Intra-DP; tests/data/intradp/README.md describes the JSON. Layers without an output

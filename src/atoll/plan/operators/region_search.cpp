@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "atoll/plan/operators/chain_price.h"
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/operators/cuts.h"
 #include "atoll/plan/operators/region_grid.h"
 #include "atoll/plan/operators/stages.h"
@@ -81,8 +81,8 @@ class GridSearch {
     std::vector<std::vector<Meeting>> result;
     for (std::size_t i = ends_.size(); i > 0 && result.size() < kMax; --i) {
       std::vector<Meeting>& meetings = result.emplace_back();
-      for (int label = ends_[i - 1]; label > 0; label = labels_[static_cast<std::size_t>(label)].before) {
-        meetings.push_back(labels_[static_cast<std::size_t>(label)].meeting);
+      for (int label = ends_[i - 1]; label > 0; label = labels_[as_index(label)].before) {
+        meetings.push_back(labels_[as_index(label)].meeting);
       }
       std::reverse(meetings.begin(), meetings.end());
     }
@@ -126,7 +126,7 @@ class GridSearch {
   }
 
   void carry_on(int index, std::size_t from, std::size_t to) {
-    const Label label = labels_[static_cast<std::size_t>(index)];
+    const Label label = labels_[as_index(index)];
     if (from > 0 && is_beaten(label.clocks, label.meeting.stage)) return;
     const GridTensor& tensor = tensors_[to];
     set_messages(label, from, to);
@@ -219,11 +219,9 @@ class GridSearch {
     if (is_beaten(label.clocks, tensor.stage)) return;
     std::vector<int>& others = labels_at_[to][end * tensor.cuts.size() + begin];
     for (const int other : others) {
-      if (is_no_later(labels_[static_cast<std::size_t>(other)].clocks, label.clocks, slack_)) return;
+      if (is_no_later(labels_[as_index(other)].clocks, label.clocks, slack_)) return;
     }
-    std::erase_if(others, [&](int other) {
-      return is_no_later(label.clocks, labels_[static_cast<std::size_t>(other)].clocks, 0);
-    });
+    std::erase_if(others, [&](int other) { return is_no_later(label.clocks, labels_[as_index(other)].clocks, 0); });
     others.push_back(static_cast<int>(labels_.size()));
     labels_.push_back(label);
   }
@@ -256,7 +254,7 @@ class GridSearch {
     for (const Price& price : prices_) {
       const double spent = price.robot * clocks.robot + price.server * clocks.server + price.up * clocks.up +
                            (link_.is_half_duplex ? 0 : price.down * clocks.down);
-      if (spent + price.rest[static_cast<std::size_t>(stage) + 1] >= best_) return true;
+      if (spent + price.rest[as_index(stage) + 1] >= best_) return true;
     }
     return false;
   }
@@ -275,8 +273,8 @@ class GridSearch {
   Clock::time_point end_;
   std::vector<Label> labels_;  // the first one is the start
   std::vector<int> ends_;      // each better than those before
-  std::int64_t steps_ = 0;
   bool is_over_ = false;
+  std::int64_t steps_ = 0;
   std::vector<double> up_;  // by cut of the current tensor
   std::vector<double> down_;
 };
@@ -302,8 +300,7 @@ std::vector<OperatorPlan> simple_plans(const OperatorGraph& graph, const LinkCos
 }
 
 const OperatorPlan& fastest(std::span<const OperatorPlan> plans) {
-  return *std::min_element(plans.begin(), plans.end(),
-                           [](const OperatorPlan& a, const OperatorPlan& b) { return a.seconds < b.seconds; });
+  return *std::ranges::min_element(plans, {}, &OperatorPlan::seconds);
 }
 
 RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, const OperatorPlan& plan,
@@ -333,13 +330,13 @@ RegionPlan improve(const OperatorGraph& graph, const LinkCost& link, const Robot
     for (const int chunks : chunkings) {
       GridSearch search(graph, chain, link, prices, tensors, known, chunks, limit, slack, end);
       search.run();
-      result.labels += search.steps();
       for (const std::vector<Meeting>& meetings : search.plans()) {
         OperatorPlan found = plan_of(graph, link, power, "regions", shares_through(graph, chain, meetings), chunks);
         if (found.seconds >= limit) continue;
         limit = found.seconds;
         result.plan = std::move(found);
       }
+      result.labels += search.steps();
       result.is_complete = !search.is_over();
       if (search.is_over()) return result;
     }

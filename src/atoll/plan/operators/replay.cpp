@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <cstdint>
-#include <string>
 #include <utility>
 
 #include "atoll/plan/operators/guard.h"
@@ -55,8 +53,7 @@ class Replay {
   }
 
   Served serve(double now, const Chooser& choose) {
-    const auto later = [](double time, const SeenRate& each) { return time < each.time; };
-    const auto seen = std::upper_bound(seen_.begin(), seen_.end(), now, later);
+    const auto seen = std::ranges::upper_bound(seen_, now, {}, &SeenRate::time);
     const double bin = trace_.bin_seconds();
     const SeenRate last_bin{std::floor(now / bin + kRounding) * bin, trace_.rate_before(Lane::kUp, now)};
     const Choice choice = choose({now, last_bin, {seen_.begin(), seen}});
@@ -95,13 +92,10 @@ class Replay {
       served.link_busy += until - event.begin;
       const double bytes = trace_.bytes(event.lane, served.begin + event.begin, served.begin + until);
       (event.lane == Lane::kUp ? served.up_bytes : served.down_bytes) += bytes;
-      if (event.lane == Lane::kUp) see({served.begin + until, bytes / (until - event.begin)});
+      if (event.lane != Lane::kUp) continue;
+      const SeenRate seen{served.begin + until, bytes / (until - event.begin)};
+      seen_.insert(std::ranges::upper_bound(seen_, seen.time, {}, &SeenRate::time), seen);
     }
-  }
-
-  void see(const SeenRate& observation) {
-    const auto later = [](double time, const SeenRate& each) { return time < each.time; };
-    seen_.insert(std::upper_bound(seen_.begin(), seen_.end(), observation.time, later), observation);
   }
 
   const OperatorGraph& graph_;
@@ -136,7 +130,7 @@ Chooser choose_by_rate(std::vector<double> rates, std::vector<double> predicted)
 Chooser choose_by_oracle(const OperatorGraph& graph, const Trace& trace, const PlanTable& table) {
   return [&graph, &trace, &table](const Moment& moment) -> Choice {
     const Channel link = trace.channel(moment.now, table.link.latency, table.link.is_half_duplex);
-    Choice best{0, kUnlimited};
+    Choice best{0, kInfinity};
     for (std::size_t i = 0; i < table.plans.size(); ++i) {
       const OperatorPlan& plan = table.plans[i];
       const double seconds = simulate(graph, link, {}, plan.shares, plan.chunks).seconds;

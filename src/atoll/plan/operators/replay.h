@@ -34,7 +34,7 @@ struct ChooserOptions {
   std::string forecast = "neighbours";
   std::optional<double> quantile;    ///< decide by it instead of by the mean time
   bool sees_every_bin = false;       ///< the rate of the last bin is known even if nothing was sent in it
-  double most_seconds = kUnlimited;  ///< no plan counts as slower, because a guard answers then
+  double most_seconds = kInfinity;  ///< no plan counts as slower, because a guard answers then
 };
 
 /// Chooses by a forecast, from a table whose plans are those of the replay. The table and the past are borrowed.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "atoll/plan/random.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan {
@@ -21,22 +20,6 @@ double expected_wait(const ServerLoad& load) {
   if (!load.waited) return told;
   require_amount("the seconds waited", *load.waited);
   return (told + *load.waited) / 2;
-}
-
-double expected_stretch(const ServerLoad& load) {
-  require_amount("the messages on the radio", load.messages);
-  return 1 + load.messages;
-}
-
-PlanChooser::PlanChooser(std::uint64_t seed, double gain) : seed_(seed), gain_(gain) {
-  if (!(gain >= 0 && gain < 1)) refuse("the gain of a change is " + number(gain) + ": give a share in [0, 1)");
-}
-
-std::size_t PlanChooser::choose(std::size_t current, std::span<const double> seconds, int others) {
-  const auto best = static_cast<std::size_t>(std::min_element(seconds.begin(), seconds.end()) - seconds.begin());
-  Random random(seed_, decisions_++, Purpose::kChoice);
-  const bool may_move = random.unit() * (others + 1) < 1;
-  return may_move && seconds[best] < seconds[current] * (1 - gain_) ? best : current;
 }
 
 }  // namespace atl::plan

@@ -2,8 +2,9 @@
 #include "atoll/plan/operators/stages.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <utility>
+
+#include "atoll/plan/numbers.h"
 
 namespace atl::plan {
 namespace {
@@ -13,11 +14,11 @@ std::vector<int> last_uses(const OperatorGraph& graph, const std::vector<bool>& 
   const int size = static_cast<int>(graph.operators.size());
   std::vector<int> last(graph.operators.size(), -1);
   for (int v = 0; v < size; ++v) {
-    if (!wanted[static_cast<std::size_t>(v)]) continue;
-    for (const Operand& operand : operator_at(graph, v).operands) last[static_cast<std::size_t>(operand.producer)] = v;
+    if (!wanted[as_index(v)]) continue;
+    for (const Operand& operand : operator_at(graph, v).operands) last[as_index(operand.producer)] = v;
   }
   for (const int output : graph.outputs) {
-    if (!operator_at(graph, output).operands.empty()) last[static_cast<std::size_t>(output)] = size;
+    if (!operator_at(graph, output).operands.empty()) last[as_index(output)] = size;
   }
   return last;
 }
@@ -26,12 +27,12 @@ void set_exits(const OperatorGraph& graph, const Stage& stage, std::int64_t cut,
   for (const int exit : stage.exits) {
     const std::int64_t rows = operator_at(graph, exit).rows;
     const std::int64_t at = stage.exits.size() == 1 ? cut : cut > 0 ? rows : 0;
-    shares[static_cast<std::size_t>(exit)] = {{at, rows}, {0, at}};
+    shares[as_index(exit)] = {{at, rows}, {0, at}};
   }
 }
 
 void clear(const Stage& stage, std::span<Share> shares) {
-  for (const int v : stage.operators) shares[static_cast<std::size_t>(v)] = {};
+  for (const int v : stage.operators) shares[as_index(v)] = {};
 }
 
 // Returns the parts of a state that both sides need: each computes that of its own rows.
@@ -40,7 +41,7 @@ Share parts_of_state(const OperatorGraph& graph, const Operator& state, const Sh
   const Region all{0, state.rows};
   const int from = state.operands.front().producer;
   if (needed.robot == all && needed.server == all && operator_at(graph, from).rows == state.rows) {
-    const Share has = closed(shares[static_cast<std::size_t>(from)], state.rows);
+    const Share has = closed(shares[as_index(from)], state.rows);
     if (!has.robot.is_empty() || !has.server.is_empty()) return has;
   }
   return closed(needed, state.rows);
@@ -50,7 +51,7 @@ Share parts_of_state(const OperatorGraph& graph, const Operator& state, const Sh
 void add_inputs(const OperatorGraph& graph, const StageChain& chain, std::span<const Share> shares, Passage& passage) {
   for (const int input : chain.inputs) {
     const Operator& made = operator_at(graph, input);
-    const std::int64_t rows = shares[static_cast<std::size_t>(input)].server.size();
+    const std::int64_t rows = shares[as_index(input)].server.size();
     if (rows == 0) continue;
     passage.input_bytes += static_cast<double>(made.bytes) * static_cast<double>(rows) / static_cast<double>(made.rows);
     ++passage.input_messages;
@@ -69,28 +70,28 @@ StageChain stages_of(const OperatorGraph& graph) {
   for (int v = 0; v < size; ++v) {
     if (operator_at(graph, v).operands.empty()) {
       chain.inputs.push_back(v);
-      used_until = std::max(used_until, last_use[static_cast<std::size_t>(v)]);
-    } else if (wanted[static_cast<std::size_t>(v)]) {
+      used_until = std::max(used_until, last_use[as_index(v)]);
+    } else if (wanted[as_index(v)]) {
       last = v;
     }
   }
   Stage stage;
   for (int v = 0; v <= last; ++v) {
-    if (!wanted[static_cast<std::size_t>(v)] || operator_at(graph, v).operands.empty()) continue;
+    if (!wanted[as_index(v)] || operator_at(graph, v).operands.empty()) continue;
     stage.operators.push_back(v);
     // An output in the middle must be kept until the end, so nothing after it would be alone.
-    const bool is_kept = v != last && last_use[static_cast<std::size_t>(v)] == size;
+    const bool is_kept = v != last && last_use[as_index(v)] == size;
     if (used_until <= v && !is_kept) {
       stage.exits = {v};
       stage.rows = operator_at(graph, v).rows;
       chain.stages.push_back(std::move(stage));
       stage = {};
     }
-    used_until = std::max(used_until, last_use[static_cast<std::size_t>(v)]);
+    used_until = std::max(used_until, last_use[as_index(v)]);
   }
   if (stage.operators.empty()) return chain;
   for (const int v : stage.operators) {
-    if (last_use[static_cast<std::size_t>(v)] == size) stage.exits.push_back(v);
+    if (last_use[as_index(v)] == size) stage.exits.push_back(v);
   }
   chain.stages.push_back(std::move(stage));
   return chain;
@@ -107,6 +108,11 @@ Region rows_needed(const Operand& operand, Region made, std::int64_t rows) {
   return operand.needed ? operand.needed(made) : Region{0, rows};
 }
 
+void add_needs(const Operand& operand, const Share& made, std::int64_t rows, Share& from) {
+  from.robot = hull(from.robot, rows_needed(operand, made.robot, rows));
+  from.server = hull(from.server, rows_needed(operand, made.server, rows));
+}
+
 Share closed(const Share& needed, std::int64_t rows) noexcept {
   if (needed.server.is_empty() && needed.robot.is_empty()) return {};
   if (needed.server.is_empty()) return {{0, rows}, {}};
@@ -118,7 +124,7 @@ std::vector<StateLack> compose(const OperatorGraph& graph, const Stage& stage, s
   std::vector<StateLack> states;
   for (std::size_t i = stage.operators.size(); i-- > 0;) {
     const Operator& made = operator_at(graph, stage.operators[i]);
-    Share& share = shares[static_cast<std::size_t>(stage.operators[i])];
+    Share& share = shares[as_index(stage.operators[i])];
     if (made.is_state) {
       const Share needed = share;
       share = parts_of_state(graph, made, needed, shares);
@@ -128,9 +134,7 @@ std::vector<StateLack> compose(const OperatorGraph& graph, const Stage& stage, s
     }
     for (const Operand& operand : made.operands) {
       const std::int64_t rows = operator_at(graph, operand.producer).rows;
-      Share& from = shares[static_cast<std::size_t>(operand.producer)];
-      from.robot = hull(from.robot, rows_needed(operand, share.robot, rows));
-      from.server = hull(from.server, rows_needed(operand, share.server, rows));
+      add_needs(operand, share, rows, shares[as_index(operand.producer)]);
     }
   }
   std::reverse(states.begin(), states.end());
@@ -141,19 +145,19 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
                               std::span<const int> from) {
   std::vector<Passage> result(from.size() + 1);
   std::vector<Share> shares(graph.operators.size());
-  set_exits(graph, chain.stages[static_cast<std::size_t>(last)], cut, shares);
+  set_exits(graph, chain.stages[as_index(last)], cut, shares);
   double server = 0;
   double robot = 0;
   std::vector<StateExchange> exchanges;
   std::size_t next = from.size();
   for (int k = last; k >= 0; --k) {
-    const Stage& stage = chain.stages[static_cast<std::size_t>(k)];
+    const Stage& stage = chain.stages[as_index(k)];
     const std::vector<StateLack> states = compose(graph, stage, shares);
     const double server_later = server;
     const double robot_later = robot;
     std::size_t first = 0;  // of the states that are not passed
     for (const int v : stage.operators) {
-      const Share& share = shares[static_cast<std::size_t>(v)];
+      const Share& share = shares[as_index(v)];
       server += operator_at(graph, v).server.seconds(share.server.size());
       robot += operator_at(graph, v).robot.seconds(share.robot.size());
       if (first == states.size() || states[first].index != v) continue;
@@ -167,9 +171,9 @@ std::vector<Passage> passages(const OperatorGraph& graph, const StageChain& chai
       exchanges[i].robot_after = robot_later + (robot - exchanges[i].robot_after);
     }
     if (next == 0 || from[next - 1] != k - 1) continue;
-    const int entry = chain.stages[static_cast<std::size_t>(k - 1)].exits.front();
+    const int entry = chain.stages[as_index(k - 1)].exits.front();
     const std::int64_t rows = operator_at(graph, entry).rows;
-    const Share& needed = shares[static_cast<std::size_t>(entry)];
+    const Share& needed = shares[as_index(entry)];
     const Share made = closed(needed, rows);
     result[next--] = {needed.server,
                       needed.robot,
@@ -198,15 +202,15 @@ std::vector<Share> shares_through(const OperatorGraph& graph, const StageChain& 
   for (std::size_t i = meetings.size(); i-- > 0;) {
     const Meeting& meeting = meetings[i];
     const int before = i == 0 ? -1 : meetings[i - 1].stage;
-    const Stage& end = chain.stages[static_cast<std::size_t>(meeting.stage)];
+    const Stage& end = chain.stages[as_index(meeting.stage)];
     set_exits(graph, end, meeting.server_end, of_server);
     set_exits(graph, end, meeting.robot_begin, of_robot);
     for (int k = meeting.stage; k > before; --k) {
-      const Stage& stage = chain.stages[static_cast<std::size_t>(k)];
+      const Stage& stage = chain.stages[as_index(k)];
       compose(graph, stage, of_server);
       compose(graph, stage, of_robot);
       for (const int v : stage.operators) {
-        const auto at = static_cast<std::size_t>(v);
+        const auto at = as_index(v);
         result[at] = {of_robot[at].robot, of_server[at].server};
       }
       clear(stage, of_server);
@@ -214,7 +218,7 @@ std::vector<Share> shares_through(const OperatorGraph& graph, const StageChain& 
     }
   }
   for (const int input : chain.inputs) {
-    result[static_cast<std::size_t>(input)].robot = {0, operator_at(graph, input).rows};
+    result[as_index(input)].robot = {0, operator_at(graph, input).rows};
   }
   return result;
 }

@@ -37,6 +37,9 @@ double exit_bytes(const OperatorGraph& graph, const Stage& stage);
 /// for none.
 Region rows_needed(const Operand& operand, Region made, std::int64_t rows);
 
+/// Adds to `from` the rows of the operand's `rows` rows that each side needs in order to compute `made`.
+void add_needs(const Operand& operand, const Share& made, std::int64_t rows, Share& from);
+
 /// Returns the rows of an operator with `rows` rows that each side computes when its consumers on that side need
 /// `needed`: the server from the first row on, the robot to the last. Rows that neither needs, which a stride may skip,
 /// go to the neighbouring side, so that all are computed, unless neither side needs any.

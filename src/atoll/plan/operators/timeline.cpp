@@ -161,8 +161,7 @@ class Inference {
         timeline_.events.push_back({Lane::kServer, possible.index, begin, server.free});
       }
     }
-    std::stable_sort(stream.operators.begin(), stream.operators.end(),
-                     [&](int a, int b) { return server.finishes[as_index(a)] < server.finishes[as_index(b)]; });
+    std::ranges::stable_sort(stream.operators, {}, [&](int index) { return server.finishes[as_index(index)]; });
     for (const int index : stream.operators) finish(kServer, index, server.finishes[as_index(index)]);
   }
 
@@ -221,14 +220,7 @@ Timeline simulate(const OperatorGraph& graph, const Channel& link, const RobotPo
 }
 
 void predict(const OperatorGraph& graph, const LinkCost& link, const RobotPower& power, OperatorPlan& plan) {
-  const Timeline timeline = simulate(graph, link, power, plan.shares, plan.chunks);
-  plan.seconds = timeline.seconds;
-  plan.robot_busy = timeline.robot_busy;
-  plan.server_busy = timeline.server_busy;
-  plan.up_bytes = timeline.up_bytes;
-  plan.down_bytes = timeline.down_bytes;
-  plan.joules = timeline.joules;
-  plan.rows_twice = timeline.rows_twice;
+  static_cast<Prediction&>(plan) = simulate(graph, link, power, plan.shares, plan.chunks);
 }
 
 }  // namespace atl::plan

@@ -20,15 +20,8 @@ struct Event {
   double end = 0;
 };
 
-/// The course of one inference. The fields up to `rows_twice` are those of OperatorPlan.
-struct Timeline {
-  double seconds = 0;
-  double robot_busy = 0;
-  double server_busy = 0;
-  double up_bytes = 0;
-  double down_bytes = 0;
-  double joules = 0;
-  double rows_twice = 0;
+/// The course of one inference.
+struct Timeline : Prediction {
   double link_busy = 0;                       ///< seconds, of both directions together
   std::vector<Event> events;                  ///< by lane in order of time
   std::vector<std::vector<Region>> received;  ///< by operator, the rows that the robot receives, in order

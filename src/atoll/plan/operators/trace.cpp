@@ -18,8 +18,8 @@ Trace::Trace(double bin_seconds, std::vector<double> up, std::vector<double> dow
   }
   if (up.empty()) refuse("a trace has no bins: give at least one rate");
   if (!down.empty() && down.size() != up.size()) {
-    refuse("a trace has " + counted(static_cast<std::int64_t>(up.size()), "bin") + " up and " +
-           std::to_string(down.size()) + " down: give equal numbers");
+    refuse("a trace has " + counted(up.size(), "bin") + " up and " + std::to_string(down.size()) +
+           " down: give equal numbers");
   }
   up_ = way_of(std::move(up));
   if (!down.empty()) down_ = way_of(std::move(down));

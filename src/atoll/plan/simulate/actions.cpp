@@ -2,12 +2,14 @@
 #include "atoll/plan/simulate/actions.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "atoll/plan/numbers.h"
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
@@ -15,26 +17,16 @@ namespace {
 
 constexpr std::string_view kLetters = "FBIW";
 
-struct Name {
-  const char* name;
-  Order order;
-};
-constexpr Name kNames[] = {{"GPipe", Order::kGPipe},
-                           {"1F1B", Order::k1F1B},
-                           {"Interleaved1F1B", Order::kInterleaved},
-                           {"LoopedBFS", Order::kLoopedBfs},
-                           {"InterleavedZeroBubble", Order::kZeroBubble},
-                           {"ZBVZeroBubble", Order::kZeroBubbleV},
-                           {"custom", Order::kCustom},
-                           {"ZB1P", Order::kZeroBubble}};
+constexpr std::pair<std::string_view, Order> kOrderNames[] = {{"GPipe", Order::kGPipe},
+                                                              {"1F1B", Order::k1F1B},
+                                                              {"Interleaved1F1B", Order::kInterleaved},
+                                                              {"LoopedBFS", Order::kLoopedBfs},
+                                                              {"InterleavedZeroBubble", Order::kZeroBubble},
+                                                              {"ZBVZeroBubble", Order::kZeroBubbleV},
+                                                              {"custom", Order::kCustom},
+                                                              {"ZB1P", Order::kZeroBubble}};
 
-std::string lower(const std::string& text) {
-  std::string result = text;
-  for (char& c : result) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  }
-  return result;
-}
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 using Actions = std::vector<Action>;
 
@@ -65,122 +57,75 @@ Actions looped(const Shape& shape, int place) {
 // Depth first: a round of micro-batches passes all stages of a place before the next round starts. A place does
 // `warm_up` forwards, more of them for each hop to the last place, then a forward and a backward in turn, then the
 // remaining backwards. If gradients of weights are separate, each follows `delay` backwards later.
-class DepthFirst {
- public:
-  DepthFirst(const Shape& shape, int place, int forwards_per_hop, bool is_split)
-      : shape_(shape),
-        place_(place),
-        forwards_per_hop_(forwards_per_hop),
-        is_split_(is_split),
-        own_stages_(shape.stages / shape.places) {
-    const int rounds = std::max(1, shape.micro_batches / shape.places);
-    in_round_ = shape.micro_batches / rounds;
+Actions depth_first(const Shape& shape, int place, int forwards_per_hop, bool is_split) {
+  const int own_stages = shape.stages / shape.places;
+  const int in_round = shape.micro_batches / std::max(1, shape.micro_batches / shape.places);
+  const int all = own_stages * shape.micro_batches;
+  const int hops = shape.places - 1 - place;
+  const int warm_up = std::min(all, (own_stages - 1) * in_round + forwards_per_hop * hops);
+  const int delay = place;
+  Actions actions;
+  const auto add = [&](Work work, int i) {
+    const int turn = i / in_round % own_stages;
+    const int round = work == Work::kForward ? turn : own_stages - 1 - turn;
+    const int micro_batch = i / (in_round * own_stages) * in_round + i % in_round;
+    actions.push_back({work, round * shape.places + place, micro_batch});
+  };
+  for (int i = 0; i < warm_up; ++i) add(Work::kForward, i);
+  for (int i = 0; i < all; ++i) {
+    if (warm_up + i < all) add(Work::kForward, warm_up + i);
+    add(is_split ? Work::kInput : Work::kBackward, i);
+    if (is_split && i >= delay) add(Work::kWeight, i - delay);
   }
-
-  Actions actions() const {
-    const int all = own_stages_ * shape_.micro_batches;
-    const int hops = shape_.places - 1 - place_;
-    const int warm_up = std::min(all, (own_stages_ - 1) * in_round_ + forwards_per_hop_ * hops);
-    const int delay = place_;
-    Actions actions;
-    for (int i = 0; i < warm_up; ++i) actions.push_back(forward(i));
-    for (int i = 0; i < all; ++i) {
-      if (warm_up + i < all) actions.push_back(forward(warm_up + i));
-      actions.push_back(backward(i, is_split_ ? Work::kInput : Work::kBackward));
-      if (is_split_ && i >= delay) actions.push_back(backward(i - delay, Work::kWeight));
-    }
-    if (is_split_) {
-      for (int i = std::max(0, all - delay); i < all; ++i) actions.push_back(backward(i, Work::kWeight));
-    }
-    return actions;
-  }
-
- private:
-  int micro_batch(int i) const { return i / (in_round_ * own_stages_) * in_round_ + i % in_round_; }
-  Action forward(int i) const {
-    return {Work::kForward, i / in_round_ % own_stages_ * shape_.places + place_, micro_batch(i)};
-  }
-  Action backward(int i, Work work) const {
-    const int round = own_stages_ - 1 - i / in_round_ % own_stages_;
-    return {work, round * shape_.places + place_, micro_batch(i)};
-  }
-
-  const Shape& shape_;
-  int place_;
-  int forwards_per_hop_;
-  bool is_split_;
-  int own_stages_;
-  int in_round_ = 1;
-};
+  for (int i = std::max(0, all - delay); is_split && i < all; ++i) add(Work::kWeight, i);
+  return actions;
+}
 
 // Each place has one stage on the way down and one on the way back. The order is made for at least 2 places - 1
 // micro-batches; with fewer, the missing ones are skipped.
-class InV {
- public:
-  InV(const Shape& shape, int place) : shape_(shape), place_(place) {}
-
-  Actions actions() {
-    const int all = std::max(2 * shape_.places - 1, shape_.micro_batches);
-    warm_up();
-    while (forwards_[kBack] < forwards_[kThere] || forwards_[kThere] < all) {
-      if (forwards_[kThere] < all) forward(kThere);
-      whole_backward(kThere);
-      forward(kBack);
-      whole_backward(kBack);
-    }
-    cool_down();
-    return std::move(actions_);
+Actions in_v(const Shape& shape, int place) {
+  constexpr int kThere = 0;
+  constexpr int kBack = 1;
+  Actions actions;
+  std::array<std::array<int, 4>, 2> done{};  // by way, then by Work
+  const auto count = [&](int way, Work work) -> int& { return done[as_index(way)][static_cast<std::size_t>(work)]; };
+  const auto add = [&](int way, Work work) {
+    const int micro_batch = count(way, work)++;
+    const int stage = way == kThere ? place : 2 * shape.places - 1 - place;
+    if (micro_batch < shape.micro_batches) actions.push_back({work, stage, micro_batch});
+  };
+  const auto forward = [&](int way) { add(way, Work::kForward); };
+  const auto backward = [&](int way) {
+    add(way, Work::kInput);
+    add(way, Work::kWeight);
+  };
+  for (int i = 0; i < 2 * (shape.places - place) - 1; ++i) forward(kThere);
+  for (int i = 0; i < place; ++i) {
+    forward(kBack);
+    forward(kThere);
   }
-
- private:
-  static constexpr int kThere = 0;
-  static constexpr int kBack = 1;
-
-  void warm_up() {
-    for (int i = 0; i < 2 * (shape_.places - place_) - 1; ++i) forward(kThere);
-    for (int i = 0; i < place_; ++i) {
-      forward(kBack);
-      forward(kThere);
-    }
-    for (int i = place_; i < shape_.places; ++i) {
-      forward(kBack);
-      whole_backward(kBack);
-    }
+  for (int i = place; i < shape.places; ++i) {
+    forward(kBack);
+    backward(kBack);
   }
-
-  void cool_down() {
-    for (int i = 0; i < place_; ++i) {
-      input(kThere);
-      input(kBack);
-    }
-    for (int i = place_; i < shape_.places; ++i) {
-      input(kThere);
-      weight(kThere);
-    }
-    while (weights_[kBack] < inputs_[kBack]) weight(kBack);
-    while (weights_[kThere] < inputs_[kThere]) weight(kThere);
+  const int all = std::max(2 * shape.places - 1, shape.micro_batches);
+  const int& there = count(kThere, Work::kForward);
+  while (count(kBack, Work::kForward) < there || there < all) {
+    if (there < all) forward(kThere);
+    backward(kThere);
+    forward(kBack);
+    backward(kBack);
   }
-
-  void add(Work work, int way, int& count) {
-    const int stage = way == kThere ? place_ : 2 * shape_.places - 1 - place_;
-    if (count < shape_.micro_batches) actions_.push_back({work, stage, count});
-    ++count;
+  for (int i = 0; i < place; ++i) {
+    add(kThere, Work::kInput);
+    add(kBack, Work::kInput);
   }
-  void forward(int way) { add(Work::kForward, way, forwards_[way]); }
-  void input(int way) { add(Work::kInput, way, inputs_[way]); }
-  void weight(int way) { add(Work::kWeight, way, weights_[way]); }
-  void whole_backward(int way) {
-    input(way);
-    weight(way);
+  for (int i = place; i < shape.places; ++i) backward(kThere);
+  for (const int way : {kBack, kThere}) {
+    while (count(way, Work::kWeight) < count(way, Work::kInput)) add(way, Work::kWeight);
   }
-
-  const Shape& shape_;
-  int place_;
-  int forwards_[2] = {0, 0};
-  int inputs_[2] = {0, 0};
-  int weights_[2] = {0, 0};
-  Actions actions_;
-};
+  return actions;
+}
 
 std::string shape_text(const Shape& shape) {
   return counted(shape.stages, "stage") + " on " + counted(shape.places, "rank") + " with " +
@@ -205,20 +150,15 @@ void check_shape(Order order, const Shape& shape, const std::string& name) {
   }
 }
 
-// The actions found for one micro-batch on one stage.
-struct Seen {
-  int counts[4] = {0, 0, 0, 0};
-};
+// Numbers of actions found for one micro-batch on one stage, by Work.
+using Seen = std::array<int, 4>;
 
 void check_seen(const Seen& seen, int stage, int micro_batch, const std::string& name) {
-  const int whole = seen.counts[1];
-  const bool has_backward = (whole == 1 && seen.counts[2] == 0 && seen.counts[3] == 0) ||
-                            (whole == 0 && seen.counts[2] == 1 && seen.counts[3] == 1);
-  if (seen.counts[0] == 1 && has_backward) return;
+  if (seen == Seen{1, 1, 0, 0} || seen == Seen{1, 0, 1, 1}) return;
   std::string found;
   for (std::size_t i = 0; i < kLetters.size(); ++i) {
-    if (seen.counts[i] == 0) continue;
-    found.append(found.empty() ? "" : ", ").append(std::to_string(seen.counts[i])).append(" ").append(1, kLetters[i]);
+    if (seen[i] == 0) continue;
+    found.append(found.empty() ? "" : ", ").append(std::to_string(seen[i])).append(" ").append(1, kLetters[i]);
   }
   refuse(name + " has for stage " + std::to_string(stage) + " and micro-batch " + std::to_string(micro_batch) + " " +
          (found.empty() ? "no action" : found) + ": give one F, and one B or one I and one W");
@@ -249,24 +189,15 @@ Action action_of(const std::string& text) {
 }
 
 Order order_of(const std::string& name) {
-  std::string known;
-  for (const Name& each : kNames) {
-    if (lower(each.name) == lower(name)) return each.order;
-    known.append(known.empty() ? "" : ", ").append(each.name);
+  for (const auto& [known, order] : kOrderNames) {
+    if (std::ranges::equal(known, name, {}, lower, lower)) return order;
   }
-  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known: give one of " + known);
+  const auto name_of = [](const auto& each) { return each.first; };
+  refuse("the schedule \"" + name.substr(0, 40) + "\" is not known: give one of " + joined(kOrderNames, name_of));
 }
 
 const char* to_string(Order order) noexcept {
-  for (const Name& each : kNames) {
-    if (each.order == order) return each.name;
-  }
-  return "custom";
-}
-
-int place_of(Order order, const Shape& shape, int stage) noexcept {
-  const int place = stage % shape.places;
-  return order == Order::kZeroBubbleV && stage / shape.places % 2 == 1 ? shape.places - 1 - place : place;
+  return std::ranges::find(kOrderNames, order, &std::pair<std::string_view, Order>::second)->first.data();
 }
 
 std::vector<std::vector<Action>> actions_of(Order order, const Shape& shape, const std::string& name) {
@@ -277,10 +208,10 @@ std::vector<std::vector<Action>> actions_of(Order order, const Shape& shape, con
     switch (order) {
       case Order::kGPipe: result.push_back(gpipe(shape, place)); break;
       case Order::kLoopedBfs: result.push_back(looped(shape, place)); break;
-      case Order::kZeroBubbleV: result.push_back(InV(shape, place).actions()); break;
-      case Order::kZeroBubble: result.push_back(DepthFirst(shape, place, 1, true).actions()); break;
-      case Order::kInterleaved: result.push_back(DepthFirst(shape, place, 2, false).actions()); break;
-      default: result.push_back(DepthFirst(shape, place, 1, false).actions());
+      case Order::kZeroBubbleV: result.push_back(in_v(shape, place)); break;
+      case Order::kZeroBubble: result.push_back(depth_first(shape, place, 1, true)); break;
+      case Order::kInterleaved: result.push_back(depth_first(shape, place, 2, false)); break;
+      default: result.push_back(depth_first(shape, place, 1, false));
     }
   }
   return result;
@@ -303,7 +234,7 @@ std::vector<int> places_of(const std::vector<std::vector<Action>>& actions, cons
       }
       places[stage] = place;
       const std::size_t unit = stage * micro_batches + static_cast<std::size_t>(action.micro_batch);
-      ++seen[unit].counts[static_cast<std::size_t>(action.work)];
+      ++seen[unit][static_cast<std::size_t>(action.work)];
     }
   }
   for (int stage = 0; stage < shape.stages; ++stage) {

@@ -46,9 +46,6 @@ struct Shape {
   int micro_batches = 1;
 };
 
-/// Returns the place of a stage: round robin, or for kZeroBubbleV in a V.
-int place_of(Order order, const Shape& shape, int stage) noexcept;
-
 /// Returns the actions of each place, in order. Throws Error(kInvalidArgument) that begins with `name`, the pipeline's
 /// name, if the order does not support the shape, and for kCustom.
 std::vector<std::vector<Action>> actions_of(Order order, const Shape& shape, const std::string& name);

@@ -89,15 +89,14 @@ void check_links(const Plan& plan) {
       require_index(which + "'s rail", hop.rail, plan.rails.size());
       require_within(which + "'s latency", hop.latency, 0, kMaxSeconds);
       require_at_least(which + "'s stripes", hop.stripes, 0);
-      const double most = kInfinity;
-      require_within(which + "'s most_bytes_per_second", hop.most_bytes_per_second, 1, most);
+      require_within(which + "'s most_bytes_per_second", hop.most_bytes_per_second, 1, kInfinity);
     }
   }
   for (std::size_t i = 0; i < plan.links.size(); ++i) {
     require_index(numbered("link rule", i) + "'s transport", plan.links[i].transport, plan.transports.size());
     if (!plan.links[i].islands.empty() && plan.links[i].islands.size() != 2) {
-      refuse(numbered("link rule", i) + " names " +
-             counted(static_cast<std::int64_t>(plan.links[i].islands.size()), "island") + ": give two, or none");
+      refuse(numbered("link rule", i) + " names " + counted(plan.links[i].islands.size(), "island") +
+             ": give two, or none");
     }
   }
 }
@@ -141,8 +140,8 @@ void check_pipeline(const Plan& plan, std::size_t index, std::set<int>& taken) {
   if (pipeline.ranks.empty()) refuse(name + " has no ranks: give at least one");
   if (pipeline.stages.empty()) refuse(name + " has no stages: give at least one");
   if (pipeline.actions.size() != pipeline.ranks.size()) {
-    refuse(name + " has " + counted(static_cast<std::int64_t>(pipeline.actions.size()), "list") + " of actions for " +
-           counted(static_cast<std::int64_t>(pipeline.ranks.size()), "rank") + ": give one for each");
+    refuse(name + " has " + counted(pipeline.actions.size(), "list") + " of actions for " +
+           counted(pipeline.ranks.size(), "rank") + ": give one for each");
   }
   require_at_least(name + "'s micro_batches", pipeline.micro_batches, 1);
   for (const int rank : pipeline.ranks) {

@@ -6,28 +6,12 @@
 #include <cstddef>
 #include <utility>
 
-#include "atoll/plan/numbers.h"
-
 namespace atl::plan::simulated {
 namespace {
 
-What what_of(Work work) noexcept {
-  switch (work) {
-    case Work::kForward: return What::kForward;
-    case Work::kBackward: return What::kBackward;
-    case Work::kInput: return What::kInput;
-    default: return What::kWeight;
-  }
-}
-
-double seconds_of(const StageSeconds& seconds, Work work) noexcept {
-  switch (work) {
-    case Work::kForward: return seconds.forward;
-    case Work::kBackward: return seconds.backward;
-    case Work::kInput: return seconds.input;
-    default: return seconds.weight;
-  }
-}
+// By Work.
+constexpr double StageSeconds::*kSecondsOf[] = {&StageSeconds::forward, &StageSeconds::backward, &StageSeconds::input,
+                                                &StageSeconds::weight};
 
 }  // namespace
 
@@ -50,28 +34,23 @@ Engine::Engine(const Plan& plan) : plan_(plan), links_(plan), lines_(plan.pipeli
 void Engine::make_line(int pipeline) {
   const Pipeline& given = plan_.pipelines[as_index(pipeline)];
   const auto stages = static_cast<int>(given.stages.size());
-  Line& made = line(pipeline);
-  for (const int place : places_of(given.actions, {static_cast<int>(given.ranks.size()), stages, given.micro_batches},
-                                   "pipeline " + std::to_string(pipeline))) {
-    made.ranks.push_back(given.ranks[as_index(place)]);
-  }
+  const std::vector<int> places =
+      places_of(given.actions, {static_cast<int>(given.ranks.size()), stages, given.micro_batches},
+                "pipeline " + std::to_string(pipeline));
+  const auto rank_of = [&](int stage) { return given.ranks[as_index(places[as_index(stage)])]; };
   for (int stage = 0; stage < stages; ++stage) {
-    const int rank = made.ranks[as_index(stage)];
-    made.seconds.push_back(seconds_of(given.stages[as_index(stage)], plan_.ranks[as_index(rank)]));
+    const int rank = rank_of(stage);
     const auto path = [&](int other) -> const Path* {
-      if (other < 0 || other >= stages || made.ranks[as_index(other)] == rank) return nullptr;
-      return &links_.path(rank, made.ranks[as_index(other)], false);
+      if (other < 0 || other >= stages || rank_of(other) == rank) return nullptr;
+      return &links_.path(rank, rank_of(other), false);
     };
-    made.there.push_back(path(stage + 1));
-    made.back.push_back(path(stage - 1));
+    const Stage& made = given.stages[as_index(stage)];
+    line(pipeline).stages.push_back(
+        {&made, rank, seconds_of(made, plan_.ranks[as_index(rank)]), path(stage + 1), path(stage - 1)});
     lane(rank).stages.push_back(stage);
-    lane(rank).held_bytes += given.stages[as_index(stage)].weight_bytes;
+    lane(rank).held_bytes += made.weight_bytes;
   }
-  made.groups.resize(as_index(stages));
-  made.in_flight.assign(as_index(stages), 0);
-  made.most_in_flight.assign(as_index(stages), 0);
-  made.gradients.assign(as_index(stages), 0);
-  made.units.resize(as_index(stages) * as_index(plan_.steps) * as_index(given.micro_batches));
+  line(pipeline).units.resize(as_index(stages) * as_index(plan_.steps) * as_index(given.micro_batches));
   for (std::size_t place = 0; place < given.ranks.size(); ++place) {
     Lane& its = lane(given.ranks[place]);
     its.pipeline = its.use.pipeline = pipeline;
@@ -87,7 +66,7 @@ void Engine::make_groups() {
     Group group;
     group.members = given.members;
     for (const Member& member : given.members) {
-      const int rank = line(member.pipeline).ranks[as_index(member.stage)];
+      const int rank = line(member.pipeline).stages[as_index(member.stage)].rank;
       if (std::find(group.ranks.begin(), group.ranks.end(), rank) == group.ranks.end()) group.ranks.push_back(rank);
     }
     std::sort(group.ranks.begin(), group.ranks.end());
@@ -96,16 +75,18 @@ void Engine::make_groups() {
     groups_.push_back(std::move(group));
     if (groups_.back().phases.empty()) continue;
     for (const Member& member : given.members) {
-      line(member.pipeline).groups[as_index(member.stage)].push_back(static_cast<int>(i));
+      line(member.pipeline).stages[as_index(member.stage)].groups.push_back(static_cast<int>(i));
     }
     for (const int rank : groups_.back().ranks) lane(rank).open_reductions = ++lane(rank).reductions;
   }
 }
 
-std::size_t Engine::unit_at(const Line& line, int pipeline, int stage, int step, int micro_batch) const {
-  const std::size_t on_stage = line.units.size() / line.ranks.size();
-  const int micro_batches = plan_.pipelines[as_index(pipeline)].micro_batches;
-  return as_index(stage) * on_stage + as_index(step) * as_index(micro_batches) + as_index(micro_batch);
+std::size_t Engine::unit_at(const Lane& lane, const Action& action) const {
+  const Line& line = lines_[as_index(lane.pipeline)];
+  const std::size_t on_stage = line.units.size() / line.stages.size();
+  const int micro_batches = plan_.pipelines[as_index(lane.pipeline)].micro_batches;
+  return as_index(action.stage) * on_stage + as_index(lane.step) * as_index(micro_batches) +
+         as_index(action.micro_batch);
 }
 
 void Engine::after(double seconds, Kind kind, int index) { calendar_.push({now_ + seconds, order_++, kind, index}); }
@@ -166,17 +147,15 @@ void Engine::wake(int rank) {
 }
 
 Engine::Edge* Engine::edge_of(const Lane& lane, const Action& action) {
-  Line& its = line(lane.pipeline);
-  Unit& unit = its.units[unit_at(its, lane.pipeline, action.stage, lane.step, action.micro_batch)];
+  Unit& unit = unit_of(lane, action);
   if (action.work == Work::kForward) return action.stage > 0 ? &unit.input : nullptr;
   if (action.work == Work::kWeight) return nullptr;
-  return as_index(action.stage) + 1 < its.ranks.size() ? &unit.gradient : nullptr;
+  return as_index(action.stage) + 1 < line(lane.pipeline).stages.size() ? &unit.gradient : nullptr;
 }
 
 bool Engine::is_there(int rank, const Action& action) {
   Lane& its = lane(rank);
-  Line& pipeline = line(its.pipeline);
-  const Unit& unit = pipeline.units[unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch)];
+  const Unit& unit = unit_of(its, action);
   if (action.work == Work::kWeight) return unit.backward >= 0;
   if (action.work != Work::kForward && unit.forward < 0) return false;
   const Edge* edge = edge_of(its, action);
@@ -216,25 +195,21 @@ void Engine::account(Lane& lane, std::int32_t cause) {
 
 void Engine::begin(int rank, const Action& action) {
   Lane& its = lane(rank);
-  Line& pipeline = line(its.pipeline);
+  StageRun& stage = stage_of(its, action.stage);
   const Edge* edge = edge_of(its, action);
   const std::int32_t cause = latest(its, edge == nullptr ? -1 : edge->arrived);
   account(its, cause);
-  double seconds = seconds_of(pipeline.seconds[as_index(action.stage)], action.work);
+  double seconds = stage.seconds.*kSecondsOf[static_cast<int>(action.work)];
   const bool has_gradients = action.work == Work::kBackward || action.work == Work::kWeight;
-  if (has_gradients && pipeline.gradients[as_index(action.stage)]++ > 0) {
-    seconds += pipeline.seconds[as_index(action.stage)].accumulate;
-  }
-  Event event{what_of(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step, cause};
-  its.last = add(event);
+  if (has_gradients && stage.gradients++ > 0) seconds += stage.seconds.accumulate;
+  its.last = add({static_cast<What>(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step,
+                  cause});
   events_.back().end = now_ + seconds;
   its.use.computes += seconds;
   its.is_busy = true;
   if (action.work == Work::kForward) {
-    int& in_flight = pipeline.in_flight[as_index(action.stage)];
-    int& most = pipeline.most_in_flight[as_index(action.stage)];
-    most = std::max(most, ++in_flight);
-    its.held_bytes += plan_.pipelines[as_index(its.pipeline)].stages[as_index(action.stage)].activation_bytes;
+    stage.most_in_flight = std::max(stage.most_in_flight, ++stage.in_flight);
+    its.held_bytes += stage.given->activation_bytes;
     its.use.peak_bytes = std::max(its.use.peak_bytes, its.held_bytes);
   }
   if (plan_.reduction.overlaps && has_gradients) announce(rank, action, seconds);
@@ -249,13 +224,13 @@ void Engine::end_action(int rank) {
     return;
   }
   const Action& action = (*its.actions)[its.next++];
-  Line& pipeline = line(its.pipeline);
-  Unit& unit = pipeline.units[unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch)];
+  Unit& unit = unit_of(its, action);
   if (action.work == Work::kForward) unit.forward = its.last;
   if (action.work == Work::kBackward || action.work == Work::kInput) unit.backward = its.last;
   if (action.work == Work::kBackward || action.work == Work::kWeight) {
-    --pipeline.in_flight[as_index(action.stage)];
-    its.held_bytes -= plan_.pipelines[as_index(its.pipeline)].stages[as_index(action.stage)].activation_bytes;
+    StageRun& stage = stage_of(its, action.stage);
+    --stage.in_flight;
+    its.held_bytes -= stage.given->activation_bytes;
   }
   if (action.work != Work::kWeight) deliver(rank, action);
   wake(rank);
@@ -285,10 +260,9 @@ void Engine::optimise(int rank, std::int32_t cause) {
   Lane& its = lane(rank);
   account(its, cause);
   double seconds = 0;
-  for (const int stage : its.stages) seconds += line(its.pipeline).seconds[as_index(stage)].optimiser;
+  for (const int stage : its.stages) seconds += stage_of(its, stage).seconds.optimiser;
   const int stage = its.stages.empty() ? -1 : its.stages.front();
-  Event event{What::kOptimiser, rank, -1, its.pipeline, stage, -1, its.step, cause};
-  its.last = add(event);
+  its.last = add({What::kOptimiser, rank, -1, its.pipeline, stage, -1, its.step, cause});
   events_.back().end = now_ + seconds;
   its.use.optimises += seconds;
   its.is_busy = true;
@@ -301,7 +275,7 @@ void Engine::end_step(int rank) {
   its.next = 0;
   its.open_reductions = its.reductions;
   its.has_gradients = false;
-  for (const int stage : its.stages) line(its.pipeline).gradients[as_index(stage)] = 0;
+  for (const int stage : its.stages) stage_of(its, stage).gradients = 0;
   if (++its.step < plan_.steps) {
     wake(rank);
   } else {
@@ -311,16 +285,15 @@ void Engine::end_step(int rank) {
 
 Simulation Engine::result() {
   Simulation simulation;
-  simulation.seconds = 0;
   for (const Lane& each : lanes_) simulation.seconds = std::max(simulation.seconds, end_of(each.last));
   for (Lane& each : lanes_) {
     each.use.idle += simulation.seconds - end_of(each.last);
     simulation.ranks.push_back(each.use);
   }
   for (std::size_t i = 0; i < lines_.size(); ++i) {
-    for (std::size_t stage = 0; stage < lines_[i].ranks.size(); ++stage) {
-      simulation.stages.push_back(
-          {static_cast<int>(i), static_cast<int>(stage), lines_[i].ranks[stage], lines_[i].most_in_flight[stage]});
+    for (std::size_t stage = 0; stage < lines_[i].stages.size(); ++stage) {
+      const StageRun& its = lines_[i].stages[stage];
+      simulation.stages.push_back({static_cast<int>(i), static_cast<int>(stage), its.rank, its.most_in_flight});
     }
   }
   simulation.rails = links_.kinds();

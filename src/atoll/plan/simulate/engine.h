@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <queue>
@@ -9,7 +10,6 @@
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate/links.h"
-#include "atoll/plan/simulate/reductions.h"
 #include "atoll/plan/simulate/simulate.h"
 
 namespace atl::plan::simulated {
@@ -28,7 +28,21 @@ StageSeconds seconds_of(const Stage& stage, const Rank& rank);
 /// Runs a plan that check() accepts: construct it, call run() once, then result().
 class Engine {
  public:
+  struct StageRun {  // one stage on its rank
+    const Stage* given = nullptr;
+    int rank = 0;
+    StageSeconds seconds{};
+    const Path* there = nullptr;  // to the next stage; null on the same rank
+    const Path* back = nullptr;   // to the previous stage
+    std::vector<int> groups{};
+    int in_flight = 0;
+    int most_in_flight = 0;
+    int gradients = 0;  // of weights, started
+  };
+
   explicit Engine(const Plan& plan);
+
+  const std::vector<StageRun>& stages(std::size_t pipeline) const { return lines_[pipeline].stages; }
 
   /// Throws Error(kInvalidArgument) that names the ranks that wait for each other if the actions deadlock.
   void run();
@@ -49,15 +63,8 @@ class Engine {
     std::int32_t forward = -1;
     std::int32_t backward = -1;
   };
-  struct Line {  // one pipeline; vectors by stage
-    std::vector<int> ranks{};
-    std::vector<StageSeconds> seconds{};
-    std::vector<const Path*> there{};  // to the next stage; null on the same rank
-    std::vector<const Path*> back{};   // to the previous stage
-    std::vector<std::vector<int>> groups{};
-    std::vector<int> in_flight{};
-    std::vector<int> most_in_flight{};
-    std::vector<int> gradients{};  // of weights, started
+  struct Line {  // one pipeline
+    std::vector<StageRun> stages{};
     std::vector<Unit> units{};
   };
   struct Lane {  // one rank
@@ -111,9 +118,7 @@ class Engine {
     std::uint64_t order;  // insertion order, which breaks ties
     Kind kind;
     int index;
-    bool operator>(const Entry& other) const noexcept {
-      return time != other.time ? time > other.time : order > other.order;
-    }
+    auto operator<=>(const Entry&) const = default;
   };
   struct Owner {
     bool is_reduction = false;
@@ -122,7 +127,9 @@ class Engine {
 
   Lane& lane(int rank) { return lanes_[as_index(rank)]; }
   Line& line(int pipeline) { return lines_[as_index(pipeline)]; }
-  std::size_t unit_at(const Line& line, int pipeline, int stage, int step, int micro_batch) const;
+  std::size_t unit_at(const Lane& lane, const Action& action) const;
+  StageRun& stage_of(const Lane& lane, int stage) { return line(lane.pipeline).stages[as_index(stage)]; }
+  Unit& unit_of(const Lane& lane, const Action& action) { return line(lane.pipeline).units[unit_at(lane, action)]; }
   double end_of(std::int32_t event) const { return event < 0 ? 0 : events_[as_index(event)].end; }
   void after(double seconds, Kind kind, int index);
   std::int32_t add(Event event);
@@ -140,7 +147,6 @@ class Engine {
   void end_step(int rank);
   void account(Lane& lane, std::int32_t cause);
   std::int32_t latest(const Lane& lane, std::int32_t other) const;
-  void take_memory(const Lane& lane, Lane& holder, int stage, int change);
   Edge* edge_of(const Lane& lane, const Action& action);
 
   // Transfers.
@@ -151,7 +157,7 @@ class Engine {
   void arrive(int transfer);
   Edge& edge_of(const Transfer& transfer);
   const Path* path_to(const Line& line, const Action& consumer) const;
-  double bytes_to(int pipeline, const Action& consumer) const;
+  double bytes_to(const Line& line, const Action& consumer) const;
 
   // Gradients.
   void announce(int rank, const Action& action, double seconds);

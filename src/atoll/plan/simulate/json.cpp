@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <map>
-#include <utility>
+#include <set>
 #include <vector>
 
 #include "atoll/json/fields.h"
@@ -14,6 +14,18 @@
 #include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
+
+inline void to_json(json::Json& value, What what) { value = to_string(what); }
+inline void to_json(json::Json& value, const Action& action) { value = to_text(action); }
+
+// Written under the names of their members.
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankUse, pipeline, computes, optimises, transfers, reduces, idle, communicates,
+                                   sent_bytes, peak_bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(StageUse, pipeline, stage, rank, in_flight)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RailUse, name, where, direction, bytes, share)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Event, what, rank, peer, pipeline, stage, micro_batch, step, begin, end, bytes)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PathPart, what, where, seconds, count)
+
 namespace {
 
 using json::Fields;
@@ -23,37 +35,13 @@ constexpr int kMaxForwards = 10'000'000;  // of one pipeline, as in a plan
 
 Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
   const Rank& rank = plan.ranks[index];
-  Json value{{"name", rank.name},
-             {"island", rank.island},
-             {"host", rank.host},
-             {"class", rank.device_class},
-             {"pipeline", use.pipeline},
-             {"computes", use.computes},
-             {"optimises", use.optimises},
-             {"transfers", use.transfers},
-             {"reduces", use.reduces},
-             {"idle", use.idle},
-             {"communicates", use.communicates},
-             {"sent_bytes", use.sent_bytes},
-             {"peak_bytes", use.peak_bytes}};
+  Json value = use;
+  value.update(Json{{"name", rank.name}, {"island", rank.island}, {"host", rank.host}, {"class", rank.device_class}});
   if (rank.memory_bytes) {
     value["memory_bytes"] = *rank.memory_bytes;
     value["fits"] = use.peak_bytes <= *rank.memory_bytes;
   }
   return value;
-}
-
-Json event_json(const Event& event) {
-  return {{"what", to_string(event.what)},
-          {"rank", event.rank},
-          {"peer", event.peer},
-          {"pipeline", event.pipeline},
-          {"stage", event.stage},
-          {"micro_batch", event.micro_batch},
-          {"step", event.step},
-          {"begin", event.begin},
-          {"end", event.end},
-          {"bytes", event.bytes}};
 }
 
 Json answer_of(const Plan& plan, const Simulation& simulation) {
@@ -63,26 +51,11 @@ Json answer_of(const Plan& plan, const Simulation& simulation) {
               {"bubble", simulation.bubble},
               {"events", simulation.events.size()},
               {"ranks", Json::array()},
-              {"stages", Json::array()},
-              {"path", Json::array()},
-              {"rails", Json::array()}};
+              {"stages", simulation.stages},
+              {"path", simulation.path},
+              {"rails", simulation.rails}};
   for (std::size_t i = 0; i < simulation.ranks.size(); ++i) {
     answer["ranks"].push_back(rank_json(plan, i, simulation.ranks[i]));
-  }
-  for (const StageUse& use : simulation.stages) {
-    answer["stages"].push_back(
-        {{"pipeline", use.pipeline}, {"stage", use.stage}, {"rank", use.rank}, {"in_flight", use.in_flight}});
-  }
-  for (const PathPart& part : simulation.path) {
-    answer["path"].push_back(
-        {{"what", to_string(part.what)}, {"where", part.where}, {"seconds", part.seconds}, {"count", part.count}});
-  }
-  for (const RailUse& use : simulation.rails) {
-    answer["rails"].push_back({{"name", use.name},
-                               {"where", use.where},
-                               {"direction", use.direction},
-                               {"bytes", use.bytes},
-                               {"share", use.share}});
   }
   return answer;
 }
@@ -123,18 +96,16 @@ class Trace {
   static std::int64_t track(int rank, int lane) { return static_cast<std::int64_t>(rank) * kTracks + lane; }
 
   std::vector<int> ranks_of(const Reduction& reduction) const {
-    std::vector<int> ranks;
+    std::set<int> ranks;
     for (const Member& member : reduction.members) {
       const Pipeline& pipeline = plan_.pipelines[as_index(member.pipeline)];
       for (std::size_t place = 0; place < pipeline.actions.size(); ++place) {
         const auto& actions = pipeline.actions[place];
         const auto has = [&](const Action& action) { return action.stage == member.stage; };
-        if (std::any_of(actions.begin(), actions.end(), has)) ranks.push_back(pipeline.ranks[place]);
+        if (std::any_of(actions.begin(), actions.end(), has)) ranks.insert(pipeline.ranks[place]);
       }
     }
-    std::sort(ranks.begin(), ranks.end());
-    ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
-    return ranks;
+    return {ranks.begin(), ranks.end()};
   }
 
   // Slices of one track must not overlap. Events come in order of their begin.
@@ -182,10 +153,7 @@ std::string simulate_json(const std::string& text) {
   const Simulation simulation = simulate(plan);
   Json answer = answer_of(plan, simulation);
   const Json given = json::parse(text, "the plan");
-  if (Fields(given, "the plan").boolean("timeline", false)) {
-    answer["timeline"] = Json::array();
-    for (const Event& event : simulation.events) answer["timeline"].push_back(event_json(event));
-  }
+  if (Fields(given, "the plan").boolean("timeline", false)) answer["timeline"] = simulation.events;
   return answer.dump();
 }
 
@@ -206,13 +174,7 @@ std::string actions_json(const std::string& schedule, int places, int stages, in
     refuse("a pipeline of " + std::to_string(stages) + " stages and " + std::to_string(micro_batches) +
            " micro-batches has more than " + std::to_string(kMaxForwards) + " forwards: use fewer micro-batches");
   }
-  Json rows = Json::array();
-  for (const auto& actions : actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")) {
-    Json row = Json::array();
-    for (const Action& action : actions) row.push_back(to_text(action));
-    rows.push_back(std::move(row));
-  }
-  return rows.dump();
+  return Json(actions_of(order_of(schedule), {places, stages, micro_batches}, "the pipeline")).dump();
 }
 
 }  // namespace atl::plan::simulated

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <map>
-#include <string>
 #include <tuple>
 #include <vector>
 
@@ -64,5 +63,21 @@ class Links {
   std::map<std::tuple<int, int, bool>, int> found_;  // by kind, first of the ranks that share it, direction
   std::map<std::tuple<int, int, bool>, Path> paths_;
 };
+
+struct ReductionFlow {
+  const Leg* leg = nullptr;
+  double bytes = 0;
+};
+
+/// Flows that run in parallel; the next phase begins when all have ended and the latency has passed.
+struct Phase {
+  std::vector<ReductionFlow> flows;
+  double latency = 0;
+};
+
+/// Returns the phases in which `ranks` reduce `bytes`: as a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce
+/// algorithms", 2009), or inside islands, between them and inside again. The legs belong to `links`. No phases for
+/// fewer than two ranks or for 0 bytes.
+std::vector<Phase> phases_of(const std::vector<int>& ranks, double bytes, const Plan& plan, Links& links);
 
 }  // namespace atl::plan::simulated

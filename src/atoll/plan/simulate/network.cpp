@@ -3,16 +3,13 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include "atoll/plan/numbers.h"
 
 namespace atl::plan::simulated {
 
 int FairRails::add(double bytes_per_second) {
-  Rail rail;
-  rail.capacity = bytes_per_second;
-  rails_.push_back(std::move(rail));
+  rails_.emplace_back().capacity = bytes_per_second;
   return static_cast<int>(rails_.size()) - 1;
 }
 
@@ -45,7 +42,6 @@ int FairRails::start(const std::vector<int>& rails, double most, double bytes, d
   started.since = now;
   started.rate = 0;
   started.is_on = true;
-  ++on_;
   for (const int each : rails) {
     Rail& used = rail(each);
     used.flows.push_back(index);
@@ -60,8 +56,7 @@ void FairRails::end(int index) {
   Flow& ended = flow(index);
   ended.is_on = false;
   ended.rate = 0;
-  ++ended.version;
-  --on_;
+  endings_.erase(ended.ending);
   for (const int each : ended.rails) {
     Rail& used = rail(each);
     const bool was_full = is_full(used);
@@ -109,7 +104,9 @@ void FairRails::fix(int index, double rate, double now) {
   fixed.left = std::max(0.0, fixed.left - fixed.rate * (now - fixed.since));
   fixed.since = now;
   fixed.rate = rate;
-  endings_.push({now + fixed.left / rate, order_++, index, ++fixed.version});
+  endings_.erase(fixed.ending);
+  fixed.ending = {now + fixed.left / rate, order_++, index};
+  endings_.insert(fixed.ending);
 }
 
 // Progressive filling: all rates grow together until a rail is full or a flow reaches its maximum; those stay, the
@@ -157,37 +154,15 @@ void FairRails::settle(double now) {
   if (changed_.empty()) return;
   connect();
   share(now);
-  forget_old_endings();
 }
 
-void FairRails::forget_old_endings() {
-  if (endings_.size() < 64 + 4 * on_) return;
-  std::vector<Ending> kept;
-  for (; !endings_.empty(); endings_.pop()) {
-    const Ending& ending = endings_.top();
-    const Flow& its = flow(ending.flow);
-    if (its.is_on && its.version == ending.version) kept.push_back(ending);
-  }
-  endings_ = decltype(endings_)(std::greater<>(), std::move(kept));
-}
-
-double FairRails::next() {
-  while (!endings_.empty()) {
-    const Ending& ending = endings_.top();
-    const Flow& its = flow(ending.flow);
-    if (its.is_on && its.version == ending.version) return ending.time;
-    endings_.pop();
-  }
-  return kInfinity;
-}
+double FairRails::next() const noexcept { return endings_.empty() ? kInfinity : endings_.begin()->time; }
 
 std::vector<int> FairRails::finish(double now) {
   std::vector<int> ended;
   while (next() <= now) {
-    const int index = endings_.top().flow;
-    endings_.pop();
-    end(index);
-    ended.push_back(index);
+    ended.push_back(endings_.begin()->flow);
+    end(ended.back());
   }
   return ended;
 }

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <queue>
+#include <set>
 #include <vector>
 
 namespace atl::plan::simulated {
@@ -28,7 +29,7 @@ class FairRails {
   void settle(double now);
 
   /// Returns when the next flow ends; infinite without flows.
-  double next();
+  double next() const noexcept;
 
   /// Returns the flows that end at `now`, which is at most next(), in the order in which they would have ended.
   std::vector<int> finish(double now);
@@ -42,13 +43,19 @@ class FairRails {
   int rails() const noexcept { return static_cast<int>(rails_.size()); }
 
  private:
+  struct Ending {
+    double time = 0;
+    std::uint64_t order = 0;  // insertion order, which breaks ties
+    int flow = -1;
+    auto operator<=>(const Ending&) const = default;
+  };
   struct Flow {
     std::vector<int> rails{};
     double most = 0;   // the smallest of its own and its rails' limits
     double left = 0;   // at `since`
     double since = 0;  // when the rate changed
     double rate = 0;
-    std::uint64_t version = 0;  // of the rate
+    Ending ending{};  // at this rate
     bool is_on = false;
     bool is_marked = false;
   };
@@ -61,21 +68,10 @@ class FairRails {
     double left = 0;  // during the computation of rates
     int users = 0;
   };
-  struct Ending {
-    double time;
-    std::uint64_t order;  // insertion order, which breaks ties
-    int flow;
-    std::uint64_t version;
-    bool operator>(const Ending& other) const noexcept {
-      return time != other.time ? time > other.time : order > other.order;
-    }
-  };
   struct Share {
     double share;
     int rail;
-    bool operator>(const Share& other) const noexcept {
-      return share != other.share ? share > other.share : rail > other.rail;
-    }
+    auto operator<=>(const Share&) const = default;
   };
 
   Flow& flow(int index) { return flows_[static_cast<std::size_t>(index)]; }
@@ -86,7 +82,6 @@ class FairRails {
   void connect();
   void share(double now);
   void fix(int flow, double rate, double now);
-  void forget_old_endings();
 
   std::vector<Flow> flows_;
   std::vector<Rail> rails_;
@@ -95,9 +90,8 @@ class FairRails {
   std::vector<int> group_;    // those and all flows connected with them
   std::vector<int> full_;     // rails that connect them
   std::priority_queue<Share, std::vector<Share>, std::greater<>> shares_;
-  std::priority_queue<Ending, std::vector<Ending>, std::greater<>> endings_;
+  std::set<Ending> endings_;
   std::uint64_t order_ = 0;
-  std::size_t on_ = 0;
 };
 
 }  // namespace atl::plan::simulated

@@ -21,14 +21,8 @@ constexpr std::int64_t kMaxPlanCount = 1 << 16;  // of ranks, pipelines, stages
 constexpr std::int64_t kMaxMicroBatches = 10'000'000;
 constexpr std::size_t kMaxActions = 25'000'000;  // of all pipelines
 
-int bounded(Fields& fields, const std::string& key, std::int64_t fallback, std::int64_t least, std::int64_t most,
-            const std::string& name) {
-  const std::int64_t value = fields.integer(key, fallback);
-  if (value < least || value > most) {
-    refuse(name + " has \"" + key + "\": " + std::to_string(value) + ": give " + std::to_string(least) + " to " +
-           std::to_string(most));
-  }
-  return static_cast<int>(value);
+int count_in(Fields& fields, const std::string& key, std::int64_t fallback, std::int64_t least, std::int64_t most) {
+  return static_cast<int>(fields.integer(key, fallback, least, most));
 }
 
 Amounts read_amounts(const Json& value, const std::string& name) {
@@ -52,25 +46,23 @@ Amounts read_amounts(const Json& value, const std::string& name) {
 
 // Returns the meaning of a word; the first one if the key may be absent and is.
 template <typename Value>
-Value chosen(Fields& fields, const std::string& key, const std::vector<std::pair<const char*, Value>>& words,
-             const std::string& name, bool is_needed) {
+Value chosen(Fields& fields, const std::string& key, bool is_needed,
+             const std::vector<std::pair<const char*, Value>>& words) {
   if (!is_needed && !fields.has(key)) return words.front().second;
   const std::string text = fields.text(key);
-  std::string known;
   for (const auto& [word, value] : words) {
     if (text == word) return value;
-    known.append(known.empty() ? "" : ", ").append(word);
   }
-  refuse(name + " has \"" + key + "\": \"" + text.substr(0, 40) + "\": give one of " + known);
+  refuse(fields.what() + " has \"" + key + "\": \"" + text.substr(0, 40) + "\": give one of " +
+         joined(words, [](const auto& each) { return each.first; }));
 }
 
-std::vector<int> read_integers(Fields& fields, const std::string& key, const std::string& name) {
+std::vector<int> read_integers(Fields& fields, const std::string& key) {
   std::vector<int> result;
-  const auto refuse_value = [&](std::int64_t value) {
-    refuse(name + " has " + std::to_string(value) + " among its " + key);
-  };
   for (const std::int64_t value : fields.integers(key)) {
-    if (value < 0 || value > kMaxPlanCount) refuse_value(value);
+    if (value < 0 || value > kMaxPlanCount) {
+      refuse(fields.what() + " has " + std::to_string(value) + " among its " + key);
+    }
     result.push_back(static_cast<int>(value));
   }
   return result;
@@ -87,7 +79,7 @@ void read_ranks(Fields& fields, Plan& plan) {
     rank.slowdown = each.number("slowdown", 1);
     if (each.has("memory_bytes")) rank.memory_bytes = each.number("memory_bytes");
     const std::string label = each.text("name", "");
-    const int count = bounded(each, "count", 1, 1, kMaxPlanCount, name);
+    const int count = count_in(each, "count", 1, 1, kMaxPlanCount);
     each.done();
     if (plan.ranks.size() + static_cast<std::size_t>(count) > static_cast<std::size_t>(kMaxPlanCount)) {
       refuse("the plan has more than " + std::to_string(kMaxPlanCount) + " ranks, which is the maximum");
@@ -151,9 +143,9 @@ Pipeline read_pipeline(const Json& value, Fields& whole, std::size_t index, cons
   const std::string name = "pipeline " + std::to_string(index);
   Fields fields(value, name);
   Pipeline pipeline;
-  pipeline.ranks = read_integers(fields, "ranks", name);
+  pipeline.ranks = read_integers(fields, "ranks");
   if (pipeline.ranks.empty()) refuse(name + " has no ranks: give at least one");
-  pipeline.micro_batches = bounded(fields, "micro_batches", 1, 1, kMaxMicroBatches, name);
+  pipeline.micro_batches = count_in(fields, "micro_batches", 1, 1, kMaxMicroBatches);
   pipeline.stages = fields.has("stages") ? read_stages(fields, name + "'s ") : stages;
   if (pipeline.stages.empty()) refuse(name + " has no stages: give \"stages\", in the plan or in each pipeline");
   const Order order = order_of(whole.text("schedule", "1F1B"));
@@ -193,12 +185,12 @@ Rail read_rail(const std::string& key, const Json& value) {
   Rail rail;
   rail.name = key;
   rail.each = chosen<Each>(
-      fields, "each", {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}},
-      name, true);
-  rail.count = bounded(fields, "count", 1, 1, kMaxPlanCount, name);
+      fields, "each", true,
+      {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}});
+  rail.count = count_in(fields, "count", 1, 1, kMaxPlanCount);
   rail.out = read_amounts(fields.at("bytes_per_second"), name + "'s bytes_per_second");
   rail.in = rail.out;
-  rail.is_half_duplex = chosen<bool>(fields, "duplex", {{"full", false}, {"half", true}}, name, false);
+  rail.is_half_duplex = chosen<bool>(fields, "duplex", false, {{"full", false}, {"half", true}});
   if (fields.has("in_bytes_per_second")) {
     if (rail.is_half_duplex) refuse(name + " is half duplex and has in_bytes_per_second: leave one of them out");
     rail.in = read_amounts(fields.at("in_bytes_per_second"), name + "'s in_bytes_per_second");
@@ -209,13 +201,10 @@ Rail read_rail(const std::string& key, const Json& value) {
 
 template <typename Named>
 int index_of(const std::vector<Named>& list, const std::string& wanted, const std::string& name, const char* what) {
-  std::string known;
-  for (std::size_t i = 0; i < list.size(); ++i) {
-    if (list[i].name == wanted) return static_cast<int>(i);
-    known.append(known.empty() ? "" : ", ").append(list[i].name);
-  }
+  const auto found = std::ranges::find(list, wanted, &Named::name);
+  if (found != list.end()) return static_cast<int>(found - list.begin());
   refuse(name + " names the " + what + " \"" + wanted.substr(0, 40) + "\"; there are " +
-         (known.empty() ? "none" : known));
+         (list.empty() ? "none" : joined(list, &Named::name)));
 }
 
 Transport read_transport(const std::string& key, const Json& value, const Plan& plan) {
@@ -230,10 +219,10 @@ Transport read_transport(const std::string& key, const Json& value, const Plan& 
     Fields of(each, which);
     Hop hop;
     hop.rail = index_of(plan.rails, of.text("rail"), which, "rail");
-    hop.end = chosen<End>(of, "end", {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}},
-                          which, false);
+    hop.end = chosen<End>(of, "end", false,
+                          {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}});
     hop.latency = of.number("latency", 0);
-    hop.stripes = bounded(of, "stripes", 0, 0, kMaxPlanCount, which);
+    hop.stripes = count_in(of, "stripes", 0, 0, kMaxPlanCount);
     hop.most_bytes_per_second = of.number("most_bytes_per_second", kInfinity);
     of.done();
     transport.hops.push_back(hop);
@@ -246,7 +235,7 @@ LinkRule read_rule(const Json& value, const std::string& name, const Plan& plan)
   Fields fields(value, name);
   LinkRule rule;
   rule.between = chosen<Between>(
-      fields, "between", {{"host", Between::kHost}, {"island", Between::kIsland}, {"any", Between::kAny}}, name, true);
+      fields, "between", true, {{"host", Between::kHost}, {"island", Between::kIsland}, {"any", Between::kAny}});
   if (fields.has("islands")) {
     for (const Json& island : fields.list("islands")) {
       const auto is_known = [&](const Rank& rank) {
@@ -259,7 +248,7 @@ LinkRule read_rule(const Json& value, const std::string& name, const Plan& plan)
     }
     if (rule.islands.size() != 2) refuse(name + " names " + std::to_string(rule.islands.size()) + " islands: give two");
   }
-  const int use = chosen<int>(fields, "for", {{"all", 0}, {"transfers", 1}, {"reductions", 2}}, name, false);
+  const int use = chosen<int>(fields, "for", false, {{"all", 0}, {"transfers", 1}, {"reductions", 2}});
   rule.for_transfers = use != 2;
   rule.for_reductions = use != 1;
   rule.transport = index_of(plan.transports, fields.text("transport"), name, "transport");
@@ -308,11 +297,11 @@ void read_reductions(Fields& fields, Plan& plan) {
   static const Json kNothing = Json::object();
   Fields options(fields.has("reduction") ? fields.at("reduction") : kNothing, "the reduction");
   plan.reduction.is_hierarchical =
-      chosen<bool>(options, "algorithm", {{"hierarchical", true}, {"ring", false}}, "the reduction", false);
-  plan.reduction.buckets = bounded(options, "buckets", 1, 1, 10'000, "the reduction");
+      chosen<bool>(options, "algorithm", false, {{"hierarchical", true}, {"ring", false}});
+  plan.reduction.buckets = count_in(options, "buckets", 1, 1, 10'000);
   plan.reduction.overlaps = options.boolean("overlaps", true);
   plan.reduction.is_pipelined = options.boolean("pipelined", false);
-  plan.reduction.leads = bounded(options, "leads", 0, 0, kMaxPlanCount, "the reduction");
+  plan.reduction.leads = count_in(options, "leads", 0, 0, kMaxPlanCount);
   options.done();
   if (!fields.has("reductions")) {
     plan.reductions = reductions_by_stage(plan.pipelines);
@@ -327,7 +316,7 @@ void read_reductions(Fields& fields, Plan& plan) {
     for (const Json& member : each.list("members")) {
       const Json wrapping{{"member", member}};
       Fields wrapped(wrapping, name);
-      const std::vector<int> pair = read_integers(wrapped, "member", name);
+      const std::vector<int> pair = read_integers(wrapped, "member");
       if (pair.size() != 2) refuse(name + " has the member " + member.dump() + ": give [pipeline, stage]");
       reduction.members.push_back({pair[0], pair[1]});
     }
@@ -347,7 +336,7 @@ Plan plan_of(const std::string& text) {
   read_links(fields, plan);
   read_reductions(fields, plan);
   plan.clips = fields.boolean("clips", false);
-  plan.steps = bounded(fields, "steps", 1, 1, 1000, "the plan");
+  plan.steps = count_in(fields, "steps", 1, 1, 1000);
   // Allowed, but used only by readers or for answers.
   for (const char* key : {"notes", "timeline", "schedule", "actions", "stages"}) fields.has(key);
   fields.done();

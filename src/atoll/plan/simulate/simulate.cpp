@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <map>
+#include <functional>
 #include <utility>
 
 #include "atoll/plan/numbers.h"
@@ -13,11 +13,10 @@
 namespace atl::plan::simulated {
 namespace {
 
-std::string where_of(const Plan& plan, const Event& event, const std::map<std::pair<int, int>, int>& transports) {
+std::string where_of(const Plan& plan, const Event& event, Links& links) {
   if (event.what == What::kReduction) return plan.reductions[as_index(event.stage)].name;
   if (event.what == What::kTransfer) {
-    const auto found = transports.find({event.rank, event.peer});
-    return found == transports.end() ? "" : plan.transports[as_index(found->second)].name;
+    return plan.transports[as_index(links.path(event.rank, event.peer, false).transport)].name;
   }
   const std::string& device_class = plan.ranks[as_index(event.rank)].device_class;
   if (event.what == What::kOptimiser || event.stage < 0) return device_class;
@@ -31,31 +30,22 @@ std::vector<PathPart> path_of(const Plan& plan, const std::vector<Event>& events
   std::vector<PathPart> parts;
   if (events.empty()) return parts;
   Links links(plan);
-  std::map<std::pair<int, int>, int> transports;
   std::map<std::pair<What, std::string>, PathPart> found;
-  const auto later = [](const Event& a, const Event& b) { return a.end < b.end; };
-  auto index = static_cast<std::int32_t>(std::max_element(events.begin(), events.end(), later) - events.begin());
+  auto index = static_cast<std::int32_t>(std::ranges::max_element(events, {}, &Event::end) - events.begin());
   double until = events[as_index(index)].end;
   while (index >= 0) {
     const Event& event = events[as_index(index)];
-    if (event.what == What::kTransfer) {
-      transports.try_emplace({event.rank, event.peer}, links.path(event.rank, event.peer, false).transport);
-    }
     const double seconds = until - event.begin;
     if (seconds > 0) {
-      const std::string where = where_of(plan, event, transports);
-      PathPart& part = found[{event.what, where}];
-      part.what = event.what;
-      part.where = where;
+      PathPart& part = found[{event.what, where_of(plan, event, links)}];
       part.seconds += seconds;
       ++part.count;
     }
     until = event.begin;
     index = event.cause;
   }
-  for (auto& [key, part] : found) parts.push_back(std::move(part));
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const PathPart& a, const PathPart& b) { return a.seconds > b.seconds; });
+  for (const auto& [key, part] : found) parts.push_back({key.first, key.second, part.seconds, part.count});
+  std::ranges::stable_sort(parts, std::greater(), &PathPart::seconds);
   return parts;
 }
 
@@ -74,53 +64,20 @@ std::vector<RailUse> busiest(const std::vector<RailUse>& rails) {
   return result;
 }
 
-// Lower bounds on the parts of one pipeline, by stage.
-struct Least {
-  std::vector<int> ranks;
-  std::vector<StageSeconds> seconds;
-  std::vector<double> way_to;    // the first forward
-  std::vector<double> way_back;  // after the last backward
-  double chain = 0;              // of one micro-batch alone
-};
-
-Least least_of(const Plan& plan, std::size_t index, Links& links) {
-  const Pipeline& pipeline = plan.pipelines[index];
-  const auto stages = static_cast<int>(pipeline.stages.size());
-  Least least;
-  std::vector<bool> is_split(as_index(stages), false);
+// Returns by stage whether gradients of inputs are computed apart.
+std::vector<bool> split_stages(const Pipeline& pipeline) {
+  std::vector<bool> is_split(pipeline.stages.size(), false);
   for (const auto& actions : pipeline.actions) {
-    for (const Action& action : actions)
-      is_split[as_index(action.stage)] = is_split[as_index(action.stage)] || action.work == Work::kInput;
-  }
-  for (const int place :
-       places_of(pipeline.actions, {static_cast<int>(pipeline.ranks.size()), stages, pipeline.micro_batches},
-                 "pipeline " + std::to_string(index))) {
-    least.ranks.push_back(pipeline.ranks[as_index(place)]);
-  }
-  double to = 0;
-  double back = 0;
-  for (int stage = 0; stage < stages; ++stage) {
-    const int rank = least.ranks[as_index(stage)];
-    StageSeconds seconds = seconds_of(pipeline.stages[as_index(stage)], plan.ranks[as_index(rank)]);
-    if (!is_split[as_index(stage)]) seconds.input = seconds.backward;
-    if (stage > 0 && least.ranks[as_index(stage) - 1] != rank) {
-      const Stage& before = pipeline.stages[as_index(stage) - 1];
-      const int other = least.ranks[as_index(stage) - 1];
-      to += alone_seconds(links.path(other, rank, false), before.boundary_bytes);
-      back += alone_seconds(links.path(rank, other, false), before.boundary_gradient_bytes);
+    for (const Action& action : actions) {
+      if (action.work == Work::kInput) is_split[as_index(action.stage)] = true;
     }
-    least.way_to.push_back(to);
-    least.way_back.push_back(back);
-    to += seconds.forward;
-    back += seconds.input;
-    least.seconds.push_back(seconds);
   }
-  least.chain = to + back;
-  return least;
+  return is_split;
 }
 
-// Returns the maximum over all ranks of their work alone or with the path to them and back.
-double least_seconds(const Plan& plan, bool with_ways) {
+// Returns the maximum over all ranks of their work, alone or with the path of the first micro-batch to them and the
+// path back from them.
+double least_seconds(const Plan& plan, const Engine& engine, bool with_ways) {
   struct OfRank {
     double to = kInfinity;
     double back = kInfinity;
@@ -128,26 +85,36 @@ double least_seconds(const Plan& plan, bool with_ways) {
     double before_back = 0;  // forwards, and the part of backwards before their input's gradient is ready
     double optimiser = 0;
   };
-  Links links(plan);
   double bound = 0;
   for (std::size_t i = 0; i < plan.pipelines.size(); ++i) {
-    const Least least = least_of(plan, i, links);
+    const std::vector<bool> is_split = split_stages(plan.pipelines[i]);
+    const std::vector<Engine::StageRun>& stages = engine.stages(i);
     const double count = plan.pipelines[i].micro_batches;
     std::map<int, OfRank> ranks;
-    for (std::size_t stage = 0; stage < least.ranks.size(); ++stage) {
-      OfRank& rank = ranks[least.ranks[stage]];
-      const StageSeconds& seconds = least.seconds[stage];
-      rank.to = std::min(rank.to, least.way_to[stage]);
-      rank.back = std::min(rank.back, least.way_back[stage]);
+    double to = 0;    // until the first forward
+    double back = 0;  // after the last backward
+    for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+      StageSeconds seconds = stages[stage].seconds;
+      if (!is_split[stage]) seconds.input = seconds.backward;
+      if (stages[stage].back != nullptr) {
+        const Engine::StageRun& before = stages[stage - 1];
+        to += alone_seconds(*before.there, before.given->boundary_bytes);
+        back += alone_seconds(*stages[stage].back, before.given->boundary_gradient_bytes);
+      }
+      OfRank& rank = ranks[stages[stage].rank];
+      rank.to = std::min(rank.to, to);
+      rank.back = std::min(rank.back, back);
       rank.work += count * (seconds.forward + seconds.backward) + (count - 1) * seconds.accumulate;
       rank.before_back += count * (seconds.forward + seconds.input);
       rank.optimiser += seconds.optimiser;
+      to += seconds.forward;
+      back += seconds.input;
     }
     for (const auto& [index, rank] : ranks) {
       bound = std::max(bound, rank.work + rank.optimiser + (with_ways ? rank.to : 0));
       if (with_ways) bound = std::max(bound, rank.to + rank.before_back + rank.back);
     }
-    if (with_ways) bound = std::max(bound, least.chain);
+    if (with_ways) bound = std::max(bound, to + back);  // one micro-batch alone
   }
   return bound;
 }
@@ -167,20 +134,9 @@ double later_step_seconds(const Plan& plan, const std::vector<Event>& events) {
 }  // namespace
 
 const char* to_string(What what) noexcept {
-  switch (what) {
-    case What::kForward: return "forward";
-    case What::kBackward: return "backward";
-    case What::kInput: return "backward (input)";
-    case What::kWeight: return "backward (weight)";
-    case What::kOptimiser: return "optimiser";
-    case What::kTransfer: return "transfer";
-    default: return "reduction";
-  }
-}
-
-double lower_bound(const Plan& plan) {
-  check(plan);
-  return least_seconds(plan, true);
+  constexpr const char* kTexts[] = {"forward",   "backward", "backward (input)", "backward (weight)",
+                                    "optimiser", "transfer", "reduction"};
+  return kTexts[static_cast<int>(what)];
 }
 
 Simulation simulate(const Plan& plan) {
@@ -191,7 +147,7 @@ Simulation simulate(const Plan& plan) {
   simulation.rails = busiest(simulation.rails);
   simulation.path = path_of(plan, simulation.events);
   // Steps overlap a little, so that only the work itself bounds the time of one among several.
-  simulation.bound = least_seconds(plan, plan.steps == 1);
+  simulation.bound = least_seconds(plan, engine, plan.steps == 1);
   simulation.step_seconds = simulation.seconds;
   if (plan.steps > 1) simulation.step_seconds = later_step_seconds(plan, simulation.events);
   double waits = 0;

@@ -137,6 +137,7 @@ std::vector<Reduction> reductions_by_stage(const std::vector<Pipeline>& pipeline
 /// Throws Error(kInvalidArgument) that names the invalid field, its value, and what is allowed.
 void check(const Plan& plan);
 
+/// The first four are those of Work.
 enum class What : std::uint8_t { kForward, kBackward, kInput, kWeight, kOptimiser, kTransfer, kReduction };
 /// "forward", "backward", "backward (input)", "backward (weight)", "optimiser", "transfer", "reduction".
 const char* to_string(What what) noexcept;
@@ -194,7 +195,7 @@ struct RailUse {
 struct Simulation {
   double seconds = 0;
   double step_seconds = 0;
-  double bound = 0;
+  double bound = 0;  ///< no order of the same actions takes a shorter step
   double bubble = 0;
   std::vector<RankUse> ranks;
   std::vector<StageUse> stages;
@@ -208,9 +209,5 @@ struct Simulation {
 ///
 /// Cost: O(E log E + E c log c) for E events with c transfers on full rails at the same time.
 Simulation simulate(const Plan& plan);
-
-/// Returns a lower bound on one step for any order of the same actions: for each rank, the path of the first
-/// micro-batch to it, all its work, and the path back from it.
-double lower_bound(const Plan& plan);
 
 }  // namespace atl::plan::simulated

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
+#include <string>
+#include <vector>
 
 #include "atoll/plan/numbers.h"
 #include "atoll/plan/simulate/engine.h"
+#include "atoll/plan/text.h"
 
 namespace atl::plan::simulated {
 
 // Returns the path of the input of `consumer` to its stage; null on the same rank.
 const Path* Engine::path_to(const Line& line, const Action& consumer) const {
-  return consumer.work == Work::kForward ? line.there[as_index(consumer.stage - 1)]
-                                         : line.back[as_index(consumer.stage + 1)];
+  return consumer.work == Work::kForward ? line.stages[as_index(consumer.stage - 1)].there
+                                         : line.stages[as_index(consumer.stage + 1)].back;
 }
 
-double Engine::bytes_to(int pipeline, const Action& consumer) const {
-  const std::vector<Stage>& stages = plan_.pipelines[as_index(pipeline)].stages;
-  return consumer.work == Work::kForward ? stages[as_index(consumer.stage - 1)].boundary_bytes
-                                         : stages[as_index(consumer.stage)].boundary_gradient_bytes;
+double Engine::bytes_to(const Line& line, const Action& consumer) const {
+  return consumer.work == Work::kForward ? line.stages[as_index(consumer.stage - 1)].given->boundary_bytes
+                                         : line.stages[as_index(consumer.stage)].given->boundary_gradient_bytes;
 }
 
 // Passes on the output of `action`, which has just ended on `rank`.
@@ -26,14 +28,15 @@ void Engine::deliver(int rank, const Action& action) {
   const bool is_forward = action.work == Work::kForward;
   const Action consumer{is_forward ? Work::kForward : Work::kInput, action.stage + (is_forward ? 1 : -1),
                         action.micro_batch};
-  if (consumer.stage < 0 || as_index(consumer.stage) >= pipeline.ranks.size()) return;
-  const std::size_t index = unit_at(pipeline, its.pipeline, consumer.stage, its.step, consumer.micro_batch);
+  if (consumer.stage < 0 || as_index(consumer.stage) >= pipeline.stages.size()) return;
+  const std::size_t index = unit_at(its, consumer);
   Edge& edge = is_forward ? pipeline.units[index].input : pipeline.units[index].gradient;
+  const int to = pipeline.stages[as_index(consumer.stage)].rank;
   const Path* path = path_to(pipeline, consumer);
-  const double bytes = bytes_to(its.pipeline, consumer);
+  const double bytes = bytes_to(pipeline, consumer);
   if (path == nullptr || alone_seconds(*path, bytes) <= 0) {
     edge.arrived = its.last;
-    if (path != nullptr) wake(pipeline.ranks[as_index(consumer.stage)]);
+    if (path != nullptr) wake(to);
     return;
   }
   if (path->is_blocking) {
@@ -41,8 +44,7 @@ void Engine::deliver(int rank, const Action& action) {
     edge.offered = its.last;
     if (!edge.is_wanted) return;
   }
-  send({path, its.pipeline, index, !is_forward, -1, 0}, rank, pipeline.ranks[as_index(consumer.stage)], bytes,
-       its.last);
+  send({path, its.pipeline, index, !is_forward, -1, 0}, rank, to, bytes, its.last);
 }
 
 // Handles a rank that has reached `action` before its input arrived.
@@ -55,9 +57,9 @@ void Engine::want(int rank, const Action& action) {
   edge.is_wanted = true;
   if (edge.offered < 0) return;
   const bool is_forward = action.work == Work::kForward;
-  const std::size_t index = unit_at(pipeline, its.pipeline, action.stage, its.step, action.micro_batch);
-  const int from = pipeline.ranks[as_index(action.stage + (is_forward ? -1 : 1))];
-  send({path, its.pipeline, index, !is_forward, -1, 0}, from, rank, bytes_to(its.pipeline, action), its.last);
+  const std::size_t index = unit_at(its, action);
+  const int from = pipeline.stages[as_index(action.stage + (is_forward ? -1 : 1))].rank;
+  send({path, its.pipeline, index, !is_forward, -1, 0}, from, rank, bytes_to(pipeline, action), its.last);
 }
 
 void Engine::send(const Transfer& transfer, int from, int to, double bytes, std::int32_t cause) {
@@ -68,7 +70,7 @@ void Engine::send(const Transfer& transfer, int from, int to, double bytes, std:
   const int index = free_transfers_.back();
   free_transfers_.pop_back();
   const Line& pipeline = line(transfer.pipeline);
-  const auto per_stage = static_cast<int>(pipeline.units.size() / pipeline.ranks.size());
+  const auto per_stage = static_cast<int>(pipeline.units.size() / pipeline.stages.size());
   const int micro_batches = plan_.pipelines[as_index(transfer.pipeline)].micro_batches;
   const auto stage = static_cast<int>(transfer.unit) / per_stage + (transfer.is_gradient ? 1 : -1);
   const int on_stage = static_cast<int>(transfer.unit) % per_stage;
@@ -129,10 +131,10 @@ void Engine::arrive(int transfer) {
 // With the last micro-batch's gradients of weights, parts of the stage's gradients become complete one after another.
 void Engine::announce(int rank, const Action& action, double seconds) {
   const Lane& its = lane(rank);
-  const Line& pipeline = line(its.pipeline);
-  if (pipeline.gradients[as_index(action.stage)] < plan_.pipelines[as_index(its.pipeline)].micro_batches) return;
+  const StageRun& stage = stage_of(its, action.stage);
+  if (stage.gradients < plan_.pipelines[as_index(its.pipeline)].micro_batches) return;
   const int buckets = plan_.reduction.buckets;
-  for (const int group : pipeline.groups[as_index(action.stage)]) {
+  for (const int group : stage.groups) {
     for (int bucket = 0; bucket < buckets; ++bucket) {
       readies_.push_back({group, as_index(bucket), its.last});
       after(seconds * (static_cast<double>(bucket + 1) / buckets), Kind::kReady, static_cast<int>(readies_.size()) - 1);
@@ -143,7 +145,7 @@ void Engine::announce(int rank, const Action& action, double seconds) {
 void Engine::announce_all(int rank) {
   const Lane& its = lane(rank);
   for (const int stage : its.stages) {
-    for (const int group : line(its.pipeline).groups[as_index(stage)]) {
+    for (const int group : stage_of(its, stage).groups) {
       for (std::size_t bucket = 0; bucket < groups_[as_index(group)].ready.size(); ++bucket) {
         ready({group, bucket, its.last});
       }
@@ -199,6 +201,81 @@ void Engine::end_phase(int index) {
     lane(rank).last_reduction = group.event;
   }
   for (const int rank : group.ranks) wake(rank);
+}
+
+// Describes what the rank waits for, which `other` would have to do; -1 if no rank can do it.
+std::string Engine::waits(int rank, int& other) {
+  Lane& its = lane(rank);
+  Line& pipeline = line(its.pipeline);
+  const std::string name = "rank " + std::to_string(rank) + " (pipeline " + std::to_string(its.pipeline) + ")";
+  if (its.next < its.actions->size()) {
+    const Action& action = (*its.actions)[its.next];
+    const std::string waiting = name + " waits at " + to_text(action) + " for ";
+    const Unit& unit = unit_of(its, action);
+    if (action.work != Work::kForward && unit.forward < 0) {
+      other = rank;
+      return waiting + to_text({Work::kForward, action.stage, action.micro_batch}) +
+             ", which comes later in its actions";
+    }
+    if (action.work == Work::kWeight && unit.backward < 0) {
+      other = rank;
+      return waiting + to_text({Work::kInput, action.stage, action.micro_batch}) + ", which comes later in its actions";
+    }
+    const Edge* edge = edge_of(its, action);
+    if (edge != nullptr && edge->arrived < 0) {
+      const bool is_forward = action.work == Work::kForward;
+      const int stage = action.stage + (is_forward ? -1 : 1);
+      other = pipeline.stages[as_index(stage)].rank;
+      return waiting + (is_forward ? "the output" : "the gradient") + " of stage " + std::to_string(stage) +
+             " from rank " + std::to_string(other);
+    }
+  }
+  if (its.sends > 0) {
+    // Finds the first offered input that no rank has received.
+    for (std::size_t i = 0; i < pipeline.units.size(); ++i) {
+      const auto stage = static_cast<int>(i / (pipeline.units.size() / pipeline.stages.size()));
+      for (const Edge* edge : {&pipeline.units[i].input, &pipeline.units[i].gradient}) {
+        if (edge->offered < 0 || edge->arrived >= 0 || events_[as_index(edge->offered)].rank != rank) continue;
+        other = pipeline.stages[as_index(stage)].rank;
+        return name + " waits until rank " + std::to_string(other) + " receives what it sends to stage " +
+               std::to_string(stage);
+      }
+    }
+  }
+  for (const Group& group : groups_) {
+    if (group.phases.empty() || std::find(group.ranks.begin(), group.ranks.end(), rank) == group.ranks.end()) continue;
+    for (const int member : group.ranks) {
+      if (member == rank || lane(member).next == lane(member).actions->size()) continue;
+      other = member;
+      return name + " waits for gradients of rank " + std::to_string(other);
+    }
+  }
+  for (int each = 0; each < static_cast<int>(lanes_.size()); ++each) {
+    if (lane(each).pipeline >= 0 && !lane(each).is_done && lane(each).next < lane(each).actions->size()) other = each;
+  }
+  return name + " waits for the other ranks";
+}
+
+void Engine::stuck() {
+  int rank = 0;
+  while (lane(rank).pipeline < 0 || lane(rank).is_done) ++rank;
+  std::vector<int> ranks;
+  std::vector<std::string> reasons;
+  while (rank >= 0 && std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
+    ranks.push_back(rank);
+    int other = -1;
+    reasons.push_back(waits(rank, other));
+    rank = other;
+  }
+  // Ranks before the cycle only wait for it.
+  const auto first = rank < 0 ? 0 : std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  constexpr std::ptrdiff_t kMax = 8;
+  std::string message = "the actions deadlock after " + number(now_) + " s: ";
+  for (auto i = first; i < static_cast<std::ptrdiff_t>(reasons.size()) && i < first + kMax; ++i) {
+    message.append(i > first ? "; " : "").append(reasons[static_cast<std::size_t>(i)]);
+  }
+  if (static_cast<std::ptrdiff_t>(reasons.size()) > first + kMax) message.append("; and so on around the cycle");
+  refuse(message + ". Change the order of these actions");
 }
 
 }  // namespace atl::plan::simulated

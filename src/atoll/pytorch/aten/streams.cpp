@@ -67,8 +67,11 @@ bool wait_for(c10::Device device, Deadline until) {
   return true;
 }
 
-bool is_capturing(const c10::Stream& stream) {
-  return is_capturing_on(c10::impl::VirtualGuardImpl(stream.device_type()), stream);
+void refuse_capture(c10::Device device) {
+  if (device.is_cpu()) return;
+  TORCH_CHECK(!is_capturing_on(c10::impl::VirtualGuardImpl(device.type()), current_stream(device)),
+              "a collective of the atoll backend cannot be captured into a graph, which cannot record what happens "
+              "between ranks. Issue it outside the capture");
 }
 
 void note_use(const at::Tensor& tensor, const c10::Stream& stream) {

@@ -51,8 +51,9 @@ c10::Stream current_stream(c10::Device device);
 /// Waits until the work that this thread has issued on the device is done, or the deadline. Returns whether it is done.
 bool wait_for(c10::Device device, Deadline until = Deadline::never());
 
-/// Returns whether work issued on the stream is being captured into a graph.
-bool is_capturing(const c10::Stream& stream);
+/// Throws c10::Error while the calling thread's current stream on `device` is being captured into a graph, which cannot
+/// record what happens between ranks.
+void refuse_capture(c10::Device device);
 
 /// Keeps the tensor's memory alive for the work issued on `stream`, even if the tensor is freed before that has run.
 void note_use(const at::Tensor& tensor, const c10::Stream& stream);

@@ -35,6 +35,20 @@ at::ScalarType scalar_type(DataType type) noexcept {
   return at::kByte;
 }
 
+bool is_common(at::ScalarType type) noexcept {
+  switch (type) {
+    case at::kFloat:
+    case at::kDouble:
+    case at::kHalf:
+    case at::kBFloat16:
+    case at::kInt:
+    case at::kLong:
+    case at::kChar:
+    case at::kByte: return true;
+    default: return false;
+  }
+}
+
 DataType wire_type(at::ScalarType type) noexcept { return data_type(type).value_or(DataType::kUInt8); }
 
 Reduction reduction(const c10d::ReduceOp& op) {

@@ -19,6 +19,9 @@ std::optional<collectives::DataType> data_type(at::ScalarType type) noexcept;
 /// bytes.
 collectives::DataType wire_type(at::ScalarType type) noexcept;
 
+/// Returns whether every vendor's library has the type. Atoll itself reduces the others, and moves them as these.
+bool is_common(at::ScalarType type) noexcept;
+
 /// The inverse of data_type().
 at::ScalarType scalar_type(collectives::DataType type) noexcept;
 

@@ -9,6 +9,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
+#include "atoll/pytorch/staging/dtype.h"
 
 namespace atl::pytorch {
 namespace {
@@ -27,18 +28,12 @@ BackendPtr make(const LibraryRequest& request, const char* way, Deadline deadlin
   return maker()(one);
 }
 
-// The types that every vendor's library adds up; Atoll reduces the others itself.
-bool is_common(at::ScalarType type) {
-  switch (type) {
-    case at::kFloat:
-    case at::kDouble:
-    case at::kHalf:
-    case at::kBFloat16:
-    case at::kInt:
-    case at::kLong:
-    case at::kChar:
-    case at::kByte: return true;
-    default: return false;
+bool reports_errors_of(c10d::Backend& backend) {
+  try {
+    backend.getError();
+    return true;
+  } catch (const std::exception&) {
+    return false;
   }
 }
 
@@ -49,6 +44,7 @@ void set_library_maker(LibraryMaker made_by) { maker() = std::move(made_by); }
 Library::Library(const Place& place, const LibraryRequest& request)
     : name_(request.library),
       device_type_(c10::Device(request.device).type()),
+      device_index_(place.index),
       rank_(request.rank),
       size_(request.size),
       reductions_(place.reductions),
@@ -56,6 +52,12 @@ Library::Library(const Place& place, const LibraryRequest& request)
   const Deadline deadline = Deadline::after(request.timeout);
   in_ = make(request, "in/", deadline);
   out_ = make(request, "out/", deadline);
+  reports_errors_ = reports_errors_of(*in_);
+}
+
+void Library::connect() {
+  const c10::Device device(device_type_, static_cast<c10::DeviceIndex>(device_index_));
+  for (const BackendPtr& backend : {in_, out_}) backend->eagerConnectSingleDevice(device);
 }
 
 Library::~Library() {
@@ -79,6 +81,17 @@ bool Library::folds(collectives::ReduceOp op, at::ScalarType type) const {
   return reduces(op == ReduceOp::kAvg || op == ReduceOp::kPremulSum ? ReduceOp::kSum : op, type);
 }
 
+std::string Library::fault() const {
+  const auto error = reports_errors_ ? in_->getError() : c10d::ErrorType::SUCCESS;
+  if (error == c10d::ErrorType::SUCCESS) return "";
+  return error == c10d::ErrorType::TIMEOUT ? "an operation timed out" : "its communicator has failed";
+}
+
+bool Library::is_aborted() const {
+  const std::lock_guard lock(mutex_);
+  return ended_ == End::kAborted;
+}
+
 void Library::abort() noexcept { end(End::kAborted); }
 void Library::shutdown() noexcept { end(End::kShutDown); }
 
@@ -89,12 +102,25 @@ void Library::end(End how) noexcept {
     ended_ = how;
   }
   if (how == End::kAborted && waiter_) waiter_->abort();
-  for (const BackendPtr& backend : {in_, out_}) {
+  std::thread beside;
+  if (how == End::kAborted) {
+    // NCCL's abort waits for all that the device does, and thus for operations of the other communicator, which end
+    // only once that one is aborted.
     try {
-      how == End::kAborted ? backend->abort() : backend->shutdown();
+      beside = std::thread([this, how] { end(*out_, how); });
     } catch (const std::exception& error) {
-      log(LogLevel::kWarning, "while closing a communicator of " + name_ + ": " + error.what());
+      log(LogLevel::kWarning, "cannot start a thread to close a communicator of " + name_ + ": " + error.what());
     }
+  }
+  end(*in_, how);
+  beside.joinable() ? beside.join() : end(*out_, how);
+}
+
+void Library::end(c10d::Backend& backend, End how) const noexcept {
+  try {
+    how == End::kAborted ? backend.abort() : backend.shutdown();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "while closing a communicator of " + name_ + ": " + error.what());
   }
 }
 

@@ -21,6 +21,7 @@ namespace atl::pytorch {
 /// The device that a rank computes on, and the library with which its island may reduce there.
 struct Place {
   std::string device = "cpu";        ///< PyTorch's device type
+  int index = 0;                     ///< of the device that the rank uses, among those of this type
   std::string library;               ///< a backend of torch.distributed; "" for none
   std::string stack = "cpu";         ///< names the island of ranks that set no ATOLL_ISLAND
   bool one_host = true;              ///< such an island lies on one host
@@ -52,12 +53,15 @@ void set_library_maker(LibraryMaker maker);
 /// results, and neither waits for the other. Operations of each must be issued in one order on all ranks. Thread-safe.
 class Library {
  public:
-  /// Makes both, together with the other ranks of the island; `rank` and `size` count in the island. Throws what the
-  /// vendor's library throws.
+  /// Makes both; `rank` and `size` count in the island. Throws what the vendor's library throws.
   Library(const Place& place, const LibraryRequest& request);
   ~Library();
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
+
+  /// Connects both with the other ranks of the island. Called on an accelerator: NCCL would connect in the first
+  /// operation. Blocks until all ranks call it; nothing can interrupt that. Throws what the vendor's library throws.
+  void connect();
 
   const std::string& name() const noexcept { return name_; }
   c10::DeviceType device_type() const noexcept { return device_type_; }
@@ -77,26 +81,35 @@ class Library {
   bool reduces(collectives::ReduceOp op, at::ScalarType type) const;
   bool folds(collectives::ReduceOp op, at::ScalarType type) const;
 
+  /// Returns what the library says has gone wrong in operations of `in`; "" for nothing, and if it cannot tell.
+  std::string fault() const;
+
   /// Ends the operations under way and refuses new ones; may be called by any thread, and only the first call has an
   /// effect. An operation on the CPU that cannot be ended stays under way, and its communicators live on without
   /// anything that waits for them.
   void abort() noexcept;
   void shutdown() noexcept;
 
+  /// Returns whether abort() was called before: operations may end without their results, whatever their Works say.
+  bool is_aborted() const;
+
  private:
   enum class End { kNone, kShutDown, kAborted };
   void end(End how) noexcept;
+  void end(c10d::Backend& backend, End how) const noexcept;
 
   const std::string name_;
   const c10::DeviceType device_type_;
+  const int device_index_;
   const int rank_;
   const int size_;
   const std::set<std::string> reductions_;
   BackendPtr in_;
   BackendPtr out_;
+  bool reports_errors_ = false;
   const std::shared_ptr<AbortableWaiter> waiter_;
   InFlightCounter in_flight_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   End ended_ = End::kNone;
 };
 

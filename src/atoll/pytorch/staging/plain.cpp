@@ -3,7 +3,25 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 
+#include "atoll/pytorch/staging/dtype.h"
+
 namespace atl::pytorch {
+
+namespace {
+
+at::Tensor as_common(const at::Tensor& tensor) {
+  if (is_common(tensor.scalar_type())) return tensor;
+  const at::AutoDispatchBelowADInplaceOrView no_autograd;
+  switch (tensor.element_size()) {
+    case 1: return tensor.view(at::kByte);
+    case 2: return tensor.view(at::kHalf);
+    case 4: return tensor.view(at::kInt);
+    case 8: return tensor.view(at::kLong);
+    default: return tensor.unsqueeze(-1).view(at::kByte);
+  }
+}
+
+}  // namespace
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg() && !tensor._is_zerotensor();
@@ -17,20 +35,20 @@ void PlainTensors::note_device(const at::Tensor& tensor) {
 
 at::Tensor PlainTensors::read(const at::Tensor& tensor) {
   note_device(tensor);
-  if (is_plain(tensor)) return tensor;
+  if (is_plain(tensor)) return as_common(tensor);
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
-  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.options());
-  return tensor.resolve_conj().resolve_neg().contiguous();
+  if (tensor._is_zerotensor()) return as_common(at::zeros(tensor.sizes(), tensor.options()));
+  return as_common(tensor.resolve_conj().resolve_neg().contiguous());
 }
 
 at::Tensor PlainTensors::write(const at::Tensor& tensor, bool load) {
   note_device(tensor);
-  if (is_plain(tensor)) return tensor;
+  if (is_plain(tensor)) return as_common(tensor);
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   at::Tensor temporary = at::empty(tensor.sizes(), tensor.options().memory_format(at::MemoryFormat::Contiguous));
   if (load) temporary.copy_(tensor);
   copies_.emplace_back(tensor, temporary);
-  return temporary;
+  return as_common(temporary);
 }
 
 std::vector<at::Tensor> PlainTensors::read(const std::vector<at::Tensor>& tensors) {

@@ -14,7 +14,9 @@ bool is_plain(const at::Tensor& tensor);
 
 /// Replaces strided tensors, and tensors whose storage is not their value (lazily conjugated or negated ones, zeros
 /// without memory), by the contiguous tensors that libraries work on. A tensor that is already plain is used as it is.
-/// All functions that take tensors throw c10::ValueError if those of one operation are on different devices.
+/// Those of a dtype that a vendor's library may lack (is_common) are views as one of the same width that it has, or as
+/// bytes, in one more dimension. All functions that take tensors throw c10::ValueError if those of one operation are on
+/// different devices.
 class PlainTensors {
  public:
   at::Tensor read(const at::Tensor& tensor);

@@ -12,13 +12,9 @@ StagedOperation::StagedOperation(Operands operands, std::shared_ptr<const CopySt
       chunks_left_(chunks),
       outward_(library ? library->name() : "", !device_.is_cpu(), library ? library->waiter() : nullptr) {
   if (!on_accelerator()) return;
-  const c10::Stream current = current_stream(device_);
-  TORCH_CHECK(
-      !is_capturing(current),
-      "a collective of the atoll backend cannot be captured into a graph: it crosses the host. Issue it outside "
-      "the capture");
+  refuse_capture(device_);
   caller_event_.emplace(device_.type());
-  caller_event_->record(current);
+  caller_event_->record(current_stream(device_));
 }
 
 void StagedOperation::chunk_stored() {

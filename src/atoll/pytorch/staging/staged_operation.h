@@ -21,9 +21,9 @@ class StagedOperation {
   using StreamOf = c10::Stream (CopyStreams::*)() const;
 
   /// Must be constructed on the caller's thread: the operation follows what the caller has issued on its current
-  /// stream. Throws c10::Error while that stream is being captured into a graph, which cannot record what happens
-  /// between hosts. `streams`: those that copy the tensors; null for the CPU. `last`: the one on which the results
-  /// arrive. `library`: the island's, or null. `chunks`: how many times chunk_stored() will be called.
+  /// stream. Throws c10::Error while that stream is being captured into a graph. `streams`: those that copy the
+  /// tensors; null for the CPU. `last`: the one on which the results arrive. `library`: the island's, or null.
+  /// `chunks`: how many times chunk_stored() will be called.
   StagedOperation(Operands operands, std::shared_ptr<const CopyStreams> streams, StreamOf last, const Library* library,
                   std::size_t chunks);
 

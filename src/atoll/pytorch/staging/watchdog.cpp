@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "atoll/core/log.h"
 #include "atoll/pytorch/staging/plain_text.h"
@@ -44,10 +45,19 @@ std::string fault_of(const Watchdog::Entry& entry) {
 bool has_succeeded(const Watchdog::Entry& entry) {
   const auto has_ended = [](const auto& work) { return work->isCompleted(); };
   try {
-    return std::all_of(entry.works.begin(), entry.works.end(), has_ended) && fault_of(entry).empty();
+    if (!std::all_of(entry.works.begin(), entry.works.end(), has_ended) || !fault_of(entry).empty()) return false;
+    const auto library = entry.library.lock();
+    return !library || !library->is_aborted();
   } catch (...) {
     return false;
   }
+}
+
+// What the library reports while works have not ended, which may not know of it.
+std::string fault_of_library(const Watchdog::Entry& entry) {
+  const auto library = entry.library.lock();
+  const std::string fault = library ? library->fault() : "";
+  return has_succeeded(entry) ? "" : fault;
 }
 
 // Libraries report their own timeouts as text.
@@ -78,6 +88,7 @@ Watchdog::EntryPtr Watchdog::add(Entry entry) {
   if (!thread_.joinable()) {
     thread_ = std::thread([this] {
       pthread_setname_np(pthread_self(), "atoll-watch");
+      if (prepare_ != nullptr) prepare_();
       serve();
     });
   }
@@ -242,7 +253,11 @@ void Watchdog::serve() {
 void Watchdog::check(const std::vector<EntryPtr>& entries) {
   for (const EntryPtr& entry : entries) {
     if (entry->is_reported) continue;
-    const std::string fault = fault_of(*entry);
+    std::string fault = fault_of(*entry);
+    if (fault.empty()) {  // a Work that knows more will have said it by the next time
+      std::string said = fault_of_library(*entry);
+      if (!said.empty() && std::exchange(entry->library_has_failed, true)) fault = std::move(said);
+    }
     if (fault.empty() && !entry->deadline.expired()) continue;
     entry->is_reported = true;
     const std::string hint = fault.empty() || is_timeout(fault) ? hint_of_other_groups(*entry, entries) : "";

@@ -16,6 +16,7 @@
 #include "atoll/core/deadline.h"
 #include "atoll/core/error.h"
 #include "atoll/pytorch/aten/torch.h"
+#include "atoll/pytorch/staging/library.h"
 
 namespace atl::pytorch {
 
@@ -39,15 +40,19 @@ class Watchdog {
   struct Entry {
     const void* owner = nullptr;  ///< the group
     std::vector<c10::intrusive_ptr<c10d::Work>> works;
-    std::string what;  ///< "all_reduce of simccl on rank 3"
+    std::weak_ptr<const Library> library;  ///< the one that the works are of
+    std::string what;                      ///< "all_reduce of simccl on rank 3"
     Deadline deadline = Deadline::never();
     std::function<void(const Error&)> fail;  ///< ends the group
     std::vector<std::thread::native_handle_type> relying;
     bool is_reported = false;
+    bool library_has_failed = false;
     std::optional<Error> lost;  ///< the owner failed before the operations had succeeded
   };
   using EntryPtr = std::shared_ptr<Entry>;
 
+  /// `prepare`, if not null, is called first by the thread.
+  explicit Watchdog(void (*prepare)() = nullptr) : prepare_(prepare) {}
   ~Watchdog() { stop(); }
 
   EntryPtr add(Entry entry);
@@ -88,6 +93,7 @@ class Watchdog {
   std::vector<EntryPtr> of_owner(const void* owner);
   void remove(const std::vector<EntryPtr>& entries);  ///< with mutex_ held; the caller keeps the entries alive
 
+  void (*const prepare_)();
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<EntryPtr> entries_;

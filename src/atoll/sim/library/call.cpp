@@ -10,21 +10,15 @@ struct TypeFacts {
   const char* name;
   std::size_t bytes;
 };
-constexpr std::array<TypeFacts, 16> kTypes{{{"bool", 1},
+constexpr std::array<TypeFacts, 10> kTypes{{{"bool", 1},
                                             {"uint8", 1},
                                             {"int8", 1},
-                                            {"uint16", 2},
-                                            {"int16", 2},
-                                            {"uint32", 4},
                                             {"int32", 4},
-                                            {"uint64", 8},
                                             {"int64", 8},
                                             {"float16", 2},
                                             {"bfloat16", 2},
                                             {"float32", 4},
                                             {"float64", 8},
-                                            {"complex64", 8},
-                                            {"complex128", 16},
                                             {"bytes", 1}}};
 constexpr std::array<const char*, 11> kOperations{"all_reduce",     "reduce",     "broadcast", "all_gather",
                                                   "reduce_scatter", "all_to_all", "gather",    "scatter",

@@ -27,19 +27,13 @@ enum class DataType : std::uint32_t {
   kBool,
   kUInt8,
   kInt8,
-  kUInt16,
-  kInt16,
-  kUInt32,
   kInt32,
-  kUInt64,
   kInt64,
   kFloat16,
   kBFloat16,
   kFloat32,
   kFloat64,
-  kComplex64,
-  kComplex128,
-  kBytes,  ///< anything else: can be moved, not reduced
+  kBytes,  ///< floating-point numbers of 8 bits: can be moved, not reduced
 };
 
 enum class ReduceOp : std::uint32_t { kSum, kAvg, kProduct, kMin, kMax };

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <thread>
 
-#include "atoll/core/futex.h"
+#include "atoll/core/atomics.h"
 
 namespace atl::sim {
 

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <string>
 
+#include "atoll/core/bytes.h"
 #include "atoll/sim/library/socket.h"
 
 namespace atl::sim {
@@ -36,13 +37,7 @@ Cookie random_cookie() {
 }
 
 std::string name_of(const Cookie& id) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string name = "atoll-simccl-";
-  for (const std::byte byte : id) {
-    name += kDigits[std::to_integer<unsigned>(byte) >> 4];
-    name += kDigits[std::to_integer<unsigned>(byte) & 15];
-  }
-  return name;
+  return "atoll-simccl-" + hex(id);
 }
 
 std::string key_of(int rank) { return "rank/" + std::to_string(rank); }

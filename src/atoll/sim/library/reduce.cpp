@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <complex>
 #include <cstring>
 #include <type_traits>
 
@@ -14,10 +13,6 @@ namespace {
 
 constexpr std::size_t kBlock = 512;  // elements that are folded over all sources at a time
 
-template <typename T>
-inline constexpr bool kIsComplex = false;
-template <typename T>
-inline constexpr bool kIsComplex<std::complex<T>> = true;
 template <typename T>
 inline constexpr bool kIsSmallFloat = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
 
@@ -51,8 +46,6 @@ W folded(W a, W b) {
     } else {
       return a * b;
     }
-  } else if constexpr (kIsComplex<W>) {
-    return a;  // complex numbers have no order; can_reduce() excludes this
   } else if constexpr (op == ReduceOp::kMin) {
     return b < a || b != b ? b : a;
   } else {
@@ -64,8 +57,6 @@ template <typename W>
 W divided(W sum, std::size_t by) {
   if constexpr (std::is_same_v<W, bool>) {
     return sum;
-  } else if constexpr (kIsComplex<W>) {
-    return sum / static_cast<typename W::value_type>(by);
   } else if constexpr (std::is_integral_v<W>) {
     using Widest = std::conditional_t<std::is_signed_v<W>, std::int64_t, std::uint64_t>;
     return static_cast<W>(static_cast<Widest>(sum) / static_cast<Widest>(by));
@@ -109,13 +100,8 @@ void fold_by(ReduceOp op, std::span<const std::byte* const> sources, std::byte* 
 }  // namespace
 
 bool can_reduce(ReduceOp op, DataType dtype) noexcept {
-  switch (dtype) {
-    case DataType::kBytes: return false;
-    case DataType::kBool: return op != ReduceOp::kAvg;
-    case DataType::kComplex64:
-    case DataType::kComplex128: return op != ReduceOp::kMin && op != ReduceOp::kMax;
-    default: return true;
-  }
+  if (dtype == DataType::kBool) return op != ReduceOp::kAvg;
+  return dtype != DataType::kBytes;
 }
 
 void reduce(ReduceOp op, DataType dtype, std::span<const std::byte* const> sources, std::byte* output,
@@ -124,18 +110,12 @@ void reduce(ReduceOp op, DataType dtype, std::span<const std::byte* const> sourc
     case DataType::kBool: return fold_by<bool>(op, sources, output, count);
     case DataType::kUInt8: return fold_by<std::uint8_t>(op, sources, output, count);
     case DataType::kInt8: return fold_by<std::int8_t>(op, sources, output, count);
-    case DataType::kUInt16: return fold_by<std::uint16_t>(op, sources, output, count);
-    case DataType::kInt16: return fold_by<std::int16_t>(op, sources, output, count);
-    case DataType::kUInt32: return fold_by<std::uint32_t>(op, sources, output, count);
     case DataType::kInt32: return fold_by<std::int32_t>(op, sources, output, count);
-    case DataType::kUInt64: return fold_by<std::uint64_t>(op, sources, output, count);
     case DataType::kInt64: return fold_by<std::int64_t>(op, sources, output, count);
     case DataType::kFloat16: return fold_by<Float16>(op, sources, output, count);
     case DataType::kBFloat16: return fold_by<BFloat16>(op, sources, output, count);
     case DataType::kFloat32: return fold_by<float>(op, sources, output, count);
     case DataType::kFloat64: return fold_by<double>(op, sources, output, count);
-    case DataType::kComplex64: return fold_by<std::complex<float>>(op, sources, output, count);
-    case DataType::kComplex128: return fold_by<std::complex<double>>(op, sources, output, count);
     case DataType::kBytes: return;
   }
 }

@@ -8,8 +8,7 @@
 
 namespace atl::sim {
 
-/// Returns whether `op` is defined for `dtype`: bool has no average, complex numbers have no order, and kBytes has no
-/// reduction.
+/// Returns whether `op` is defined for `dtype`: bool has no average, and kBytes has no reduction.
 bool can_reduce(ReduceOp op, DataType dtype) noexcept;
 
 /// Folds `count` elements of every source, in their order, into `output`, which may be one of the sources. 16-bit types

@@ -5,7 +5,6 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -67,52 +66,21 @@ Fd accept_from(const Fd& listener) {
 }
 
 bool send_message(const Fd& socket, std::span<const std::byte> message, int memory) {
-  iovec part{const_cast<std::byte*>(message.data()), message.size()};
-  msghdr envelope{};
-  envelope.msg_iov = &part;
-  envelope.msg_iovlen = 1;
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> ancillary{};
-  if (memory >= 0) {
-    envelope.msg_control = ancillary.data();
-    envelope.msg_controllen = ancillary.size();
-    cmsghdr* const rights = CMSG_FIRSTHDR(&envelope);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &memory, sizeof(memory));
-  }
-  while (::sendmsg(socket.get(), &envelope, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
-    if (errno == EINTR) continue;
-    if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return false;
-    throw Error(ErrorKind::kUnavailable, with_errno("simccl: cannot send to another rank", errno));
-  }
-  return true;
+  const std::span<const int> descriptors(&memory, memory >= 0 ? 1 : 0);
+  if (retried([&] { return send_with(socket.get(), message, descriptors); }) >= 0) return true;
+  if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN) return false;
+  throw Error(ErrorKind::kUnavailable, with_errno("simccl: cannot send to another rank", errno));
 }
 
 Received receive_message(const Fd& socket, std::span<std::byte> space) {
-  iovec part{space.data(), space.size()};
-  alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> ancillary{};
-  msghdr envelope{};
-  envelope.msg_iov = &part;
-  envelope.msg_iovlen = 1;
-  envelope.msg_control = ancillary.data();
-  envelope.msg_controllen = ancillary.size();
   Received received;
-  const ssize_t got = ::recvmsg(socket.get(), &envelope, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  std::vector<Fd> memories;
+  const ssize_t got = receive_with(socket.get(), space, memories);
   if (got < 0) {
     received.kind = errno == EAGAIN || errno == EINTR ? Received::Kind::kNothing : Received::Kind::kEnd;
     return received;
   }
-  for (cmsghdr* item = CMSG_FIRSTHDR(&envelope); item != nullptr; item = CMSG_NXTHDR(&envelope, item)) {
-    if (item->cmsg_level != SOL_SOCKET || item->cmsg_type != SCM_RIGHTS) continue;
-    int descriptor = -1;
-    std::memcpy(&descriptor, CMSG_DATA(item), sizeof(descriptor));
-    received.memory = Fd(descriptor);
-  }
-  if ((envelope.msg_flags & MSG_CTRUNC) != 0) {
-    throw Error(ErrorKind::kUnavailable,
-                "simccl: cannot receive the memory of another rank: no file descriptor is left (raise ulimit -n)");
-  }
+  if (!memories.empty()) received.memory = std::move(memories.front());
   received.kind = got == 0 ? Received::Kind::kEnd : Received::Kind::kMessage;
   received.bytes = static_cast<std::size_t>(got);
   return received;

@@ -26,7 +26,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::Device getDevice() const override { return {kSim, current_device()}; }
   void setDevice(c10::Device to) const override { set_current_device(to.index()); }
   void uncheckedSetDevice(c10::Device to) const noexcept override {
-    if (to.index() >= 0 && to.index() < deviceCount()) set_current_device(to.index());
+    if (to.index() >= 0 && to.index() < deviceCount()) reset_current_device(to.index());
   }
   // PyTorch allows no exception here; using a device throws.
   c10::DeviceIndex deviceCount() const noexcept override {
@@ -52,10 +52,14 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void synchronizeStream(const c10::Stream& stream) const override { stream_of(stream).synchronize(); }
   void synchronizeDevice(const c10::DeviceIndex index) const override { device(index).synchronize(); }
 
+  // Switches to the stream's device and back, as CUDA's does.
   void record(void** event, const c10::Stream& stream, const c10::DeviceIndex, const c10::EventFlag) const override {
     require_working();
+    const c10::DeviceIndex before = current_device();
+    set_current_device(stream.device_index());
     if (*event == nullptr) *event = new Event;
     *event_of(*event) = stream_of(stream).record();
+    set_current_device(before);
   }
   void block(void* event, const c10::Stream& stream) const override {
     require_working();
@@ -63,6 +67,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   }
   bool queryEvent(void* event) const override {
     require_working();
+    note_query();
     return event == nullptr || event_of(event)->is_reached();
   }
   void synchronizeEvent(void* event) const override {

@@ -108,6 +108,7 @@ PYBIND11_MODULE(_sim, module) {
   module.def(
       "set_device", [](int index) { set_current_device(static_cast<c10::DeviceIndex>(index)); }, py::arg("index"));
   module.def("is_initialized", &is_initialized);
+  module.def("used_devices", &used_devices);
   module.def(
       "synchronize", [](int index) { device(static_cast<c10::DeviceIndex>(index)).synchronize(); },
       py::arg("index") = -1, py::call_guard<py::gil_scoped_release>());
@@ -121,7 +122,11 @@ PYBIND11_MODULE(_sim, module) {
       },
       py::arg("id"), py::arg("index"));
   module.def("pretend_capturing", &pretend_capturing, py::arg("on"),
-             "Makes the calling thread act as if its streams were being captured into a graph.");
+             "Makes the calling thread act as if its streams were being captured into a graph; at the end, raises "
+             "RuntimeError if another thread has ended the capture.");
+  module.def(
+      "capture_mode_function", [] { return reinterpret_cast<std::uintptr_t>(&exchange_capture_mode); },
+      "The address of a C function like CUDA's cudaThreadExchangeStreamCaptureMode.");
   module.def("pretend_failed", &pretend_failed, py::arg("threads"),
              "Makes events and works throw on threads whose names begin with this, as if the device had failed. None: "
              "on none.");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "atoll/sim/library/reduce.h"
 #include "atoll/sim/pytorch/runtime.h"
@@ -10,25 +11,32 @@
 namespace atl::sim {
 namespace {
 
-DataType data_type(at::ScalarType type) {
+// The types that NCCL has.
+std::optional<DataType> data_type(at::ScalarType type) {
   switch (type) {
-    case at::kBool: return DataType::kBool;
-    case at::kByte: return DataType::kUInt8;
-    case at::kChar: return DataType::kInt8;
-    case at::kUInt16: return DataType::kUInt16;
-    case at::kShort: return DataType::kInt16;
-    case at::kUInt32: return DataType::kUInt32;
-    case at::kInt: return DataType::kInt32;
-    case at::kUInt64: return DataType::kUInt64;
-    case at::kLong: return DataType::kInt64;
-    case at::kHalf: return DataType::kFloat16;
-    case at::kBFloat16: return DataType::kBFloat16;
-    case at::kFloat: return DataType::kFloat32;
-    case at::kDouble: return DataType::kFloat64;
-    case at::kComplexFloat: return DataType::kComplex64;
-    case at::kComplexDouble: return DataType::kComplex128;
-    default: return DataType::kBytes;
+    case at::ScalarType::Bool: return DataType::kBool;
+    case at::ScalarType::Byte: return DataType::kUInt8;
+    case at::ScalarType::Char: return DataType::kInt8;
+    case at::ScalarType::Int: return DataType::kInt32;
+    case at::ScalarType::Long: return DataType::kInt64;
+    case at::ScalarType::Half: return DataType::kFloat16;
+    case at::ScalarType::BFloat16: return DataType::kBFloat16;
+    case at::ScalarType::Float: return DataType::kFloat32;
+    case at::ScalarType::Double: return DataType::kFloat64;
+    case at::ScalarType::Float8_e4m3fn:
+    case at::ScalarType::Float8_e5m2: return DataType::kBytes;
+    default: return std::nullopt;
   }
+}
+
+// As PyTorch refuses them for NCCL: by a TypeError, but for operations that it makes of messages.
+DataType checked_type(Operation operation, const char* name, at::ScalarType type) {
+  const auto known = data_type(type);
+  const bool is_of_messages =
+      operation == Operation::kAllToAll || operation == Operation::kGather || operation == Operation::kScatter;
+  TORCH_CHECK(known.has_value() || !is_of_messages, name, ": simccl has no dtype ", type, "; pass a view of another");
+  TORCH_CHECK_TYPE(known.has_value(), name, ": simccl has no dtype ", type, "; pass a view of another");
+  return *known;
 }
 
 const char* name_of(const c10d::ReduceOp& op) {
@@ -64,7 +72,7 @@ Region Operands::take(const at::Tensor& tensor) {
                     ": tensors must have equal dtypes, got ", type_, " and ", tensor.scalar_type());
   index_ = tensor.device().index();
   type_ = tensor.scalar_type();
-  call_.dtype = data_type(type_);
+  call_.dtype = checked_type(call_.operation, name_, type_);
   tensors_.push_back(tensor);
   if (tensor.numel() == 0) return {index_, 0, 0};
   return {index_, device(index_).memory().offset_of(tensor.const_data_ptr()), tensor.nbytes()};
@@ -162,6 +170,13 @@ const std::vector<at::Tensor>& one_per_rank(const char* name, const char* what,
   TORCH_CHECK_VALUE(lists.size() == 1, name, ": expected one ", what, " list, got ", lists.size());
   check_one_per_rank(name, what, lists[0], size);
   return lists[0];
+}
+
+void check_one_shape(const char* name, const at::Tensor& own, const std::vector<at::Tensor>& list) {
+  for (const at::Tensor& each : list) {
+    TORCH_CHECK_VALUE(each.sizes() == own.sizes(), name, ": simccl takes tensors of one shape, got ", own.sizes(),
+                      " and ", each.sizes());
+  }
 }
 
 bool overlap(const Region& a, const Region& b) noexcept {

@@ -11,7 +11,7 @@
 namespace atl::sim {
 
 /// One call of the library with its tensors. Each function checks its arguments and throws ValueError that begins with
-/// the operation's name.
+/// the operation's name; of a dtype that NCCL lacks, the error that PyTorch throws for NCCL.
 class Operands {
  public:
   Operands(Operation operation, const char* name) : name_(name) { call_.operation = operation; }
@@ -63,6 +63,9 @@ const at::Tensor& only(const char* name, const char* what, const std::vector<at:
 const std::vector<at::Tensor>& one_per_rank(const char* name, const char* what,
                                             const std::vector<std::vector<at::Tensor>>& lists, int size);
 void check_one_per_rank(const char* name, const char* what, const std::vector<at::Tensor>& list, int size);
+
+/// Requires that all tensors of `list` have the shape of `own`.
+void check_one_shape(const char* name, const at::Tensor& own, const std::vector<at::Tensor>& list);
 
 bool overlap(const Region& a, const Region& b) noexcept;
 

@@ -2,7 +2,9 @@
 #include "atoll/sim/pytorch/process_group.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
+#include <utility>
 
 #include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
@@ -77,35 +79,27 @@ class StoreAdaptor final : public Store {
   std::string prefix_;
 };
 
-std::shared_ptr<Communicator> join(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                   Milliseconds timeout) {
+CommunicatorOptions options_of(int rank, int size, Milliseconds timeout) {
   CommunicatorOptions options;
   options.rank = rank;
   options.size = size;
   options.timeout = timeout;
   options.longest_delay = longest_delay();
   options.seed = static_cast<std::uint64_t>(number_from("ATOLL_SIM_SEED", 0));
-  try {
-    StoreAdaptor meeting_place(store, size);
-    return std::make_shared<Communicator>(meeting_place, options, [](int index) -> DeviceMemory& {
-      return device(static_cast<c10::DeviceIndex>(index)).memory();
-    });
-  } catch (const Error& error) {
-    throw_as_torch(error);
-  }
+  return options;
 }
 
 }  // namespace
 
-ProcessGroupSimccl::ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                       Milliseconds timeout)
+ProcessGroupSimccl::ProcessGroupSimccl(c10::intrusive_ptr<c10d::Store> store, int rank, int size, Milliseconds timeout)
     : c10d::Backend(rank, size),
       options_(c10::make_intrusive<c10d::Backend::Options>("simccl", timeout)),
       made_in_(fork_depth()),
       reorder_(switched_on("ATOLL_SIM_REORDER")),
       is_serial_(switched_on("ATOLL_SIM_SERIAL") && !reorder_),
       link_bytes_per_s_(number_from("ATOLL_SIM_LINK", 0)),
-      communicator_(join(store, rank, size, timeout)),
+      store_(std::move(store)),
+      joining_(options_of(rank, size, timeout)),
       timeout_ms_(timeout.count()) {
   init();
 }
@@ -117,6 +111,31 @@ ProcessGroupSimccl::~ProcessGroupSimccl() {
   if (made_in_ != fork_depth()) new std::shared_ptr<Communicator>(std::move(communicator_));
 }
 
+std::shared_ptr<Communicator> ProcessGroupSimccl::communicator() const {
+  const std::lock_guard lock(communicator_mutex_);
+  return communicator_;
+}
+
+void ProcessGroupSimccl::connect() {
+  const std::lock_guard only_once(connecting_mutex_);
+  if (communicator()) return;
+  try {
+    StoreAdaptor meeting_place(store_, size_);
+    auto met = std::make_shared<Communicator>(meeting_place, joining_, [](int index) -> DeviceMemory& {
+      return device(static_cast<c10::DeviceIndex>(index)).memory();
+    });
+    const std::lock_guard lock(communicator_mutex_);
+    communicator_ = std::move(met);
+  } catch (const Error& error) {
+    throw_as_torch(error);
+  }
+}
+
+void ProcessGroupSimccl::eagerConnectSingleDevice(at::Device /*device*/) {
+  check_open();
+  connect();
+}
+
 void ProcessGroupSimccl::check_open() const {
   if (made_in_ != fork_depth()) {
     throw_as_torch(Error(ErrorKind::kUnavailable,
@@ -125,15 +144,34 @@ void ProcessGroupSimccl::check_open() const {
   if (closed_.load()) {
     throw_as_torch(Error(ErrorKind::kAborted, "simccl: the group was shut down on rank " + std::to_string(rank_)));
   }
-  if (const auto error = communicator_->error()) {
+  const auto known = communicator();
+  if (const auto error = known ? known->error() : std::nullopt) {
     throw_as_torch(Error(error->kind(), "simccl: the group failed earlier, seen on rank " + std::to_string(rank_) +
                                             ": " + error->what()));
   }
 }
 
+ProcessGroupSimccl::Regions& ProcessGroupSimccl::regions() {
+  thread_local Regions of_thread;
+  return of_thread;
+}
+
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::vector<Operands> all,
                                                       const Tensors& inputs, Tensors outputs) {
   check_open();
+  connect();
+  if (regions().open > 0) {
+    regions().waiting.push_back({c10::intrusive_ptr<ProcessGroupSimccl>::unsafe_reclaim_from_nonowning(this), about,
+                                 std::move(all), inputs, std::move(outputs)});
+    return nullptr;
+  }
+  const auto work = begin(about, std::move(all), inputs, std::move(outputs));
+  if (about.async) return work;
+  return finished_on_stream(*work);
+}
+
+c10::intrusive_ptr<WorkSimccl> ProcessGroupSimccl::begin(const About& about, std::vector<Operands> all,
+                                                         const Tensors& inputs, Tensors outputs) {
   const auto timeout = about.timeout >= Milliseconds(0) ? about.timeout : Milliseconds(timeout_ms_.load());
   std::vector<WorkSimccl::Part> parts;
   std::uint64_t sequence = 0;
@@ -143,11 +181,17 @@ ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::issue(const About& about, std::v
     for (Operands& operands : all) parts.push_back(issue_one(std::move(operands), timeout));
   }
   const WorkSimccl::Facts facts{about.type, about.title, rank_, sequence, about.type == c10d::OpType::BARRIER};
-  auto work = c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
-  const std::lock_guard lock(regions_mutex_);
-  const auto region = regions_.find(std::this_thread::get_id());
-  if (region != regions_.end()) region->second.push_back(work);
-  return work;
+  return c10::make_intrusive<WorkSimccl>(facts, std::move(parts), inputs, std::move(outputs), communicator_);
+}
+
+// Synchronous operations are a part of the caller's stream, as NCCL's are, whose caller gets no Work either.
+ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::finished_on_stream(WorkSimccl& work) {
+  if (work.blocks_host()) {
+    work.wait();
+    return nullptr;
+  }
+  for (const auto& part : work.parts()) stream_of(current_stream(part.index)).wait_for(part.done);
+  return nullptr;
 }
 
 StreamLease& ProcessGroupSimccl::lane(c10::DeviceIndex index, const Call& call) {
@@ -213,38 +257,37 @@ WorkSimccl::Part ProcessGroupSimccl::issue_one(Operands operands, Milliseconds t
   };
   LibraryOrder& order = device(operands.index()).library_order();
   flow = {is_serial_ ? order.issue(stream, is_message, enqueue) : enqueue(), outcome};
+  order.note(flow.last);
   if (may_overtake) touched_.back().done = flow.last;
   return {outcome, flow.last, operands.index()};
 }
 
-void ProcessGroupSimccl::startCoalescing() {
-  std::vector<c10::intrusive_ptr<WorkSimccl>> left_open;  // by an exception, after which torch does not close regions
-  const std::lock_guard lock(regions_mutex_);
-  std::swap(regions_[std::this_thread::get_id()], left_open);
-}
+void ProcessGroupSimccl::startCoalescing() { ++regions().open; }
 
 ProcessGroupSimccl::WorkPtr ProcessGroupSimccl::endCoalescing() {
-  std::vector<c10::intrusive_ptr<WorkSimccl>> works;
-  {
-    const std::lock_guard lock(regions_mutex_);
-    const auto region = regions_.find(std::this_thread::get_id());
-    TORCH_CHECK(region != regions_.end(), "end of a coalescing region that this thread has not started");
-    works = std::move(region->second);
-    regions_.erase(region);
-  }
-  if (works.size() == 1) return works.front();
+  TORCH_CHECK(regions().open > 0, "end of a coalescing region that this thread has not started");
+  if (--regions().open > 0) return nullptr;
   std::vector<WorkSimccl::Part> parts;
   Tensors outputs;
-  for (const auto& work : works) {
+  bool async = false;
+  for (Waiting& each : std::exchange(regions().waiting, {})) {
+    const auto work = each.group->begin(each.about, std::move(each.all), each.inputs, std::move(each.outputs));
+    if (each.group.get() != this) continue;
     parts.insert(parts.end(), work->parts().begin(), work->parts().end());
     outputs.insert(outputs.end(), work->outputs().begin(), work->outputs().end());
+    async = each.about.async;
   }
+  if (parts.empty()) return nullptr;
   const WorkSimccl::Facts facts{c10d::OpType::COALESCED, "simccl:coalesced", rank_, collectives_.load(), false};
-  return c10::make_intrusive<WorkSimccl>(facts, std::move(parts), Tensors{}, std::move(outputs), communicator_);
+  const auto work =
+      c10::make_intrusive<WorkSimccl>(facts, std::move(parts), Tensors{}, std::move(outputs), communicator_);
+  if (async) return work;
+  return finished_on_stream(*work);
 }
 
 c10d::ErrorType ProcessGroupSimccl::getError() {
-  const auto error = communicator_->error();
+  const auto known = communicator();
+  const auto error = known ? known->error() : std::nullopt;
   if (!error) return c10d::ErrorType::SUCCESS;
   if (error->kind() == ErrorKind::kTimeout) return c10d::ErrorType::TIMEOUT;
   return error->kind() == ErrorKind::kPeerLost ? c10d::ErrorType::REMOTE_ERROR : c10d::ErrorType::COMM_ERROR;
@@ -252,8 +295,14 @@ c10d::ErrorType ProcessGroupSimccl::getError() {
 
 void ProcessGroupSimccl::abort() {
   if (made_in_ != fork_depth()) return;
-  communicator_->abort("abort() was called on rank " + std::to_string(rank_));
+  if (const auto known = communicator()) known->abort("abort() was called on rank " + std::to_string(rank_));
   gate_->set(nullptr);
+  std::set<c10::DeviceIndex> devices;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, lease] : lanes_) devices.insert(std::get<0>(key));
+  }
+  for (const c10::DeviceIndex index : devices) device(index).library_order().wait();
 }
 
 void ProcessGroupSimccl::shutdown() {
@@ -273,7 +322,7 @@ void ProcessGroupSimccl::shutdown() {
   for (const Flow& flow : flows) {
     if (flow.outcome->is_set()) flow.last.wait();  // until its modelled end
   }
-  communicator_->leave();
+  if (const auto known = communicator()) known->leave();
 }
 
 }  // namespace atl::sim

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -31,11 +30,14 @@ class ProcessGroupSimccl final : public c10d::Backend {
   using WorkPtr = c10::intrusive_ptr<c10d::Work>;
   using Tensors = std::vector<at::Tensor>;
 
-  /// Meets the other ranks through `store`; keys of other groups must have another prefix. Blocks until all have
-  /// joined. Throws DistBackendError if one has not within `timeout`, which is also the timeout of operations.
-  ProcessGroupSimccl(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                     std::chrono::milliseconds timeout);
+  /// For a group that meets through `store`, where keys of other groups must have another prefix. `timeout`: to meet,
+  /// and of operations.
+  ProcessGroupSimccl(c10::intrusive_ptr<c10d::Store> store, int rank, int size, std::chrono::milliseconds timeout);
   ~ProcessGroupSimccl() override;
+
+  /// Meets the other ranks, which the first operation does otherwise. Blocks until all have come, whatever else
+  /// happens; throws DistBackendError if one has not within the group's timeout.
+  void eagerConnectSingleDevice(at::Device device) override;
 
   const std::string getBackendName() const override { return "simccl"; }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
@@ -63,8 +65,10 @@ class ProcessGroupSimccl final : public c10d::Backend {
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
 
-  /// Between the two calls, this thread's operations are issued at once; endCoalescing returns one Work for all of
-  /// them.
+  /// Between the two calls, this thread's operations of all groups only queue, also where an exception has kept the
+  /// second from being called, as between ncclGroupStart() and ncclGroupEnd(). endCoalescing() has them begin, if no
+  /// other region of the thread is open, and returns one Work for all of this group's; null if there are none, or the
+  /// last one is synchronous.
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
   WorkPtr endCoalescing() override;
@@ -74,7 +78,8 @@ class ProcessGroupSimccl final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override { timeout_ms_ = timeout.count(); }
   c10d::ErrorType getError() override;
 
-  /// Fails the group on all ranks and wakes all waiting threads. Needs no peer.
+  /// Fails the group on all ranks and wakes all waiting threads. Needs no peer. Then waits until the devices have done
+  /// what libraries have issued to them, of other groups too, as freeing a communicator's memory does with CUDA.
   void abort() override;
 
   /// Waits for issued operations, within the group's timeout, and leaves. Others fail only if they still need this
@@ -86,6 +91,20 @@ class ProcessGroupSimccl final : public c10d::Backend {
     c10d::OpType type;
     const char* title;  ///< for the profiler
     std::chrono::milliseconds timeout;
+    bool async;
+  };
+  /// An operation that a region holds back.
+  struct Waiting {
+    c10::intrusive_ptr<ProcessGroupSimccl> group;
+    About about;
+    std::vector<Operands> all;
+    Tensors inputs;
+    Tensors outputs;
+  };
+  /// The regions of a thread.
+  struct Regions {
+    int open = 0;
+    std::vector<Waiting> waiting;
   };
   /// A sequence of operations that must run one after the other, on any streams.
   struct Flow {
@@ -97,12 +116,22 @@ class ProcessGroupSimccl final : public c10d::Backend {
     Event done;
   };
 
+  template <typename Opts>
+  static About about_call(c10d::OpType type, const char* title, const Opts& opts) {
+    return {type, title, opts.timeout, opts.asyncOp};
+  }
+  static Regions& regions();
   WorkPtr issue(const About& about, std::vector<Operands> all, const Tensors& inputs, Tensors outputs);
+  c10::intrusive_ptr<WorkSimccl> begin(const About& about, std::vector<Operands> all, const Tensors& inputs,
+                                       Tensors outputs);
+  static WorkPtr finished_on_stream(WorkSimccl& work);
   WorkSimccl::Part issue_one(Operands operands, std::chrono::milliseconds timeout);
   StreamLease& lane(c10::DeviceIndex index, const Call& call);
   void wait_for_overlapping(const Call& call, Stream& stream);
   void check_open() const;
   std::size_t me() const noexcept { return static_cast<std::size_t>(rank_); }
+  std::shared_ptr<Communicator> communicator() const;
+  void connect();
   WorkPtr send_or_receive(bool sends, Tensors& tensors, int peer);
 
   const c10::intrusive_ptr<c10d::Backend::Options> options_;
@@ -110,7 +139,11 @@ class ProcessGroupSimccl final : public c10d::Backend {
   const bool reorder_;
   const bool is_serial_;  // with all other operations on the device
   const double link_bytes_per_s_;
-  std::shared_ptr<Communicator> communicator_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const CommunicatorOptions joining_;
+  std::mutex connecting_mutex_;                 // held while the ranks meet
+  mutable std::mutex communicator_mutex_;       // guards the next
+  std::shared_ptr<Communicator> communicator_;  // null until they have met
   const std::shared_ptr<Outcome> gate_ = std::make_shared<Outcome>();  // open: failed operations release their streams
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> collectives_{0};
@@ -122,9 +155,6 @@ class ProcessGroupSimccl final : public c10d::Backend {
   std::map<std::tuple<c10::DeviceIndex, Operation, int>, std::unique_ptr<StreamLease>> lanes_;
   std::map<std::pair<Operation, int>, Flow> flows_;
   std::vector<Touched> touched_;  // by collectives under way that may overtake each other
-
-  std::mutex regions_mutex_;
-  std::map<std::thread::id, std::vector<c10::intrusive_ptr<WorkSimccl>>> regions_;  // open for coalescing
 };
 
 }  // namespace atl::sim

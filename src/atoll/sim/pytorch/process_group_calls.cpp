@@ -12,6 +12,7 @@ Pg::WorkPtr Pg::allreduce(Tensors& tensors, const c10d::AllreduceOptions& opts) 
   c10d::AllreduceCoalescedOptions coalesced;
   coalesced.reduceOp = opts.reduceOp;
   coalesced.timeout = opts.timeout;
+  coalesced.asyncOp = opts.asyncOp;
   return allreduce_coalesced(tensors, coalesced);
 }
 
@@ -24,7 +25,7 @@ Pg::WorkPtr Pg::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoale
     operands.set_reduction(opts.reduceOp);
   }
   const auto type = tensors.size() == 1 ? c10d::OpType::ALLREDUCE : c10d::OpType::ALLREDUCE_COALESCED;
-  return issue({type, "simccl:all_reduce", opts.timeout}, std::move(all), tensors, tensors);
+  return issue(about_call(type, "simccl:all_reduce", opts), std::move(all), tensors, tensors);
 }
 
 Pg::WorkPtr Pg::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
@@ -32,14 +33,14 @@ Pg::WorkPtr Pg::reduce(Tensors& tensors, const c10d::ReduceOptions& opts) {
   operands.read(only("reduce", "tensor", tensors));
   operands.set_root("root", opts.rootRank, size_);
   operands.set_reduction(opts.reduceOp);
-  return issue({c10d::OpType::REDUCE, "simccl:reduce", opts.timeout}, {std::move(operands)}, tensors, tensors);
+  return issue(about_call(c10d::OpType::REDUCE, "simccl:reduce", opts), {std::move(operands)}, tensors, tensors);
 }
 
 Pg::WorkPtr Pg::broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) {
   Operands operands(Operation::kBroadcast, "broadcast");
   operands.read(only("broadcast", "tensor", tensors));
   operands.set_root("root", opts.rootRank, size_);
-  return issue({c10d::OpType::BROADCAST, "simccl:broadcast", opts.timeout}, {std::move(operands)}, tensors, tensors);
+  return issue(about_call(c10d::OpType::BROADCAST, "simccl:broadcast", opts), {std::move(operands)}, tensors, tensors);
 }
 
 Pg::WorkPtr Pg::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::AllgatherOptions& opts) {
@@ -48,7 +49,7 @@ Pg::WorkPtr Pg::allgather(std::vector<Tensors>& outputs, Tensors& inputs, const 
   const Tensors& parts = one_per_rank("all_gather", "output", outputs, size_);
   operands.write(parts);
   operands.check_size("this rank's output", operands.call().input[0], operands.call().output[me()]);
-  return issue({c10d::OpType::ALLGATHER, "simccl:all_gather", opts.timeout}, {std::move(operands)}, inputs, parts);
+  return issue(about_call(c10d::OpType::ALLGATHER, "simccl:all_gather", opts), {std::move(operands)}, inputs, parts);
 }
 
 Pg::WorkPtr Pg::_allgather_base(at::Tensor& output, at::Tensor& input, const c10d::AllgatherOptions& opts) {
@@ -69,7 +70,7 @@ Pg::WorkPtr Pg::allgather_into_tensor_coalesced(Tensors& outputs, Tensors& input
     operands.check_size("each rank's part of the output", operands.call().input[0], operands.call().output[0]);
   }
   const auto type = inputs.size() == 1 ? c10d::OpType::_ALLGATHER_BASE : c10d::OpType::ALLGATHER_COALESCED;
-  return issue({type, "simccl:_all_gather_base", opts.timeout}, std::move(all), inputs, outputs);
+  return issue(about_call(type, "simccl:_all_gather_base", opts), std::move(all), inputs, outputs);
 }
 
 Pg::WorkPtr Pg::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ReduceScatterOptions& opts) {
@@ -79,7 +80,7 @@ Pg::WorkPtr Pg::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs, c
   operands.write(only("reduce_scatter", "output", outputs));
   operands.set_reduction(opts.reduceOp);
   operands.check_size("the output", operands.call().input[me()], operands.call().output[0]);
-  return issue({c10d::OpType::REDUCE_SCATTER, "simccl:reduce_scatter", opts.timeout}, {std::move(operands)}, parts,
+  return issue(about_call(c10d::OpType::REDUCE_SCATTER, "simccl:reduce_scatter", opts), {std::move(operands)}, parts,
                outputs);
 }
 
@@ -103,7 +104,7 @@ Pg::WorkPtr Pg::reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& input
     operands.check_size("the output", operands.call().input[0], operands.call().output[0]);
   }
   const auto type = inputs.size() == 1 ? c10d::OpType::_REDUCE_SCATTER_BASE : c10d::OpType::COALESCED;
-  return issue({type, "simccl:_reduce_scatter_base", opts.timeout}, std::move(all), inputs, outputs);
+  return issue(about_call(type, "simccl:_reduce_scatter_base", opts), std::move(all), inputs, outputs);
 }
 
 Pg::WorkPtr Pg::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10d::GatherOptions& opts) {
@@ -113,13 +114,14 @@ Pg::WorkPtr Pg::gather(std::vector<Tensors>& outputs, Tensors& inputs, const c10
   Tensors parts;
   if (rank_ == opts.rootRank) {
     parts = one_per_rank("gather", "output", outputs, size_);
+    check_one_shape("gather", inputs[0], parts);
     operands.write(parts);
     operands.check_size("the root's own output", operands.call().input[0], operands.call().output[me()]);
   } else {
     TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
   }
-  return issue({c10d::OpType::GATHER, "simccl:gather", opts.timeout}, {std::move(operands)}, inputs, parts);
+  return issue(about_call(c10d::OpType::GATHER, "simccl:gather", opts), {std::move(operands)}, inputs, parts);
 }
 
 Pg::WorkPtr Pg::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c10d::ScatterOptions& opts) {
@@ -129,13 +131,14 @@ Pg::WorkPtr Pg::scatter(Tensors& outputs, std::vector<Tensors>& inputs, const c1
   Tensors parts;
   if (rank_ == opts.rootRank) {
     parts = one_per_rank("scatter", "input", inputs, size_);
+    check_one_shape("scatter", outputs[0], parts);
     operands.read(parts);
     operands.check_size("the root's own input", operands.call().output[0], operands.call().input[me()]);
   } else {
     TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
   }
-  return issue({c10d::OpType::SCATTER, "simccl:scatter", opts.timeout}, {std::move(operands)}, parts, outputs);
+  return issue(about_call(c10d::OpType::SCATTER, "simccl:scatter", opts), {std::move(operands)}, parts, outputs);
 }
 
 Pg::WorkPtr Pg::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector<std::int64_t>& output_splits,
@@ -145,7 +148,7 @@ Pg::WorkPtr Pg::alltoall_base(at::Tensor& output, at::Tensor& input, std::vector
   operands.write_parts(output, output_splits, size_);
   operands.check_apart();
   operands.check_size("this rank's part of the output", operands.call().input[me()], operands.call().output[me()]);
-  return issue({c10d::OpType::ALLTOALL_BASE, "simccl:all_to_all", opts.timeout}, {std::move(operands)}, {input},
+  return issue(about_call(c10d::OpType::ALLTOALL_BASE, "simccl:all_to_all", opts), {std::move(operands)}, {input},
                {output});
 }
 
@@ -157,7 +160,7 @@ Pg::WorkPtr Pg::alltoall(Tensors& outputs, Tensors& inputs, const c10d::AllToAll
   operands.write(outputs);
   operands.check_apart();
   operands.check_size("this rank's own output", operands.call().input[me()], operands.call().output[me()]);
-  return issue({c10d::OpType::ALLTOALL, "simccl:all_to_all", opts.timeout}, {std::move(operands)}, inputs, outputs);
+  return issue(about_call(c10d::OpType::ALLTOALL, "simccl:all_to_all", opts), {std::move(operands)}, inputs, outputs);
 }
 
 Pg::WorkPtr Pg::barrier(const c10d::BarrierOptions& opts) {
@@ -167,7 +170,7 @@ Pg::WorkPtr Pg::barrier(const c10d::BarrierOptions& opts) {
   if (opts.device && opts.device->type() == kSim && opts.device->has_index()) index = opts.device->index();
   device(index);  // throws if it does not exist
   operands.set_device(index);
-  return issue({c10d::OpType::BARRIER, "simccl:barrier", opts.timeout}, {std::move(operands)}, {}, {});
+  return issue(about_call(c10d::OpType::BARRIER, "simccl:barrier", opts), {std::move(operands)}, {}, {});
 }
 
 Pg::WorkPtr Pg::send_or_receive(bool sends, Tensors& tensors, int peer) {
@@ -177,7 +180,8 @@ Pg::WorkPtr Pg::send_or_receive(bool sends, Tensors& tensors, int peer) {
   operands.set_root(sends ? "destination" : "source", peer, size_);
   sends ? operands.read(tensor) : operands.write(tensor);
   return issue(
-      {sends ? c10d::OpType::SEND : c10d::OpType::RECV, sends ? "simccl:send" : "simccl:recv", c10d::kUnsetTimeout},
+      {sends ? c10d::OpType::SEND : c10d::OpType::RECV, sends ? "simccl:send" : "simccl:recv", c10d::kUnsetTimeout,
+       /*async=*/true},
       {std::move(operands)}, tensors, sends ? Tensors{} : tensors);
 }
 

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 
@@ -19,6 +20,7 @@ constexpr c10::DeviceIndex kMaxDevices = 64;
 constexpr c10::DeviceIndex kUsualDevices = 8;
 constexpr double kUsualMemory = 64.0 * (std::size_t{1} << 30);  // address space; pages are taken at first use
 constexpr c10::StreamId kPoolStreams = 32;                      // 1 to 32, as many as CUDA has
+constexpr int kAllCaptures = 0;                                 // cudaStreamCaptureModeGlobal
 
 struct Runtime {
   std::mutex mutex;
@@ -36,6 +38,9 @@ Runtime& runtime() {
 thread_local c10::DeviceIndex this_device = 0;
 thread_local std::array<c10::StreamId, kMaxDevices> this_stream{};
 thread_local bool this_captures = false;
+thread_local int this_capture_mode = kAllCaptures;
+std::atomic<int> captures = 0;  // of all threads, under way
+std::atomic<bool> captures_are_ended = false;
 std::atomic<const std::string*> failing_threads = nullptr;
 
 void require_index(c10::DeviceIndex index) {
@@ -46,7 +51,22 @@ void require_index(c10::DeviceIndex index) {
 }  // namespace
 
 bool is_capturing() noexcept { return this_captures; }
-void pretend_capturing(bool on) noexcept { this_captures = on; }
+
+void pretend_capturing(bool on) {
+  if (on == std::exchange(this_captures, on)) return;
+  captures += on ? 1 : -1;
+  const bool are_ended = captures_are_ended.exchange(false);
+  TORCH_CHECK(on || !are_ended, "sim: the capture was ended by another thread, which queried an event");
+}
+
+void note_query() noexcept {
+  if (captures > 0 && !this_captures && this_capture_mode == kAllCaptures) captures_are_ended = true;
+}
+
+int exchange_capture_mode(int* mode) noexcept {
+  std::swap(*mode, this_capture_mode);
+  return 0;
+}
 
 void pretend_failed(const std::optional<std::string>& threads) {
   failing_threads = threads ? new const std::string(*threads) : nullptr;  // leaked: a thread may still be reading it
@@ -85,6 +105,21 @@ Event LibraryOrder::issue(Stream& stream, bool is_message, const std::function<E
   }
   std::erase_if(messages_, [](const Event& message) { return message.is_reached(); });
   return messages_.emplace_back(enqueue());
+}
+
+void LibraryOrder::note(const Event& end) {
+  const std::lock_guard lock(mutex_);
+  while (!all_.empty() && all_.front().is_reached()) all_.pop_front();
+  all_.push_back(end);
+}
+
+void LibraryOrder::wait() {
+  std::deque<Event> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = all_;
+  }
+  for (const Event& each : all) each.wait();
 }
 
 Device::Device(std::size_t memory_bytes, DeviceKind kind, double speed, double copy_bytes_per_s, std::uint64_t seed)
@@ -127,7 +162,7 @@ c10::DeviceIndex device_count() {
   static const auto count = [] {
     const std::string value = environment("ATOLL_SIM_DEVICES");
     if (value.empty()) return kUsualDevices;
-    const auto wanted = number_in<int>(value);
+    const auto wanted = to_number<int>(value);
     TORCH_CHECK_VALUE(wanted && *wanted >= 1 && *wanted <= kMaxDevices, "ATOLL_SIM_DEVICES is \"", value,
                       "\"; it must be a whole number from 1 to ", static_cast<int>(kMaxDevices));
     return static_cast<c10::DeviceIndex>(*wanted);
@@ -174,12 +209,23 @@ bool is_initialized() noexcept {
   return false;
 }
 
+std::vector<int> used_devices() {
+  std::vector<int> used;
+  for (std::size_t index = 0; index < runtime().devices.size(); ++index) {
+    if (runtime().devices[index].load() != nullptr) used.push_back(static_cast<int>(index));
+  }
+  return used;
+}
+
 c10::DeviceIndex current_device() noexcept { return this_device; }
 
 void set_current_device(c10::DeviceIndex index) {
   require_index(index);
+  device(index);
   this_device = index;
 }
+
+void reset_current_device(c10::DeviceIndex index) noexcept { this_device = index; }
 
 c10::Stream current_stream(c10::DeviceIndex index) noexcept {
   if (index < 0) index = this_device;

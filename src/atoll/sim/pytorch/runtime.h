@@ -6,6 +6,7 @@
 #include <c10/core/Device.h>
 #include <c10/core/Stream.h>
 
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -26,17 +27,24 @@ inline constexpr c10::DeviceType kSim = c10::DeviceType::PrivateUse1;
 /// Returns `fallback` if the variable is not set. Throws c10::ValueError naming the variable.
 double number_from(const char* name, double fallback);
 
-/// Orders the operations that libraries issue to one device as a busy real device would: a collective begins when
-/// everything that any communicator issued before it has ended, and a message when the collectives before it have.
-/// Ranks that issue operations of several communicators in different orders then wait for each other forever.
-/// Thread-safe.
+/// The operations that libraries issue to one device. Thread-safe.
 class LibraryOrder {
  public:
-  /// Issues an operation: `enqueue` puts it in `stream` and returns its end.
+  /// Issues an operation in the order in which a busy real device would run it: a collective begins when everything
+  /// that any communicator issued before it has ended, and a message when the collectives before it have. Ranks that
+  /// issue operations of several communicators in different orders then wait for each other forever. `enqueue` puts the
+  /// operation in `stream` and returns its end.
   Event issue(Stream& stream, bool is_message, const std::function<Event()>& enqueue);
+
+  /// Notes the end of an operation of any library, issued in this order or not.
+  void note(const Event& end);
+
+  /// Blocks until all operations that were noted so far have ended.
+  void wait();
 
  private:
   std::mutex mutex_;
+  std::deque<Event> all_;        // from the first that is under way
   Event collective_;             // the last collective
   std::vector<Event> messages_;  // issued since then
 };
@@ -88,16 +96,28 @@ Device* device_of(const void* address) noexcept;
 /// Returns whether a device has been used.
 bool is_initialized() noexcept;
 
+/// Returns the devices that have been used or made current, on each of which a real accelerator has a context.
+std::vector<int> used_devices();
+
 // Each thread has its own current device and streams.
 c10::DeviceIndex current_device() noexcept;
-void set_current_device(c10::DeviceIndex index);
+void set_current_device(c10::DeviceIndex index);             ///< begins to use it, as CUDA makes a context
+void reset_current_device(c10::DeviceIndex index) noexcept;  ///< does not
 c10::Stream current_stream(c10::DeviceIndex index) noexcept;
 c10::Stream set_current_stream(c10::Stream stream);  ///< returns the previous one
 
 /// Returns whether the calling thread acts as if its streams were being captured into a graph. The device has no
 /// graphs: this tests code that must refuse them.
 bool is_capturing() noexcept;
-void pretend_capturing(bool on) noexcept;
+
+/// Throws c10::Error if `on` is false and another thread has queried an event in the meantime, without having said that
+/// captures do not concern it: with CUDA that ends them.
+void pretend_capturing(bool on);
+void note_query() noexcept;  ///< by the calling thread
+
+/// Says how captures by other threads concern the calling thread, with the signature and the numbers of CUDA's
+/// cudaThreadExchangeStreamCaptureMode.
+int exchange_capture_mode(int* mode) noexcept;
 
 /// Makes every use of an event, and every query of a Work, throw c10::Error on threads whose names begin with `threads`
 /// (none: on no thread), as a real device does for the rest of the process after an error. For tests.

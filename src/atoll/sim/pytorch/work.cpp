@@ -65,6 +65,7 @@ WorkSimccl::WorkSimccl(const Facts& facts, std::vector<Part> parts, const std::v
 
 bool WorkSimccl::isCompleted() {
   require_working();
+  note_query();
   return std::ranges::all_of(parts_, &Part::is_done);
 }
 

@@ -94,6 +94,7 @@ class WorkSimccl final : public c10d::Work {
 
   const std::vector<Part>& parts() const noexcept { return parts_; }
   const std::vector<at::Tensor>& outputs() const noexcept { return outputs_; }
+  bool blocks_host() const noexcept { return facts_.blocks_host; }
 
   /// Returns whether the device has done it; errors are then known.
   bool isCompleted() override;

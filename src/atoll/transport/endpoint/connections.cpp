@@ -37,7 +37,7 @@ void Endpoint::Impl::on_incoming_proven(HandshakeStream& stream) {
   stream.welcome();
 }
 
-void Endpoint::Impl::on_incoming(LinkKind, std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) {
+void Endpoint::Impl::on_incoming(std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) {
   Entry* entry = find(authenticated.id);
   if (rail != 0) return entry->link->attach_rail_on_loop(rail - 1U, std::move(stream));
   if (entry == nullptr || entry->attached)
@@ -82,7 +82,7 @@ void Endpoint::Impl::connect_rails_on_loop(Entry& entry) {
   }
 }
 
-void Endpoint::Impl::on_rail_connected(const RailConnector& connector, ByteStream stream, const PeerAddress&) {
+void Endpoint::Impl::on_rail_connected(const RailConnector& connector, ByteStream stream) {
   Entry& entry = *find(connector.peer());
   const std::size_t rail = connector.rail();
   std::erase_if(entry.rails, [&](const auto& each) { return each.get() == &connector; });

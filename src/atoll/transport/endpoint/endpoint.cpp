@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/endpoint.h"
 
+#include <filesystem>
+#include <system_error>
+#include <thread>
+
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/discovery.h"
 #include "atoll/transport/endpoint/impl.h"
 #include "atoll/transport/handshake/handshake.h"
-#include "atoll/transport/handshake/listener.h"
+#include "atoll/transport/rails/interfaces.h"
 #include "atoll/transport/rails/rails.h"
 #include "atoll/transport/shm/link.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/link.h"
-#include "atoll/transport/window.h"
 
 namespace atl::transport {
 
@@ -25,16 +27,14 @@ constexpr milliseconds kYieldPatience{500};
 
 void check_window(const char* name, std::size_t bytes) {
   if (is_valid_window(bytes)) return;
-  throw Error(ErrorKind::kInvalidArgument,
-              std::string(name) + " is " + std::to_string(bytes) + "; it must be a power of two from 64 KiB to 1 GiB");
+  throw Error(ErrorKind::kInvalidArgument, name, " is ", bytes, "; it must be a power of two from 64 KiB to 1 GiB");
 }
 
 void check(const EndpointOptions& options) {
   check_window("shm_window_bytes", options.shm_window_bytes);
   check_window("tcp_window_bytes", options.tcp_window_bytes);
   if (options.job.size() > kMaxJobBytes) {
-    throw Error(ErrorKind::kInvalidArgument,
-                "the job's name has more than " + std::to_string(kMaxJobBytes) + " characters");
+    throw Error(ErrorKind::kInvalidArgument, "the job's name has more than ", kMaxJobBytes, " characters");
   }
   if (options.heartbeat < milliseconds(1) || options.connect_timeout < milliseconds(1)) {
     throw Error(ErrorKind::kInvalidArgument, "heartbeat and connect timeout must be at least 1 ms");
@@ -77,6 +77,14 @@ std::string obstacle_between(const PeerAddress& a, const PeerAddress& b) {
          "ATOLL_TRANSPORT out";
 }
 
+/// Returns whether the system has a network device for which UCX is worth opening. Costs a lookup in sysfs.
+bool has_rdma_device() noexcept {
+  std::error_code error;
+  // Each InfiniBand or RoCE device has an entry; the folder exists where the kernel knows the kind at all.
+  const std::filesystem::directory_iterator devices("/sys/class/infiniband", error);
+  return !error && devices != std::filesystem::directory_iterator();
+}
+
 }  // namespace
 
 std::optional<LinkKind> choose_kind(const PeerAddress& a, const PeerAddress& b) noexcept {
@@ -107,7 +115,7 @@ Endpoint::Impl::Impl(EndpointOptions given, LinkObserver& watcher)
   self.transport = options.transport;
   open_ucx();
   const auto hosts = advertised_hosts(options);
-  for (const auto& host : hosts) self.tcp.push_back(join_host_port(host, tcp_listener.port));
+  for (const auto& host : hosts) self.tcp.push_back(host + ":" + std::to_string(tcp_listener.port));
   choose_rails(options, hosts.front(), tcp_listener.port, self);
   static_cast<void>(self.encode());  // throws on a name that is too long
   key_ = options.key;
@@ -144,7 +152,7 @@ Endpoint::Impl::~Impl() {
 /// even opened elsewhere, because that takes a part of a second.
 void Endpoint::Impl::open_ucx() {
   const bool is_requested = options.transport == TransportChoice::kUcx;
-  if (!is_requested && (options.transport != TransportChoice::kAuto || !ucx::system_has_rdma())) return;
+  if (!is_requested && (options.transport != TransportChoice::kAuto || !has_rdma_device())) return;
   if (credentials_) return log(LogLevel::kWarning, "RDMA is not used, because ATOLL_TLS=1 and UCX does not encrypt");
   try {
     ucx_ = ucx::Context::open();
@@ -247,19 +255,15 @@ void Endpoint::Impl::tick_on_loop() {
   }
 }
 
-void Endpoint::Impl::stop_connecting_on_loop() {
+void Endpoint::Impl::close_all_on_loop(const std::string& why) {
+  if (!ended_) ended_ = Error(ErrorKind::kAborted, why);
   loop->cancel_timer_on_loop(ticker_);
   acceptor_->stop();
   for (Entry* entry : entries()) {
     entry->connector.reset();
     entry->rails.clear();
+    entry->link->close_on_loop(*ended_);
   }
-}
-
-void Endpoint::Impl::close_all_on_loop(const std::string& why) {
-  if (!ended_) ended_ = Error(ErrorKind::kAborted, why);
-  stop_connecting_on_loop();
-  for (Entry* entry : entries()) entry->link->close_on_loop(*ended_);
 }
 
 bool Endpoint::Impl::drained_on_loop() const {
@@ -270,15 +274,9 @@ bool Endpoint::Impl::drained_on_loop() const {
 }
 
 void Endpoint::Impl::shutdown(Deadline linger) {
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool drained = false;
-  Loop::TimerId timer = 0;
+  bool drained = true;
   loop->run_and_wait([&] {
-    if (ended_) {
-      drained = true;
-      return;
-    }
+    if (ended_) return;
     ended_ = Error(ErrorKind::kAborted, "this rank has shut its links down");
     acceptor_->stop();
     for (Entry* entry : entries()) {
@@ -292,22 +290,13 @@ void Endpoint::Impl::shutdown(Deadline linger) {
         entry->link->close_on_loop(*ended_);
       }
     }
-    const auto look = [&] {
-      const std::lock_guard lock(mutex);
-      drained = drained_on_loop();
-      if (drained) changed.notify_one();
-    };
-    look();
-    timer = loop->add_timer_on_loop(kDrainCheck, true, look);
+    drained = drained_on_loop();
   });
-  {
-    std::unique_lock lock(mutex);
-    while (!drained && !linger.expired()) changed.wait_for(lock, linger.remaining(std::chrono::milliseconds(100)));
+  while (!drained && !linger.expired()) {
+    std::this_thread::sleep_for(linger.remaining(kDrainCheck));
+    loop->run_and_wait([&] { drained = drained_on_loop(); });
   }
-  loop->run_and_wait([&] {
-    loop->cancel_timer_on_loop(timer);
-    close_all_on_loop("this rank has shut its links down");
-  });
+  loop->run_and_wait([this] { close_all_on_loop("this rank has shut its links down"); });
 }
 
 void Endpoint::Impl::abort() noexcept {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -12,7 +11,6 @@
 #include "atoll/transport/handshake/acceptor.h"
 #include "atoll/transport/handshake/connector.h"
 #include "atoll/transport/handshake/link_base.h"
-#include "atoll/transport/rails/rail_connector.h"
 #include "atoll/transport/ucx/context.h"
 
 namespace atl::transport {
@@ -54,13 +52,13 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   };
 
   void on_incoming_proven(HandshakeStream& stream) override;
-  void on_incoming(LinkKind kind, std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) override;
+  void on_incoming(std::uint8_t rail, ByteStream stream, const PeerAddress& authenticated) override;
   void on_incoming_gone(const HandshakeStream& stream) override;
   void on_connected(const PeerId& peer, ByteStream stream, const PeerAddress& authenticated) override;
   void on_connect_failed(const PeerId& peer, const Error& error) override;
   void on_yielded(const PeerId& peer) override;
   bool on_attempt_failed(const PeerId& peer) override;
-  void on_rail_connected(const RailConnector& connector, ByteStream stream, const PeerAddress& authenticated) override;
+  void on_rail_connected(const RailConnector& connector, ByteStream stream) override;
   void on_rail_failed(const RailConnector& connector, const Error& error) override;
 
   Entry& find_or_make(const PeerAddress& peer, bool* made);
@@ -71,10 +69,8 @@ struct Endpoint::Impl final : private Acceptor::Owner, private Connector::Owner,
   void connect_rails_on_loop(Entry& entry);
   void attach_on_loop(Entry& entry, ByteStream stream, bool initiator, const PeerAddress& authenticated);
   void tick_on_loop();
-  void stop_connecting_on_loop();
   void close_all_on_loop(const std::string& why);
   bool drained_on_loop() const;
-  void finish(const std::string& why) noexcept;
   void open_ucx();
 
   LinkOwner owner_;

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/handshake/acceptor.h"
 
+#include <netinet/in.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <utility>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/socket.h"
+#include "atoll/transport/auth.h"
 
 namespace atl::transport {
 
@@ -23,13 +25,56 @@ constexpr std::chrono::milliseconds kHandshakePatience{10'000};
 /// Returns a name of the connection for messages.
 std::string name_of(int fd, LinkKind kind) {
   if (kind == LinkKind::kTcp) return to_string(remote_address(fd));
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0) return "a process of this host";
-  return "process " + std::to_string(credentials.pid) + " of this host";
+  const pid_t process = peer_process(fd);
+  return (process > 0 ? "process " + std::to_string(process) : "a process") + " of this host";
 }
 
+SocketAddress any_address(int family, std::uint16_t port) {
+  SocketAddress address;
+  address.storage.ss_family = static_cast<sa_family_t>(family);
+  address.length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  address.set_port(port);  // the address itself stays all zero: any
+  return address;
+}
+
+bool no_such_family(int error) { return error == EAFNOSUPPORT || error == EADDRNOTAVAIL || error == EPROTONOSUPPORT; }
+
 }  // namespace
+
+UnixListener listen_unix() {
+  std::array<std::byte, 16> name;
+  fill_random(name);
+  UnixListener listener{.fd = {}, .name = "atoll-" + hex(name)};
+  listener.fd = try_listen(abstract_unix_address(listener.name));
+  if (!listener.fd) throw unavailable("cannot listen on a Unix socket", errno);
+  return listener;
+}
+
+TcpListener listen_tcp(std::uint16_t first, std::uint16_t last) {
+  if (last < first || (first == 0 && last != 0)) {
+    throw Error(ErrorKind::kInvalidArgument, "port range ", first, "-", last,
+                " (ATOLL_PORTS) must be FIRST-LAST with 1 <= FIRST <= LAST");
+  }
+  int error = 0;
+  int family = AF_INET6;
+  for (std::uint32_t port = first; port <= last; ++port) {
+    TcpListener listener;
+    listener.fd = try_listen(any_address(family, static_cast<std::uint16_t>(port)));
+    if (!listener.fd && family == AF_INET6 && no_such_family(errno)) {
+      family = AF_INET;  // a machine without IPv6
+      listener.fd = try_listen(any_address(family, static_cast<std::uint16_t>(port)));
+    }
+    if (listener.fd) {
+      listener.port = local_address(listener.fd.get()).port();
+      return listener;
+    }
+    error = errno;
+    if (error == EMFILE || error == ENFILE) throw unavailable("cannot open a TCP listener", error);
+  }
+  if (first == 0) throw unavailable("cannot listen on any port", error);
+  throw unavailable(
+      joined("cannot listen on a port of ", first, "-", last, " (ATOLL_PORTS); widen the range or free a port"), error);
+}
 
 Acceptor::Acceptor(Loop& loop, Owner& owner, UnixListener unix_listener, TcpListener tcp_listener,
                    std::chrono::milliseconds patience, MakeHandshake make_handshake)
@@ -39,8 +84,6 @@ Acceptor::Acceptor(Loop& loop, Owner& owner, UnixListener unix_listener, TcpList
       tcp_(std::move(tcp_listener)),
       patience_(patience),
       make_handshake_(std::move(make_handshake)) {}
-
-Acceptor::~Acceptor() = default;
 
 void Acceptor::begin() {
   listening_ = true;
@@ -118,11 +161,10 @@ void Acceptor::refuse(HandshakeStream& stream, Refusal refusal) {
 
 void Acceptor::on_done(HandshakeStream& stream) {
   const PeerAddress authenticated = stream.peer();
-  const LinkKind kind = stream.kind();
   const std::uint8_t rail = stream.rail();
   ByteStream taken = stream.take_stream();
   drop(stream);
-  owner_.on_incoming(kind, rail, std::move(taken), authenticated);
+  owner_.on_incoming(rail, std::move(taken), authenticated);
 }
 
 void Acceptor::on_ended(HandshakeStream& stream, const HandshakeStream::End& end) {

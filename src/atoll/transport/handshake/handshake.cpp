@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "atoll/core/bytes.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/printable.h"
 
 namespace atl::transport {
 
@@ -138,8 +136,7 @@ void Handshake::on_header() {
   if (magic != kMagic) turn_away(Refusal::kGarbage, 0, "the first bytes are not Atoll's");
   if (version != kWireVersion) {
     turn_away(Refusal::kVersion, kWireVersion,
-              "wire version " + std::to_string(version) + " instead of " + std::to_string(kWireVersion) +
-                  ": run one Atoll version everywhere");
+              joined("wire version ", version, " instead of ", kWireVersion, ": run one Atoll version everywhere"));
   }
   const bool expected = (type_ == kHello && state_ == State::kAwaitHello) ||
                         (type_ == kProof && state_ == State::kAwaitProof) ||
@@ -185,9 +182,8 @@ void Handshake::on_hello(std::span<const std::byte> body) {
     turn_away(Refusal::kJob, 0, "it belongs to job \"" + printable(job) + "\", not to \"" + identity_.job + "\"");
   }
   if (attempt != identity_.attempt) {
-    turn_away(
-        Refusal::kAttempt, identity_.attempt,
-        "it belongs to restart attempt " + std::to_string(attempt) + ", not to " + std::to_string(identity_.attempt));
+    turn_away(Refusal::kAttempt, identity_.attempt,
+              joined("it belongs to restart attempt ", attempt, ", not to ", identity_.attempt));
   }
   if (target != identity_.self.id) {
     turn_away(Refusal::kPeer, 0, "it looks for process " + to_string(target) + ", which is not this one");
@@ -239,11 +235,10 @@ void Handshake::on_refusal(std::span<const std::byte> body) {
       code <= static_cast<std::uint8_t>(Refusal::kGarbage) ? static_cast<Refusal>(code) : Refusal::kNone;
   std::string message = std::string("it refused: ") + to_string(refusal);
   if (refusal == Refusal::kAttempt) {
-    message +=
-        " (it is at attempt " + std::to_string(value) + ", this rank at " + std::to_string(identity_.attempt) + ")";
+    message += joined(" (it is at attempt ", value, ", this rank at ", identity_.attempt, ")");
   }
   if (refusal == Refusal::kVersion) {
-    message += " (it speaks " + std::to_string(value) + ", this rank " + std::to_string(kWireVersion) + ")";
+    message += joined(" (it speaks ", value, ", this rank ", kWireVersion, ")");
   }
   turn_away(refusal, value, message);
 }

@@ -7,10 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <optional>
 #include <utility>
 
-#include "atoll/transport/socket.h"
+#include "atoll/transport/address.h"
 
 namespace atl::transport {
 
@@ -78,20 +77,16 @@ bool HandshakeStream::finish_connect() {
 
 bool HandshakeStream::open_tls() {
   auto progress = ByteStream::Progress::kLost;
-  std::optional<Error> refusal;
   try {
     progress = stream_.handshake();
   } catch (const Error& error) {
-    refusal =
-        Error(error.kind(), std::string(error.what()) + " (ATOLL_TLS and ATOLL_KEY_FILE must be equal on both sides)");
+    farewell();
+    end({Error(error.kind(),
+               std::string(error.what()) + " (ATOLL_TLS and ATOLL_KEY_FILE must be equal on both sides)")});
+    return false;
   }
   const int error = errno;
   heard_bytes_ = stream_.received_bytes();
-  if (refusal) {
-    farewell();
-    end({*refusal});
-    return false;
-  }
   if (progress == ByteStream::Progress::kLost) {
     const std::string what = remote_ + " ended the connection during the TLS handshake (is ATOLL_TLS=1 set there?)";
     end({Error(ErrorKind::kPeerLost, error != 0 ? with_errno(what, error) : what), error, true});
@@ -122,16 +117,12 @@ void HandshakeStream::read_some() {
     const iovec piece{buffer.data(), limit};
     bool drained = false;
     std::ptrdiff_t got = 0;
-    std::optional<Error> refusal;
     try {
       got = stream_.read({&piece, 1}, &drained);
       if (got > 0) handshake_->receive(std::span(buffer).first(static_cast<std::size_t>(got)));
     } catch (const Error& error) {
-      refusal = Error(error.kind(), remote_ + ": " + error.what());
-    }
-    if (refusal) {
       farewell();
-      return end({*refusal, 0, false, handshake_->refusal()});
+      return end({Error(error.kind(), remote_ + ": " + error.what()), 0, false, handshake_->refusal()});
     }
     if (got < 0 && errno == EAGAIN) return;
     if (got <= 0) {

@@ -31,7 +31,7 @@ class HandshakeStream {
    public:
     virtual ~Owner() = default;
     /// Acceptor only: the initiator is genuine. Call welcome() or refuse(), now or later.
-    virtual void on_proven(HandshakeStream& stream) = 0;
+    virtual void on_proven(HandshakeStream& /*stream*/) {}
     /// Both ends are genuine: take_stream() is for a link.
     virtual void on_done(HandshakeStream& stream) = 0;
     virtual void on_ended(HandshakeStream& stream, const End& end) = 0;
@@ -40,8 +40,6 @@ class HandshakeStream {
   /// Takes a connected stream, or one whose connect() is in progress. Does nothing before begin().
   HandshakeStream(Loop& loop, Owner& owner, Fd fd, std::string remote, LinkKind kind);
   ~HandshakeStream();
-  HandshakeStream(const HandshakeStream&) = delete;
-  HandshakeStream& operator=(const HandshakeStream&) = delete;
 
   /// Starts the handshake; the owner is called from the loop, never from inside begin(). Throws Error(kUnavailable).
   void begin(Handshake handshake, bool connecting);

@@ -41,8 +41,8 @@ std::string one_decimal(double value) {
 
 void check_control(std::span<const std::byte> message, std::size_t limit) {
   if (message.size() <= limit) return;
-  throw Error(ErrorKind::kInvalidArgument, "a control message of " + std::to_string(message.size()) +
-                                               " bytes is too long: at most " + std::to_string(limit) + " are allowed");
+  throw Error(ErrorKind::kInvalidArgument, "a control message of ", message.size(), " bytes is too long: at most ",
+              limit, " are allowed");
 }
 
 LinkBase::LinkBase(const LinkOwner& owner, PeerAddress peer) : owner_(owner), peer_(with_name(std::move(peer))) {}
@@ -99,6 +99,26 @@ void LinkBase::tick_on_loop(Clock::time_point now) {
   if (now - created_ < options().connect_timeout) return on_connecting_tick_on_loop(now);
   fail_on_loop(Error(ErrorKind::kPeerLost, peer_name() + " is unreachable: no " + to_string(kind()) + " link within " +
                                                std::to_string(options().connect_timeout.count()) + " ms"));
+}
+
+bool ChannelBase::wait_or_throw() const {
+  if (is_final(link_base_.state())) link_base_.throw_error();
+  return false;
+}
+
+void ChannelBase::refuse(const FrameHeader& header, std::size_t payload_bytes) const {
+  throw Error(ErrorKind::kInvalidArgument, "a frame of ", payload_bytes, " bytes, announced as ", header.payload_bytes,
+              ", on a channel that takes ", max_payload_);
+}
+
+void ChannelBase::throw_closed(const char* direction) const {
+  throw Error(ErrorKind::kAborted, "the channel ", direction, " ", link_base_.peer_name(), " was closed by this side");
+}
+
+void ChannelBase::fail(const Error& error) {
+  const Error named(error.kind(), link_base_.peer_name() + ": " + error.what());
+  link_base_.fail_later(named);
+  throw Error(named);
 }
 
 }  // namespace atl::transport

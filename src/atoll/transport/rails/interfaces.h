@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "atoll/transport/endpoint.h"
+
 namespace atl::transport {
 
 /// The distance between an interface and a rank's device, by what bytes pass on the way. As a number in RailAddress.
@@ -25,14 +27,18 @@ struct Interface {
   bool has_hardware = false;   ///< backed by a device, unlike a bridge, tunnel or container's interface
   std::uint32_t megabits = 0;  ///< per second, as its driver states; 0: not stated
   int node = -1;               ///< memory node of the device; -1: unknown
-  std::string device_path;     ///< of the device in sysfs, without links; empty: unknown
+  std::string device_path{};   ///< of the device in sysfs, without links; empty: unknown
 };
 
-/// Lists every IPv4 and IPv6 address of the interfaces that are up, in the system's order, with what sysfs at `sysfs`
-/// ("/sys") states about them. Throws Error(kUnavailable) when the system does not list them.
-std::vector<Interface> list_interfaces(const std::string& sysfs);
+/// Lists every IPv4 and IPv6 address of the interfaces that are up, in the system's order, without what comes from
+/// sysfs. Throws Error(kUnavailable) when the system does not list them.
+std::vector<Interface> list_interfaces();
 
-/// Fills the fields that come from sysfs; fields without an entry there stay as they are.
+/// Returns whether an address ("127.0.0.1", "[::1]") is one of loopback.
+bool is_loopback(const std::string& address);
+
+/// Fills the fields that come from sysfs at `sysfs` ("/sys"): those from has_hardware on. Fields without an entry there
+/// stay as they are.
 void read_sysfs(const std::string& sysfs, Interface& interface);
 
 /// Returns the memory nodes on whose cores this thread may run; empty when `sysfs` lists fewer than two nodes.
@@ -44,5 +50,14 @@ Distance distance(const Interface& interface, const std::string& device_path, co
 
 /// Parses a set of cores as the system writes it, "0-3,8,10-11"; leaves out what does not parse.
 std::vector<int> parse_core_list(const std::string& text);
+
+/// Returns the identity of this host, within which processes share memory and abstract sockets: `label` if given, else
+/// a name derived from the machine's boot id and the network namespace.
+std::string host_identity(const std::string& label);
+
+/// Returns this process's numeric addresses for peers, best first: options.advertised_address, else those of
+/// options.interface, else the one that routes towards options.route_hint, else loopback. May query the name service.
+/// Throws Error(kUnavailable) naming an interface or name that does not exist.
+std::vector<std::string> advertised_hosts(const EndpointOptions& options);
 
 }  // namespace atl::transport

@@ -5,13 +5,13 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <charconv>
+#include <compare>
 #include <span>
 #include <tuple>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/discovery.h"
 
 namespace atl::transport {
 
@@ -26,71 +26,49 @@ std::span<const std::uint8_t> address_bytes(const SocketAddress& address) {
   return {reinterpret_cast<const sockaddr_in6&>(address.storage).sin6_addr.s6_addr, 16};
 }
 
-std::string host_of(const RailAddress& rail) { return rail.tcp.substr(0, rail.tcp.rfind(':')); }
+/// An interface, and the rail that it makes.
+struct Offer {
+  const Interface* interface;
+  RailAddress rail;
+};
 
-bool is_loopback(const std::string& host) { return host.starts_with("127.") || host == "[::1]"; }
-
-RailAddress rail_of(const Interface& interface, std::uint16_t port, const std::string& device_path,
-                    const std::vector<int>& nodes) {
-  return {.tcp = join_host_port(interface.address, port),
-          .network_bits = interface.network_bits,
-          .distance = static_cast<std::uint8_t>(distance(interface, device_path, nodes)),
-          .megabits = interface.megabits};
-}
-
-bool shares_network(const std::vector<RailAddress>& rails, const RailAddress& other) {
-  return std::any_of(rails.begin(), rails.end(), [&](const RailAddress& each) {
-    return same_network(each.tcp, other.tcp, std::min(each.network_bits, other.network_bits));
+/// Returns whether one of the rails has the same address or network.
+bool has_equal(const std::vector<RailAddress>& rails, const RailAddress& other) {
+  return std::ranges::any_of(rails, [&](const RailAddress& each) {
+    return each.tcp == other.tcp || same_network(each.tcp, other.tcp, std::min(each.network_bits, other.network_bits));
   });
 }
 
-bool has_host(const std::vector<RailAddress>& rails, const RailAddress& other) {
-  return std::any_of(rails.begin(), rails.end(),
-                     [&](const RailAddress& each) { return host_of(each) == host_of(other); });
-}
-
 /// Resolves an entry of a list: an interface's name, or an address.
-RailAddress stated_rail(const std::string& entry, const std::vector<Interface>& interfaces, std::uint16_t port,
-                        const std::string& device_path, const std::vector<int>& nodes) {
-  const auto numeric = parse_ip(entry, 1);
-  std::string host = numeric ? to_string(*numeric) : "";
-  if (numeric) host.resize(host.rfind(':'));
-  const auto best = [&](const Interface& each) { return numeric ? each.address == host : each.name == entry; };
-  auto found = std::find_if(interfaces.begin(), interfaces.end(),
-                            [&](const Interface& each) { return best(each) && !each.is_link_local; });
-  if (found == interfaces.end()) found = std::find_if(interfaces.begin(), interfaces.end(), best);
-  if (found != interfaces.end()) return rail_of(*found, port, device_path, nodes);
+RailAddress stated_rail(const std::string& entry, const std::vector<Offer>& offers, std::uint16_t port) {
+  const auto numeric = parse_ip(entry, port);
+  const std::string tcp = numeric ? to_string(*numeric) : "";
+  const auto fits = [&](const Offer& each) { return numeric ? each.rail.tcp == tcp : each.interface->name == entry; };
+  auto found =
+      std::ranges::find_if(offers, [&](const Offer& each) { return fits(each) && !each.interface->is_link_local; });
+  if (found == offers.end()) found = std::ranges::find_if(offers, fits);
+  if (found != offers.end()) return found->rail;
   // 127.0.0.2 is an address of this machine that no interface lists.
-  if (numeric && is_loopback(host)) return {.tcp = join_host_port(host, port), .network_bits = 8};
+  if (numeric && is_loopback(ip_text(*numeric))) return {.tcp = tcp, .network_bits = 8};
   std::string known;
-  for (const Interface& each : interfaces) known += (known.empty() ? "" : ", ") + each.name + " " + each.address;
-  throw Error(
-      ErrorKind::kUnavailable,
-      "\"" + entry +
-          "\" (ATOLL_RAILS) is neither an interface that is up nor an address of one; this machine has: " + known);
-}
-
-bool is_usable(const Interface& interface) {
-  return interface.has_hardware && !interface.is_loopback && !interface.is_link_local;
+  for (const auto& [interface, rail] : offers) {
+    known += (known.empty() ? "" : ", ") + interface->name + " " + interface->address;
+  }
+  throw Error(ErrorKind::kUnavailable, "\"", entry,
+              "\" (ATOLL_RAILS) is neither an interface that is up nor an address of one; this machine has: ", known);
 }
 
 /// Returns the interfaces that may serve beside the first rail, near and fast ones first. Those without hardware
 /// (bridges of containers, tunnels) lead to the same places, or nowhere.
-std::vector<RailAddress> others(const std::vector<Interface>& interfaces, bool needs_rate, std::uint16_t port,
-                                const std::string& device_path, const std::vector<int>& nodes) {
+std::vector<RailAddress> others(const std::vector<Offer>& offers, bool needs_rate) {
   std::vector<RailAddress> found;
-  for (const Interface& each : interfaces) {
-    if (!is_usable(each) || (needs_rate && each.megabits == 0)) continue;
-    found.push_back(rail_of(each, port, device_path, nodes));
+  for (const auto& [interface, rail] : offers) {
+    const bool is_usable = interface->has_hardware && !interface->is_loopback && !interface->is_link_local;
+    if (is_usable && !(needs_rate && rail.megabits == 0)) found.push_back(rail);
   }
-  std::stable_sort(found.begin(), found.end(), [](const RailAddress& a, const RailAddress& b) {
-    return std::tuple(a.distance, ~a.megabits) < std::tuple(b.distance, ~b.megabits);
-  });
+  const auto order = [](const RailAddress& each) { return std::tuple(each.distance, ~each.megabits); };
+  std::ranges::stable_sort(found, {}, order);
   return found;
-}
-
-std::size_t limit_of(const RailSettings& settings) {
-  return settings.kind == RailSettings::Kind::kNumber ? settings.number : kMaxAutoRails;
 }
 
 }  // namespace
@@ -99,15 +77,13 @@ RailSettings parse_rail_settings(const std::string& text) {
   RailSettings settings;
   if (text.empty() || text == "auto") return settings;
   const auto reject = [&] {
-    throw Error(ErrorKind::kInvalidArgument, "ATOLL_RAILS=\"" + text + "\": expected auto, a number from 1 to " +
-                                                 std::to_string(kMaxRails) + ", or up to " + std::to_string(kMaxRails) +
-                                                 " interfaces or addresses with commas");
+    throw Error(ErrorKind::kInvalidArgument, "ATOLL_RAILS=\"", text, "\": expected auto, a number from 1 to ",
+                kMaxRails, ", or up to ", kMaxRails, " interfaces or addresses with commas");
   };
-  const bool is_number = std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
-  if (is_number) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), settings.number);
-    if (error != std::errc() || settings.number < 1 || settings.number > kMaxRails) reject();
+  if (text.find_first_not_of("0123456789") == std::string::npos) {
     settings.kind = RailSettings::Kind::kNumber;
+    settings.number = to_number<std::size_t>(text).value_or(0);
+    if (settings.number < 1 || settings.number > kMaxRails) reject();
     return settings;
   }
   settings.kind = RailSettings::Kind::kList;
@@ -124,23 +100,30 @@ std::vector<RailAddress> offered_rails(const RailSettings& settings, const std::
                                        const std::string& first_host, bool is_chosen, std::uint16_t port,
                                        const std::string& device_path, const std::vector<int>& nodes) {
   using Kind = RailSettings::Kind;
+  std::vector<Offer> offers;
+  for (const Interface& each : interfaces) {
+    offers.push_back({&each,
+                      {.tcp = each.address + ":" + std::to_string(port),
+                       .network_bits = each.network_bits,
+                       .distance = static_cast<std::uint8_t>(distance(each, device_path, nodes)),
+                       .megabits = each.megabits}});
+  }
   std::vector<RailAddress> rails;
   if (settings.kind == Kind::kList) {
-    for (const auto& entry : settings.list) rails.push_back(stated_rail(entry, interfaces, port, device_path, nodes));
+    for (const auto& entry : settings.list) rails.push_back(stated_rail(entry, offers, port));
     return rails;
   }
-  const auto first = std::find_if(interfaces.begin(), interfaces.end(),
-                                  [&](const Interface& each) { return each.address == first_host; });
-  rails.push_back(first != interfaces.end() ? rail_of(*first, port, device_path, nodes)
-                                            : RailAddress{.tcp = join_host_port(first_host, port)});
+  const auto first =
+      std::ranges::find_if(offers, [&](const Offer& each) { return each.interface->address == first_host; });
+  rails.push_back(first != offers.end() ? first->rail : RailAddress{.tcp = first_host + ":" + std::to_string(port)});
   const bool is_auto = settings.kind == Kind::kAuto;
-  const bool stays_alone = is_auto && (is_chosen || is_loopback(first_host) || first == interfaces.end() ||
-                                       !first->has_hardware || first->megabits == 0);
-  for (const RailAddress& each : others(interfaces, is_auto, port, device_path, nodes)) {
-    if (stays_alone || rails.size() >= limit_of(settings)) break;
+  const bool stays_alone = is_auto && (is_chosen || is_loopback(first_host) || first == offers.end() ||
+                                       !first->interface->has_hardware || first->rail.megabits == 0);
+  for (const RailAddress& each : others(offers, is_auto)) {
+    if (stays_alone || rails.size() >= (is_auto ? kMaxAutoRails : settings.number)) break;
     // A slow interface, such as one for management, adds nothing and has another purpose.
     const bool is_slow = is_auto && each.megabits < rails.front().megabits / 2;
-    if (!is_slow && !has_host(rails, each) && !shares_network(rails, each)) rails.push_back(each);
+    if (!is_slow && !has_equal(rails, each)) rails.push_back(each);
   }
   const std::size_t distinct = rails.size();
   for (std::size_t i = 0; !is_auto && rails.size() < settings.number; ++i) rails.push_back(rails[i % distinct]);
@@ -153,7 +136,9 @@ void choose_rails(const EndpointOptions& options, const std::string& first_host,
   const bool is_chosen = !options.advertised_address.empty() || !options.interface.empty();
   if (settings.kind == RailSettings::Kind::kAuto && is_chosen) return;
   if (settings.kind == RailSettings::Kind::kNumber && settings.number == 1) return;
-  self.rails = offered_rails(settings, list_interfaces(options.sysfs), first_host, is_chosen, port, options.device_path,
+  auto interfaces = list_interfaces();
+  for (Interface& each : interfaces) read_sysfs(options.sysfs, each);
+  self.rails = offered_rails(settings, interfaces, first_host, is_chosen, port, options.device_path,
                              nodes_of_this_thread(options.sysfs));
   self.rails_are_stated = settings.kind == RailSettings::Kind::kList;
   if (settings.kind != RailSettings::Kind::kList || options.advertised_address.empty()) {
@@ -171,10 +156,8 @@ bool same_network(const std::string& a, const std::string& b, std::uint8_t bits)
   const auto left = address_bytes(*first);
   const auto right = address_bytes(*second);
   if (bits > 8 * left.size()) return false;
-  for (std::size_t i = 0; i < left.size(); ++i) {
-    const std::size_t before = 8 * i;
-    if (before >= bits) break;
-    const auto kept = std::min<std::size_t>(8, bits - before);
+  for (std::size_t i = 0; 8 * i < bits; ++i) {
+    const auto kept = std::min<std::size_t>(8, bits - 8 * i);
     if (((left[i] ^ right[i]) >> (8 - kept)) != 0) return false;
   }
   return true;
@@ -195,6 +178,7 @@ std::vector<std::pair<std::size_t, std::size_t>> pair_rails(const PeerAddress& a
     std::size_t apart;
     std::size_t i;
     std::size_t j;
+    auto operator<=>(const Candidate&) const = default;
   };
   std::vector<Candidate> candidates;
   for (std::size_t i = 0; i < a.rails.size(); ++i) {
@@ -208,10 +192,7 @@ std::vector<std::pair<std::size_t, std::size_t>> pair_rails(const PeerAddress& a
       candidates.push_back({is_other, !is_near, left.distance + right.distance, i > j ? i - j : j - i, i, j});
     }
   }
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& x, const Candidate& y) {
-    return std::tuple(x.is_other, x.is_routed, x.distance, x.apart, x.i, x.j) <
-           std::tuple(y.is_other, y.is_routed, y.distance, y.apart, y.i, y.j);
-  });
+  std::ranges::sort(candidates);
   std::vector<std::pair<std::size_t, std::size_t>> pairs;
   for (const Candidate& each : candidates) {
     const bool is_taken =

@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/shm/link.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 #include <utility>
 
 #include "atoll/core/log.h"
-#include "atoll/transport/memfd.h"
-#include "atoll/transport/plain_bytes.h"
+#include "atoll/transport/address.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 namespace {
@@ -19,25 +20,20 @@ namespace {
 constexpr std::size_t kMaxQueuedMessages = 1024;
 constexpr int kReadsPerEvent = 16;  // then other links get their turn
 constexpr std::chrono::milliseconds kRetryInterval{10};
-
-pid_t process_behind(int socket) {
-  ucred credentials{};
-  socklen_t size = sizeof(credentials);
-  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) == 0 ? credentials.pid : 0;
-}
+constexpr std::chrono::seconds kPassAgainAfter{1};  // when the system had no descriptor for a slab
 
 }  // namespace
-
-ShmLink::ShmLink(const LinkOwner& owner, PeerAddress peer) : LinkBase(owner, std::move(peer)) {}
-
-ShmLink::~ShmLink() = default;
 
 ShmChannel& ShmLink::find_or_make(const ChannelId& id) {
   std::unique_ptr<ShmChannel>& channel = channels_[id];
   if (channel == nullptr) {
     channel = std::make_unique<ShmChannel>(*this, id, options().shm_window_bytes);
     if (peer_doorbell_) channel->set_peer_bell(peer_doorbell_.bell(id.bell));
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      channel->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   return *channel;
 }
@@ -63,7 +59,8 @@ Channel& ShmLink::channel(const ChannelId& id) {
 void ShmLink::close_channel(const ChannelId& id) {
   const std::lock_guard lock(mutex_);
   const auto found = channels_.find(id);
-  if (found == channels_.end() || found->second->is_closed()) return;
+  if (found == channels_.end()) return closed_early_.add(id);
+  if (found->second->is_closed()) return;
   if (!found->second->is_claimed()) --unclaimed_;
   found->second->close();
 }
@@ -89,18 +86,24 @@ void ShmLink::open(const ChannelId& id) {
 }
 
 bool ShmLink::pass_slab(std::uint32_t slab) {
-  const std::lock_guard lock(mutex_);
-  if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
-  try {
-    Arena::SlabMemory passed = options().arena->memory_of(slab);
-    stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
-  } catch (const Error& error) {
-    log(LogLevel::kWarning, std::string(error.what()) + ": tensors for " + peer_name() + " are copied");
-    return false;
+  std::string obstacle;
+  {
+    const std::lock_guard lock(mutex_);
+    if (said_bye_ || stream_.descriptor() < 0 || passed_slabs_.contains(slab)) return true;
+    if (Clock::now() < passes_again_at_) return false;
+    try {
+      Arena::SlabMemory passed = options().arena->memory_of(slab);
+      stream_.queue(shm::MessageType::kSlab, bytes_of(shm::Slab{slab, passed.bytes}), std::move(passed.memory));
+      passed_slabs_.insert(slab);
+      flush();
+      return true;
+    } catch (const Error& error) {
+      passes_again_at_ = Clock::now() + kPassAgainAfter;
+      if (!std::exchange(has_warned_, true)) obstacle = error.what();
+    }
   }
-  passed_slabs_.insert(slab);
-  flush();
-  return true;
+  if (!obstacle.empty()) log(LogLevel::kWarning, obstacle + ": tensors for " + peer_name() + " are copied");
+  return false;
 }
 
 void ShmLink::flush() {
@@ -110,7 +113,7 @@ void ShmLink::flush() {
 
 void ShmLink::attach_on_loop(ByteStream stream, bool /*initiator*/, const PeerAddress& /*authenticated*/) {
   try {
-    peer_process_ = process_behind(stream.fd());
+    peer_process_ = peer_process(stream.fd());
     patience_ = answer_patience(options());
     last_tick_ = Clock::now();
     loop().add_fd_on_loop(stream.fd(), EPOLLIN, [this](std::uint32_t events) { on_stream_event_on_loop(events); });
@@ -147,13 +150,7 @@ void ShmLink::flush_later_on_loop() {
 void ShmLink::on_stream_event_on_loop(std::uint32_t events) {
   if ((events & EPOLLOUT) != 0) flush_later_on_loop();
   if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) == 0) return;
-  try {
-    receive_on_loop();
-  } catch (const Error& error) {
-    fail_on_loop(Error(error.kind(), peer_name() + ": " + error.what()));
-  } catch (const std::exception& error) {
-    fail_on_loop(Error(ErrorKind::kInternal, peer_name() + ": " + error.what()));
-  }
+  guarded_on_loop([this] { receive_on_loop(); });
 }
 
 void ShmLink::receive_on_loop() {
@@ -174,8 +171,8 @@ void ShmLink::receive_on_loop() {
 void ShmLink::handle_on_loop(const shm::Message& message) {
   const bool is_hello = message.type == shm::MessageType::kHello;
   if (is_hello != (state() == LinkState::kConnecting)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type " +
-                                          std::to_string(static_cast<int>(message.type)) + " out of order");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a message of type ", static_cast<int>(message.type),
+                " out of order");
   }
   switch (message.type) {
     case shm::MessageType::kHello: handle_hello_on_loop(message); break;
@@ -187,7 +184,7 @@ void ShmLink::handle_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_hello_on_loop(const shm::Message& message) {
-  patience_ = patience_for(shm::decode_hello(message).heartbeat_ms);
+  patience_ = patience_for(shm::decode<shm::Hello>(message).heartbeat_ms);
   {
     const std::lock_guard lock(mutex_);
     peer_doorbell_ = RemoteDoorbell(stream_.take_memory());
@@ -200,11 +197,11 @@ void ShmLink::handle_hello_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_open_on_loop(const shm::Message& message) {
-  const shm::Open open = shm::decode_open(message);
+  const shm::Open open = shm::decode<shm::Open>(message);
   const Fd memory = stream_.take_memory();
   if (open.bell >= kBellCount || !is_valid_window(open.window_bytes)) {
-    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell " + std::to_string(open.bell) +
-                                          " and a window of " + std::to_string(open.window_bytes) + " bytes");
+    throw Error(ErrorKind::kProtocol, "shared-memory link: invalid channel with bell ", open.bell, " and a window of ",
+                open.window_bytes, " bytes");
   }
   auto ring = std::make_unique<RingReader>(memory, open.window_bytes, &peer_arena_);
   const ChannelId id{open.group, open.index, static_cast<Bell>(open.bell)};
@@ -218,9 +215,9 @@ void ShmLink::handle_open_on_loop(const shm::Message& message) {
 }
 
 void ShmLink::handle_slab_on_loop(const shm::Message& message) {
-  const shm::Slab slab = shm::decode_slab(message);
+  const shm::Slab slab = shm::decode<shm::Slab>(message);
   if (slab.id > std::numeric_limits<std::uint32_t>::max())
-    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number " + std::to_string(slab.id));
+    throw Error(ErrorKind::kProtocol, "shared-memory link: a slab has the number ", slab.id);
   peer_arena_.add(static_cast<std::uint32_t>(slab.id), stream_.take_memory(), slab.bytes);
   doorbell().ring_all();
 }
@@ -251,9 +248,20 @@ void ShmLink::on_tick_on_loop(Clock::time_point now) {
   }
 }
 
-Error ShmLink::lost(const std::string& how) const {
-  const std::string process = peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "";
-  return {ErrorKind::kPeerLost, peer_name() + process + " " + how};
+std::string ShmLink::label() const {
+  return peer_name() + (peer_process_ > 0 ? " (pid " + std::to_string(peer_process_) + ")" : "");
+}
+
+// The end of the stream does not prove it: a living peer may have closed its links while a thread of it still writes.
+// If the number belongs to another process by now, or the system does not answer, the peer counts as alive.
+bool ShmLink::has_peer_ended() const noexcept {
+  if (peer_process_ <= 0) return false;
+  const auto process = static_cast<int>(::syscall(SYS_pidfd_open, peer_process_, 0));
+  if (process < 0) return errno == ESRCH || errno == EINVAL || errno == ENOENT;  // the last two: a process group's
+  pollfd ended{process, POLLIN, 0};
+  const bool has_ended = ::poll(&ended, 1, 0) == 1;
+  ::close(process);
+  return has_ended;
 }
 
 void ShmLink::begin_shutdown_on_loop() {
@@ -271,11 +279,106 @@ bool ShmLink::drained_on_loop() const {
 }
 
 void ShmLink::teardown_on_loop() noexcept {
+  // Before the memory is unmapped, this process's waiters and the observer learn of the end.
+  loop().post([slabs = peer_arena_.take_all()] {});
   const std::lock_guard lock(mutex_);
   if (stream_.descriptor() >= 0) loop().remove_fd_on_loop(stream_.descriptor());
   stream_.close();
   waiting_.clear();
-  peer_arena_.clear();
+}
+
+ShmChannel::ShmChannel(ShmLink& link, const ChannelId& id, std::size_t window_bytes)
+    : ChannelBase(link, id, window_bytes), link_(link) {}
+
+bool ShmChannel::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
+  if (!may_send(header, payload)) return false;
+  if (!guarded([&] { return writer_->try_write(header, payload); })) return false;
+  ring_peer();
+  return true;
+}
+
+bool ShmChannel::can_lend() const noexcept { return link_.has_arena(); }
+
+std::optional<Payload> ShmChannel::try_lend(const FrameHeader& header, std::span<const std::byte> payload,
+                                            const ArenaPlace& place) {
+  if (!may_send(header, payload)) return std::nullopt;
+  if (header.where != Payload::kThere && passed_slab_ != place.slab) {
+    if (!link_.pass_slab(place.slab)) {
+      FrameHeader copied = header;
+      copied.where = Payload::kHere;
+      return try_send(copied, payload) ? std::optional(copied.where) : std::nullopt;
+    }
+    passed_slab_ = place.slab;
+  }
+  if (!guarded([&] { return writer_->try_lend(header, place); })) return std::nullopt;
+  ring_peer();
+  return header.where;
+}
+
+// While the link connects, its loop may be making the writer; nothing has been lent by then.
+bool ShmChannel::has_writer() const noexcept { return link_.state() != LinkState::kConnecting && writer_ != nullptr; }
+
+bool ShmChannel::has_returned() {
+  return !has_writer() || guarded([&] { return writer_->has_returned(); });
+}
+
+void ShmChannel::revoke() noexcept {
+  if (has_writer()) writer_->revoke();
+}
+
+std::optional<ArenaRange> ShmChannel::written_range() const noexcept {
+  if (!has_writer()) return std::nullopt;
+  auto range = writer_->written_range();
+  if (range && link_.has_peer_ended()) range.reset();
+  return range;
+}
+
+const Frame* ShmChannel::front() {
+  return front_of([this]() -> const Frame* {
+    RingReader* const reader = reader_.load(std::memory_order_acquire);
+    return reader == nullptr ? nullptr : reader->front();
+  });
+}
+
+bool ShmChannel::is_intact() const noexcept { return reader_.load(std::memory_order_relaxed)->is_intact(); }
+
+std::byte* ShmChannel::begin_write() noexcept { return reader_.load(std::memory_order_relaxed)->begin_write(); }
+
+void ShmChannel::end_write() noexcept { reader_.load(std::memory_order_relaxed)->end_write(); }
+
+void ShmChannel::pop() {
+  reader_.load(std::memory_order_relaxed)->pop();
+  ring_peer();
+}
+
+void ShmChannel::ring_peer() noexcept {
+  if (BellWords* const bell = peer_bell_.load(std::memory_order_acquire)) ring(*bell);
+}
+
+Fd ShmChannel::open() {
+  writer_ = std::make_unique<RingWriter>(window_bytes_);
+  return writer_->take_memory();
+}
+
+bool ShmChannel::accept(std::unique_ptr<RingReader> ring) {
+  if (reader_owner_ != nullptr) return false;
+  if (is_closed()) {
+    ring->close();
+    ring_peer();
+    return true;
+  }
+  reader_owner_ = std::move(ring);
+  reader_.store(reader_owner_.get(), std::memory_order_release);
+  return true;
+}
+
+void ShmChannel::close() noexcept {
+  mark_closed();
+  reader_.store(nullptr, std::memory_order_release);
+  if (reader_owner_ != nullptr) reader_owner_->close();
+  ring_peer();
+  reader_owner_.reset();
+  writer_.reset();
 }
 
 }  // namespace atl::transport

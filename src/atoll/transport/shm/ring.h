@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "atoll/core/fd.h"
+#include "atoll/transport/arena.h"
 #include "atoll/transport/frame.h"
-#include "atoll/transport/mapped_ring.h"
-#include "atoll/transport/shm/peer_arena.h"
-#include "atoll/transport/shm/ring_copy.h"
-#include "atoll/transport/window.h"
+#include "atoll/transport/shared_memory.h"
 
 namespace atl::transport {
 
@@ -27,6 +27,26 @@ struct RingControl {
   alignas(128) std::atomic<std::uint64_t> tail{0};     ///< the reader's: frames before it are released
   std::atomic<std::uint32_t> reader_closed{0};         ///< the reader's: it reads no further frames
   std::atomic<std::uint32_t> is_writing{0};            ///< the reader's: into the payload of the frame at tail
+};
+
+/// Copies payloads into a ring whose lines another core has just read, in whichever way is measured to be cheaper:
+/// through the cache, which is best if the cores share one, or past it, which is several times faster if they do not. A
+/// virtual machine does not report which is the case, and it may change while it runs, so the cost per byte of the
+/// current kind is measured all the time, and that of the other one in an occasional trial. One thread.
+class RingCopy {
+ public:
+  explicit RingCopy(std::size_t window_bytes) noexcept : window_bytes_(window_bytes) {}
+
+  void operator()(std::byte* to, const std::byte* from, std::size_t bytes) noexcept;
+
+ private:
+  enum Kind : std::size_t { kCached, kStreaming };
+  Kind choose() const noexcept;
+
+  const std::size_t window_bytes_;
+  std::array<double, 2> cost_{};     // nanoseconds per byte, smoothed; 0: not measured yet
+  Kind kind_ = kCached;              // of the last copy
+  std::uint64_t bytes_of_kind_ = 0;  // copied since the kind last changed
 };
 
 /// The writing end; it owns the memory. One thread at a time.
@@ -46,11 +66,11 @@ class RingWriter {
   /// Returns whether the reader has released every lent frame.
   bool has_returned();
 
-  /// Marks all lent frames as no longer intact: their payloads may change once is_written() is false.
+  /// Marks all lent frames as no longer intact: their payloads may change once written_range() is empty.
   void revoke() noexcept;
 
-  /// Returns whether the reader is writing a payload that was lent before revoke().
-  bool is_written() const noexcept;
+  /// Returns where the reader is writing a payload that was lent before revoke(), or nothing.
+  std::optional<ArenaRange> written_range() const noexcept;
 
   /// Hands over the memory for the reader, once.
   Fd take_memory() noexcept { return ring_.take_memory(); }

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/stream/blocking_stream.h"
 
+#include <poll.h>
+
 #include <cerrno>
 #include <chrono>
 #include <utility>
-
-#include "atoll/transport/stream/connect_tcp.h"
-#include "atoll/transport/stream/wait_ready.h"
 
 namespace atl::transport {
 

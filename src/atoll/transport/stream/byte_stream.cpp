@@ -9,7 +9,6 @@
 #include <cstring>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/stream/tls_session.h"
@@ -53,6 +52,13 @@ std::span<const std::byte> next_record(std::span<const iovec> pieces, std::size_
 
 }  // namespace
 
+std::span<std::byte> loop_buffer() {
+  constexpr std::size_t kBytes = std::size_t{128} << 10;
+  thread_local std::unique_ptr<std::byte[]> memory;
+  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(kBytes);
+  return {memory.get(), kBytes};
+}
+
 struct ByteStream::Secure {
   Secure(std::shared_ptr<const Credentials> credentials, TlsRole role, const std::string& name, const std::string& host)
       : session(std::move(credentials), role, name, host),
@@ -88,10 +94,7 @@ void ByteStream::secure(std::shared_ptr<const Credentials> credentials, TlsRole 
 }
 
 std::ptrdiff_t ByteStream::receive(std::span<const iovec> pieces) {
-  std::ptrdiff_t got = 0;
-  do {
-    got = ::readv(fd_.get(), pieces.data(), static_cast<int>(pieces.size()));
-  } while (got < 0 && errno == EINTR);
+  const auto got = retried([&] { return ::readv(fd_.get(), pieces.data(), static_cast<int>(pieces.size())); });
   if (got > 0) received_bytes_ += static_cast<std::uint64_t>(got);
   return got;
 }
@@ -177,11 +180,7 @@ std::ptrdiff_t ByteStream::write(std::span<const iovec> pieces) {
     msghdr message{};
     message.msg_iov = const_cast<iovec*>(pieces.data());
     message.msg_iovlen = pieces.size();
-    std::ptrdiff_t sent = 0;
-    do {
-      sent = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    } while (sent < 0 && errno == EINTR);
-    return sent;
+    return retried([&] { return ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT); });
   }
   const std::size_t bytes = total(pieces);
   std::size_t taken = 0;
@@ -238,9 +237,8 @@ bool ByteStream::flush() {
     std::swap(secure.output, secure.session.output());
   }
   while (secure.output_sent < secure.output.size()) {
-    const auto sent = ::send(fd_.get(), secure.output.data() + secure.output_sent,
-                             secure.output.size() - secure.output_sent, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && errno == EINTR) continue;
+    const auto rest = std::span(secure.output).subspan(secure.output_sent);
+    const auto sent = retried([&] { return ::send(fd_.get(), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT); });
     if (sent < 0) return false;
     secure.output_sent += static_cast<std::size_t>(sent);
   }

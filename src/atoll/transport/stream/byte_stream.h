@@ -20,6 +20,9 @@ inline iovec piece_of(std::span<const std::byte> bytes) noexcept {
   return {const_cast<std::byte*>(bytes.data()), bytes.size()};
 }
 
+/// The memory of this thread into which its streams read, 128 KiB. Its content is consumed before the next read.
+std::span<std::byte> loop_buffer();
+
 /// A connected, non-blocking stream socket, in clear or inside TLS 1.3. One thread may read while another writes:
 /// reading belongs to one thread, and the owner serialises the writers.
 class ByteStream {

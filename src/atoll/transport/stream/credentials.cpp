@@ -1,16 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/stream/credentials.h"
 
+#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <openssl/x509_vfy.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstdio>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
@@ -21,8 +24,9 @@
 
 #include "atoll/core/bytes.h"
 #include "atoll/core/error.h"
-#include "atoll/transport/stream/credentials_state.h"
-#include "atoll/transport/stream/key_file.h"
+#include "atoll/core/fd.h"
+#include "atoll/transport/auth.h"
+#include "atoll/transport/stream/tls_session.h"
 
 namespace atl::transport {
 
@@ -113,6 +117,46 @@ void trust(SSL_CTX* tls, const std::string& authorities_file) {
   X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(tls), X509_V_FLAG_PARTIAL_CHAIN);
 }
 
+constexpr mode_t kOthers = S_IRWXG | S_IRWXO;
+constexpr std::size_t kMaxFileBytes = kMaxKeyBytes + 64;  // with the line ends after the key
+
+[[noreturn]] void fail(ErrorKind kind, const std::string& path, const std::string& why) {
+  throw Error(kind, "key file " + path + " " + why);
+}
+
+[[noreturn]] void fail_with_errno(const std::string& path, const char* why, int error) {
+  fail(ErrorKind::kUnavailable, path, with_errno(why, error));
+}
+
+/// Opens a file for reading. Throws Error(kInvalidArgument) when users other than its owner may read or change it,
+/// kUnavailable when it cannot be read.
+Fd open_private(const std::string& path) {
+  Fd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK));
+  if (!file) fail_with_errno(path, "cannot be opened", errno);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) fail_with_errno(path, "cannot be examined", errno);
+  if (S_ISDIR(status.st_mode)) fail(ErrorKind::kUnavailable, path, "is a folder");
+  if ((status.st_mode & kOthers) == 0) return file;
+  char mode[8];
+  std::snprintf(mode, sizeof mode, "%04o", static_cast<unsigned>(status.st_mode & 07777));
+  fail(ErrorKind::kInvalidArgument, path,
+       std::string("has mode ") + mode + ": users other than its owner can access it; run chmod 600 " + path);
+}
+
+/// Reads at most `limit` bytes.
+std::vector<std::byte> read_all(const Fd& file, const std::string& path, std::size_t limit) {
+  std::vector<std::byte> bytes(limit);
+  std::size_t count = 0;
+  while (count < limit) {
+    const auto got = retried([&] { return ::read(file.get(), bytes.data() + count, limit - count); });
+    if (got < 0) fail_with_errno(path, "cannot be read", errno);
+    if (got == 0) break;
+    count += static_cast<std::size_t>(got);
+  }
+  bytes.resize(count);
+  return bytes;
+}
+
 }  // namespace
 
 Credentials::State::State(CredentialsKind kind_of_proof) : kind(kind_of_proof), context(SSL_CTX_new(TLS_method())) {
@@ -145,9 +189,8 @@ Credentials::~Credentials() = default;
 
 std::shared_ptr<const Credentials> Credentials::of_key(std::span<const std::byte> key) {
   if (key.size() < kMinKeyBytes) {
-    throw Error(ErrorKind::kInvalidArgument, "a key of " + std::to_string(key.size()) +
-                                                 " bytes is too short; at least " + std::to_string(kMinKeyBytes) +
-                                                 " are needed");
+    throw Error(ErrorKind::kInvalidArgument, "a key of ", key.size(), " bytes is too short; at least ", kMinKeyBytes,
+                " are needed");
   }
   auto state = std::make_unique<State>(CredentialsKind::kKey);
   // HKDF-Extract (RFC 5869): the key is the message, because as the key of an HMAC it would equal itself followed by
@@ -174,7 +217,7 @@ std::shared_ptr<const Credentials> Credentials::of_certificates(const std::strin
   expect_readable(chain_file, "the certificate");
   expect_loaded(SSL_CTX_use_certificate_chain_file(tls, chain_file.c_str()) == 1, chain_file, "a certificate");
   expect_readable(key_file, "the certificate's key");
-  require_private_file(key_file);
+  open_private(key_file);
   expect_loaded(
       SSL_CTX_use_PrivateKey_file(tls, key_file.c_str(), SSL_FILETYPE_PEM) == 1 && SSL_CTX_check_private_key(tls) == 1,
       key_file, "the key of that certificate");
@@ -190,6 +233,41 @@ std::shared_ptr<const Credentials> Credentials::of_authorities(const std::string
     trust(state->context.get(), authorities_file);
   }
   return std::make_shared<const Credentials>(std::move(state));
+}
+
+std::vector<std::byte> read_key_file(const std::string& path, std::size_t least) {
+  auto key = read_all(open_private(path), path, kMaxFileBytes);
+  // The line ends after a key, of any number and kind, are not part of it: a copy that went through an editor is the
+  // same key.
+  while (!key.empty() && (key.back() == std::byte{'\n'} || key.back() == std::byte{'\r'})) key.pop_back();
+  if (key.size() > kMaxKeyBytes) {
+    fail(ErrorKind::kInvalidArgument, path,
+         "holds more than " + std::to_string(kMaxKeyBytes) + " bytes, so it is not a key");
+  }
+  if (key.size() < least) {
+    fail(ErrorKind::kInvalidArgument, path,
+         "holds " + std::to_string(key.size()) + " bytes; at least " + std::to_string(least) + " are needed");
+  }
+  return key;
+}
+
+void make_key_file(const std::string& path) {
+  const Fd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  if (!file) {
+    const int error = errno;
+    if (error == EEXIST) fail(ErrorKind::kInvalidArgument, path, "already exists; choose another name");
+    fail_with_errno(path, "cannot be made", error);
+  }
+  std::array<std::byte, 32> random;
+  fill_random(random);
+  const std::string line = hex(random) + "\n";
+  OPENSSL_cleanse(random.data(), random.size());
+  int error = write_all(file, as_byte_span(line));
+  if (error == 0 && ::fsync(file.get()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(path.c_str());
+    fail_with_errno(path, "cannot be written", error);
+  }
 }
 
 }  // namespace atl::transport

@@ -11,8 +11,6 @@
 #include "atoll/core/error.h"
 #include "atoll/core/log.h"
 #include "atoll/transport/address.h"
-#include "atoll/transport/discovery.h"
-#include "atoll/transport/socket.h"
 #include "atoll/transport/stream/host_port.h"
 
 namespace atl::transport {

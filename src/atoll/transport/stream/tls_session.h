@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <openssl/ssl.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,12 +12,32 @@
 #include <vector>
 
 #include "atoll/core/error.h"
+#include "atoll/transport/auth.h"
 #include "atoll/transport/stream/credentials.h"
-#include "atoll/transport/stream/tls_failure.h"
-
-struct ssl_st;
 
 namespace atl::transport {
+
+/// The part of Credentials that TlsSession uses.
+struct Credentials::State {
+  struct FreeContext {
+    void operator()(SSL_CTX* context) const noexcept { SSL_CTX_free(context); }
+  };
+
+  explicit State(CredentialsKind kind_of_proof);
+  ~State();
+
+  const CredentialsKind kind;
+  Mac pre_shared_key{};  // for kKey; derived from the key, which may serve other purposes too
+  std::unique_ptr<SSL_CTX, FreeContext> context;
+};
+
+/// One end of a TLS connection, as error messages describe it.
+struct TlsSide {
+  CredentialsKind kind = CredentialsKind::kKey;
+  bool is_open = false;  ///< the handshake is over
+  std::string name{};    ///< of the other end: "10.0.0.2:4711"
+  std::string host{};    ///< whose certificate a client accepts
+};
 
 /// One end of a TLS 1.3 connection as a state machine without a socket: bytes from the other end go in, bytes for it
 /// come out. Not thread-safe. After an exception only output() may be used: it may hold the alert for the other end.
@@ -24,7 +46,6 @@ class TlsSession {
   /// `name` is the other end's, for messages. Throws Error(kInvalidArgument) for a client with certificates but without
   /// the server's `host`, Error(kUnavailable) when out of memory.
   TlsSession(std::shared_ptr<const Credentials> credentials, TlsRole role, std::string name, std::string host);
-  ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
@@ -69,7 +90,7 @@ class TlsSession {
   };
   struct Bio;  // OpenSSL's view of Wire
   struct Free {
-    void operator()(ssl_st* ssl) const noexcept;
+    void operator()(SSL* ssl) const noexcept { SSL_free(ssl); }
   };
 
   void expect_proof() const;
@@ -80,7 +101,7 @@ class TlsSession {
   std::shared_ptr<const Credentials> credentials_;
   TlsSide side_;
   Wire wire_;
-  std::unique_ptr<ssl_st, Free> ssl_;
+  std::unique_ptr<SSL, Free> ssl_;
   std::uint64_t records_per_key_ = std::uint64_t{1} << 22;
   std::uint64_t records_ = 0;
   std::uint64_t key_renewals_ = 0;

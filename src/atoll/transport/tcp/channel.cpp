@@ -1,9 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "atoll/transport/tcp/channel.h"
-
-#include <string>
-
-#include "atoll/core/error.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/tcp/wire.h"
 
@@ -48,14 +43,14 @@ void TcpChannel::return_credit(std::uint64_t released) {
 void TcpChannel::note_released_on_loop(std::uint64_t total, bool in_order) {
   const bool is_older = total < released_.load(std::memory_order_relaxed);
   if ((is_older && in_order) || total > sent_.load(std::memory_order_acquire)) {
-    throw Error(ErrorKind::kProtocol, "credit for " + std::to_string(total) + " bytes, which were never sent");
+    tcp::bad_message("credit for ", total, " bytes, which were never sent");
   }
   if (!is_older) released_.store(total, std::memory_order_release);
 }
 
 void TcpChannel::open_on_loop(std::uint32_t number, std::uint64_t window_bytes, bool again) {
   if (again && peer_number_ == number && receive_window_ == window_bytes) return;
-  if (peer_number_ != 0) throw Error(ErrorKind::kProtocol, "a channel was opened twice");
+  if (peer_number_ != 0) tcp::bad_message("a channel was opened twice");
   peer_number_ = number;
   receive_window_ = window_bytes;
 }
@@ -64,8 +59,7 @@ std::byte* TcpChannel::begin_frame_on_loop(std::uint32_t payload_bytes) {
   const std::uint64_t received = received_.load(std::memory_order_relaxed);
   const std::uint64_t ahead = received - popped_.load(std::memory_order_acquire);
   if (payload_bytes > max_payload_of(receive_window_) || ahead + footprint(payload_bytes) > receive_window_) {
-    throw Error(ErrorKind::kProtocol,
-                "a frame of " + std::to_string(payload_bytes) + " bytes exceeds the channel's credit");
+    tcp::bad_message("a frame of ", payload_bytes, " bytes exceeds the channel's credit");
   }
   receiving_ = true;
   dropping_ = is_closed();
@@ -83,8 +77,7 @@ void TcpChannel::finish_frame_on_loop(std::uint32_t payload_bytes) {
   if (!dropping_) {
     const auto header = read_as<FrameHeader>({ring_.at(received), sizeof(FrameHeader)});
     if (header.payload_bytes != payload_bytes) {
-      throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(payload_bytes) +
-                                            " bytes has a header that states " + std::to_string(header.payload_bytes));
+      tcp::bad_message("a frame of ", payload_bytes, " bytes has a header that states ", header.payload_bytes);
     }
   }
   received_.store(received + footprint(payload_bytes), std::memory_order_release);
@@ -95,7 +88,7 @@ std::byte* TcpChannel::begin_segment_on_loop(std::uint64_t position, std::uint32
   if (map_ == nullptr) map_ = std::make_unique<tcp::SegmentMap>(receive_window_);
   if (map_->has(position, bytes)) return nullptr;
   if (position + tcp::whole_units(bytes) - popped_.load(std::memory_order_acquire) > receive_window_) {
-    throw Error(ErrorKind::kProtocol, "a segment of " + std::to_string(bytes) + " bytes exceeds the channel's credit");
+    tcp::bad_message("a segment of ", bytes, " bytes exceeds the channel's credit");
   }
   return is_closed() ? nullptr : ring_at(position);
 }
@@ -120,7 +113,7 @@ bool TcpChannel::publish_frames() {
   while (map_->end() - received >= sizeof(FrameHeader)) {
     const auto header = read_as<FrameHeader>({ring_at(received), sizeof(FrameHeader)});
     if (header.payload_bytes > max_payload_of(receive_window_)) {
-      throw Error(ErrorKind::kProtocol, "a frame of " + std::to_string(header.payload_bytes) + " bytes is too large");
+      tcp::bad_message("a frame of ", header.payload_bytes, " bytes is too large");
     }
     if (map_->end() - received < footprint(header.payload_bytes)) break;
     received += footprint(header.payload_bytes);

@@ -6,11 +6,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <string_view>
 #include <utility>
 
-#include "atoll/transport/socket.h"
+#include "atoll/transport/address.h"
 
 namespace atl::transport {
 
@@ -66,14 +65,16 @@ TcpLink::TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress pe
       0, 2 * sizeof(Prefix) + sizeof(tcp::OpenBody) + sizeof(FrameHeader) + owner.options.tcp_window_bytes / 4));
 }
 
-TcpLink::~TcpLink() = default;
-
 TcpChannel& TcpLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
   auto found = channels_.find(id);
   if (found == channels_.end()) {
     found = channels_.emplace(id, std::make_unique<TcpChannel>(*this, id, options().tcp_window_bytes)).first;
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      found->second->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   TcpChannel& channel = *found->second;
   if (claim && !channel.is_claimed() && !channel.is_closed()) {
@@ -95,7 +96,8 @@ void TcpLink::close_channel(const ChannelId& id) {
   {
     const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(id);
-    if (found == channels_.end() || found->second->is_closed()) return;
+    if (found == channels_.end()) return closed_early_.add(id);
+    if (found->second->is_closed()) return;
     channel = found->second.get();
     channel->mark_closed();
     if (!channel->is_claimed()) --unclaimed_;
@@ -127,14 +129,6 @@ std::string TcpLink::describe() const {
   if (spread_) return describe_rails();
   const std::string& path = rails_.front()->path();
   return path.empty() ? "tcp (not connected)" : "tcp " + path;
-}
-
-Error TcpLink::named(const Error& error) const {
-  return {error.kind(), peer_name() + " (" + describe() + "): " + error.what()};
-}
-
-Error TcpLink::lost(const std::string& how) const {
-  return {ErrorKind::kPeerLost, peer_name() + " (" + describe() + ") " + how};
 }
 
 void TcpLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {

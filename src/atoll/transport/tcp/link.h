@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
+#include <algorithm>
+#include <atomic>
+#include <bit>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,13 +15,97 @@
 #include <unordered_map>
 #include <vector>
 
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
-#include "atoll/transport/tcp/channel.h"
-#include "atoll/transport/tcp/control_reader.h"
+#include "atoll/transport/shared_memory.h"
 #include "atoll/transport/tcp/rail.h"
+#include "atoll/transport/tcp/reassembly.h"
+#include "atoll/transport/tcp/segments.h"
 #include "atoll/transport/tcp/spread.h"
 
 namespace atl::transport {
+
+class TcpLink;
+
+/// A channel of a TcpLink. The loop thread writes received frames into a ring of this process, where the receiving
+/// thread reads them in place; a frame counts against the sender's credit until it is popped. The functions that are
+/// not Channel's are for the link.
+class TcpChannel final : public ChannelBase {
+ public:
+  TcpChannel(TcpLink& link, const ChannelId& id, std::size_t window_bytes);
+
+  bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
+  const Frame* front() override;
+  void pop() override;
+
+  // Sending half.
+
+  /// Before the first frame: multiplies the window by the number of rails, because credit is returned after what the
+  /// peer sends. Link's mutex.
+  void widen(std::size_t rails) noexcept {
+    window_bytes_ = std::min(window_bytes_ * std::bit_ceil(rails), kMaxWindowBytes);
+  }
+  std::uint32_t number() const noexcept { return number_; }             ///< 0 until the first frame; link's mutex
+  void set_number(std::uint32_t number) noexcept { number_ = number; }  ///< link's mutex
+  void note_sent(std::uint64_t bytes) noexcept { sent_.fetch_add(bytes, std::memory_order_release); }
+  /// Notes that the peer has released `total` bytes in all. Throws Error(kProtocol) on an impossible total; over
+  /// several rails an older total may arrive later. On the loop.
+  void note_released_on_loop(std::uint64_t total, bool in_order);
+  /// Sender; bytes of the stream.
+  std::uint64_t sent() const noexcept { return sent_.load(std::memory_order_relaxed); }
+  tcp::SendStream& stream() noexcept { return stream_; }  ///< of a link over several rails; link's mutex
+
+  // Receiving half, on the loop.
+
+  /// The peer opens its direction under `number`. Throws Error(kProtocol) when it does so twice, unless `again` permits
+  /// a repetition.
+  void open_on_loop(std::uint32_t number, std::uint64_t window_bytes, bool again);
+  std::uint32_t peer_number() const noexcept { return peer_number_; }  ///< 0 before; constant once a frame was received
+  /// Returns the place of the next frame, or nullptr to drop it. Throws Error(kProtocol) when the peer has no credit
+  /// for it.
+  std::byte* begin_frame_on_loop(std::uint32_t payload_bytes);
+  void finish_frame_on_loop(std::uint32_t payload_bytes);
+
+  /// The same for bytes of the channel's stream, which may arrive in any order and more than once.
+  std::byte* begin_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
+  /// Returns whether further frames can be read.
+  bool finish_segment_on_loop(std::uint64_t position, std::uint32_t bytes);
+  /// The peer has closed its direction, after all of its bytes arrived: bytes may be repeated, but there are no new
+  /// ones.
+  void finish_on_loop();
+  /// Returns whether the peer can use the credit of popped().
+  bool wants_credit_on_loop() const noexcept { return !is_finished_ && popped() != 0; }
+  /// The bytes released so far, whether or not the peer was given the credit. Any thread.
+  std::uint64_t popped() const noexcept { return popped_.load(std::memory_order_acquire); }
+
+  /// After mark_closed(): frees the window and returns the peer's credit.
+  void free_on_loop();
+
+ private:
+  const Frame* look();
+  std::byte* ring_at(std::uint64_t position);
+  bool publish_frames();
+  void return_credit(std::uint64_t released);
+
+  TcpLink& link_;
+  std::uint32_t number_ = 0;
+  std::uint32_t peer_number_ = 0;         // written before received_ leaves zero
+  bool receiving_ = false;                // the loop's: inside a frame
+  bool dropping_ = false;                 // the loop's: that frame is dropped
+  bool is_finished_ = false;              // the loop's: the peer has closed its direction
+  std::uint64_t receive_window_;          // likewise
+  MappedRing ring_;                       // likewise
+  std::unique_ptr<tcp::SegmentMap> map_;  // the loop's; of a link over several rails
+  tcp::SendStream stream_;                // link's mutex
+
+  alignas(64) std::atomic<std::uint64_t> sent_{0};      // sender
+  alignas(64) std::atomic<std::uint64_t> released_{0};  // loop
+  alignas(64) std::atomic<std::uint64_t> received_{0};  // loop
+  alignas(64) std::atomic<std::uint64_t> popped_{0};    // receiver; the loop once closed
+  std::uint64_t credited_ = 0;                          // as popped_
+  bool has_frame_ = false;                              // receiver, like the rest
+  Frame frame_;
+};
 
 /// A link over one TCP connection, or over several (rails; see rails.h for how many, docs/rails.md for what travels on
 /// them).
@@ -33,7 +120,6 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
  public:
   /// `self` is this end's own address; it outlives the link.
   TcpLink(const LinkOwner& owner, const PeerAddress& self, PeerAddress peer);
-  ~TcpLink() override;
 
   LinkKind kind() const noexcept override { return LinkKind::kTcp; }
   Channel& channel(const ChannelId& id) override;
@@ -76,6 +162,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   // LinkBase
   void on_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
+  std::string label() const override { return peer_name() + " (" + describe() + ")"; }
 
   // tcp::MessageSink, on the loop: messages of the rail that is being read
   std::byte* on_data(std::uint32_t number, std::uint32_t payload_bytes) override;
@@ -117,6 +204,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   tcp::OpenBody open_body(const TcpChannel& channel) const noexcept;
   void number_channel(TcpChannel& channel);
   void send_small(Rail& rail, Lane lane, tcp::Type type, std::uint32_t number, std::span<const std::byte> body);
+  void give_credit(std::uint32_t number, std::uint64_t released);
   bool after_sending();
 
   // Rails (link_rails.cpp).
@@ -132,8 +220,12 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
   std::size_t open_rails_on_loop() const noexcept;
   std::string describe_rails() const;  // callers hold mutex_
 
-  Error lost(const std::string& how) const;
-  Error named(const Error& error) const;
+  /// Runs `step` with mutex_ held, and returns what it returns.
+  template <class Step>
+  auto locked(const Step& step) const {
+    const std::lock_guard lock(mutex_);
+    return step();
+  }
 
   const PeerAddress& self_;
 
@@ -147,6 +239,7 @@ class TcpLink final : public LinkBase, private tcp::MessageSink {
 
   mutable std::mutex channels_mutex_;  // guards what follows up to mutex_, which is taken before it
   std::map<ChannelId, std::unique_ptr<TcpChannel>> channels_;
+  ClosedChannels closed_early_;
   std::size_t unclaimed_ = 0;          // channels that only the peer has opened
   std::vector<TcpChannel*> outgoing_;  // by our number, from 1
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // TcpLink's rails: how they are chosen and watched, and what happens when one fails and when it returns.
 #include <algorithm>
+#include <tuple>
 #include <utility>
 
 #include "atoll/core/log.h"
@@ -86,10 +87,7 @@ void TcpLink::rail_unreachable_on_loop(std::size_t rail, const Error& why) {
   way.is_being_made = false;
   way.pause = std::clamp(2 * way.pause, kFirstPause, kMaxRailPause);
   way.not_before = Clock::now() + way.pause;
-  {
-    const std::lock_guard lock(mutex_);
-    way.trouble = why.what();
-  }
+  locked([&] { way.trouble = why.what(); });
   log(is_first ? LogLevel::kWarning : LogLevel::kDebug, peer_name() + ": cannot open the rail from " +
                                                             (way.wanted.from.empty() ? "here" : way.wanted.from) +
                                                             " to " + way.wanted.to + ", trying again: " + why.what());
@@ -103,12 +101,7 @@ bool TcpLink::takes_rail_on_loop(std::size_t rail) const {
 void TcpLink::attach_rail_on_loop(std::size_t rail, ByteStream stream) {
   if (state() != LinkState::kUp || !spread_ || rail >= rails_.size()) return;
   ways_[rail].is_being_made = false;
-  bool is_leaving = false;
-  {
-    const std::lock_guard lock(mutex_);
-    is_leaving = said_bye_;
-  }
-  if (is_leaving) return;
+  if (locked([this] { return said_bye_; })) return;
   Rail& opened = *rails_[rail];
   if (opened.is_open()) drop_rail_on_loop(opened, "the peer has opened it again");
   try {
@@ -151,10 +144,7 @@ void TcpLink::repeat_credit_on_loop() {
     if (channel->wants_credit_on_loop()) send_credit(*channel, channel->popped());
   }
   const std::lock_guard lock(mutex_);
-  Rail* const rail = spread_->nearest();
-  if (rail == nullptr || control_->released() == 0) return;
-  send_small(*rail, Lane::kUrgent, tcp::Type::kCredit, 0, bytes_of(control_->released()));
-  spread_->request_ack(*rail, Clock::now());
+  if (control_->released() != 0) give_credit(0, control_->released());
 }
 
 /// A process that was stopped must not lose its rails: a rail is only in doubt if the peer was heard on another one.
@@ -201,22 +191,14 @@ void TcpLink::watch_rails_on_loop(Clock::duration passed) {
 /// Returns how long a rail may wait before it is in doubt: the time for the bytes on their way, and for as many the
 /// other way.
 Clock::duration TcpLink::busy_time() const {
-  const std::lock_guard lock(mutex_);
-  const std::chrono::duration<double> both_ways(2 * spread_->scheduler().longest_seconds());
+  const std::chrono::duration<double> both_ways(locked([this] { return 2 * spread_->scheduler().longest_seconds(); }));
   return std::chrono::duration_cast<Clock::duration>(both_ways);
 }
 
 void TcpLink::note_progress_on_loop(Rail& rail, Clock::duration passed) {
   Rail::Watch& watch = rail.watch;
-  std::uint64_t out = 0;
-  std::uint64_t acknowledged = 0;
-  bool waits = false;
-  {
-    const std::lock_guard lock(mutex_);
-    out = rail.bytes_out();
-    acknowledged = rail.acknowledged();
-    waits = !rail.on_their_way().empty();
-  }
+  const auto [out, acknowledged, waits] =
+      locked([&] { return std::tuple(rail.bytes_out(), rail.acknowledged(), !rail.on_their_way().empty()); });
   const auto since = [&](Clock::duration before, bool is_same) {
     return is_same ? before + passed : Clock::duration(0);
   };

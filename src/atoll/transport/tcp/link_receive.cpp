@@ -33,7 +33,7 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
   int error = 0;
   bool ended = false;
   bool more = true;
-  try {
+  guarded_on_loop([&] {
     for (int reads = 0; reads < kReadsPerTurn && more && can_read(); ++reads) {
       bool drained = false;
       receiving_ = &rail;
@@ -46,23 +46,17 @@ bool TcpLink::receive_turn_on_loop(Rail& rail) {
       if (rail.wants_write_on_loop()) flush_on_loop(rail);
       acknowledge_on_loop(rail, kAcknowledgeEvery);
     }
-  } catch (const Error& failure) {
-    fail_on_loop(named(failure));
-  } catch (const std::exception& failure) {
-    fail_on_loop(named(Error(ErrorKind::kInternal, failure.what())));
-  }
+  });
   if (ended) end_of_stream_on_loop(rail, error);
   if (!more && can_read()) rail.sleep_through_frame_on_loop();
   return more && can_read();
 }
 
 void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
-  bool is_leaving = false;
-  {
-    const std::lock_guard lock(mutex_);
-    is_leaving = said_bye_;
+  const bool is_leaving = locked([this] {
     peer_done_ = peer_done_ || !spread_ || open_rails_on_loop() < 2;
-  }
+    return said_bye_;
+  });
   const std::string why = error == 0 ? "end of file" : with_errno(error == ETIMEDOUT ? "unreachable" : "broken", error);
   if (spread_ && rail.is_open() && (is_leaving || open_rails_on_loop() > 1)) return drop_rail_on_loop(rail, why);
   if (is_leaving) return;  // both sides are closing: this end-of-file is expected
@@ -72,8 +66,7 @@ void TcpLink::end_of_stream_on_loop(Rail& rail, int error) {
 
 TcpChannel& TcpLink::incoming(std::uint32_t number) const {
   const auto found = incoming_.find(number);
-  if (found == incoming_.end())
-    tcp::bad_message("it names channel number " + std::to_string(number) + ", which is not open");
+  if (found == incoming_.end()) tcp::bad_message("it names channel number ", number, ", which is not open");
   return *found->second;
 }
 
@@ -129,10 +122,7 @@ void TcpLink::on_segment_complete() {
   control_->finish(done.position, done.bytes);
   if (!control_->owes_credit()) return;
   const std::lock_guard lock(mutex_);
-  Rail* const way = spread_->nearest();
-  if (way == nullptr) return;
-  send_small(*way, Lane::kUrgent, tcp::Type::kCredit, 0, bytes_of(control_->released()));
-  spread_->request_ack(*way, Clock::now());
+  give_credit(0, control_->released());
 }
 
 void TcpLink::drop_segments_on_loop(const TcpChannel& channel) {
@@ -167,25 +157,21 @@ void TcpLink::on_credit(std::uint32_t number, std::uint64_t released_bytes) {
     const std::lock_guard lock(channels_mutex_);
     if (number != 0 && number <= outgoing_.size()) channel = outgoing_[number - 1];
   }
-  if (channel == nullptr) {
-    tcp::bad_message("it gives credit for channel number " + std::to_string(number) + ", which was never opened");
-  }
+  if (channel == nullptr) tcp::bad_message("it gives credit for channel number ", number, ", which was never opened");
   channel->note_released_on_loop(released_bytes, control_ == nullptr);
   note_bell_on_loop(channel->id().bell);
 }
 
 void TcpLink::on_open(std::uint32_t number, const tcp::OpenBody& body) {
   if (number == 0 || body.bell >= kBellCount || !is_valid_window(body.window_bytes)) {
-    tcp::bad_message("it opens channel number " + std::to_string(number) + " with bell " + std::to_string(body.bell) +
-                     " and a window of " + std::to_string(body.window_bytes) + " bytes");
+    tcp::bad_message("it opens channel number ", number, " with bell ", body.bell, " and a window of ",
+                     body.window_bytes, " bytes");
   }
   const bool again = control_ != nullptr;  // each rail repeats it
   TcpChannel& channel = find_or_make({body.group, body.index, static_cast<Bell>(body.bell)}, false);
   channel.open_on_loop(number, body.window_bytes, again);
   const auto [found, is_new] = incoming_.emplace(number, &channel);
-  if (!is_new && !(again && found->second == &channel)) {
-    tcp::bad_message("it opens channel number " + std::to_string(number) + " twice");
-  }
+  if (!is_new && !(again && found->second == &channel)) tcp::bad_message("it opens channel number ", number, " twice");
 }
 
 void TcpLink::on_close(std::uint32_t number) {
@@ -214,12 +200,10 @@ void TcpLink::take_control_on_loop(const tcp::Prefix& prefix, std::span<const st
 void TcpLink::on_heartbeat(std::uint64_t interval_ms) { patience_ = patience_for(interval_ms); }
 
 void TcpLink::take_bye_on_loop() {
-  bool closing = false;
-  {
-    const std::lock_guard lock(mutex_);
+  const bool closing = locked([this] {
     peer_done_ = true;
-    closing = said_bye_;
-  }
+    return said_bye_;
+  });
   if (!closing) fail_on_loop(lost("closed its endpoint in good order"), true);
 }
 

@@ -118,8 +118,11 @@ void TcpLink::send_credit(TcpChannel& channel, std::uint64_t released) {
   const std::lock_guard lock(mutex_);
   // The number is the peer's. Once it is closed the peer needs no credit.
   const std::uint32_t number = channel.peer_number();
-  if (!can_send() || number == 0) return;
-  // Credit on a rail that fails is lost; it is sent again then.
+  if (can_send() && number != 0) give_credit(number, released);
+}
+
+/// Credit on a rail that fails is lost; it is sent again then.
+void TcpLink::give_credit(std::uint32_t number, std::uint64_t released) {
   Rail* const rail = spread_ ? spread_->nearest() : rails_.front().get();
   if (rail == nullptr) return;
   send_small(*rail, Lane::kUrgent, Type::kCredit, number, bytes_of(released));
@@ -135,13 +138,11 @@ void TcpLink::send_heartbeat_on_loop(Rail& rail) {
 }
 
 void TcpLink::flush_on_loop(Rail& rail) {
-  bool wake = false;
-  {
-    const std::lock_guard lock(mutex_);
+  const bool wake = locked([&] {
     rail.write_rest();
     if (spread_) spread_->pump(Clock::now());
-    wake = after_sending();
-  }
+    return after_sending();
+  });
   if (wake) doorbell().ring_all();
 }
 
@@ -160,13 +161,11 @@ bool TcpLink::after_sending() {
 }
 
 void TcpLink::on_ack(std::uint64_t total_bytes) {
-  bool wake = false;
-  {
-    const std::lock_guard lock(mutex_);
-    if (!spread_) throw Error(ErrorKind::kProtocol, "it acknowledges bytes on a link over one rail");
+  if (!spread_) tcp::bad_message("it acknowledges bytes on a link over one rail");
+  const bool wake = locked([&] {
     spread_->acknowledged(*receiving_, total_bytes, Clock::now());
-    wake = after_sending();
-  }
+    return after_sending();
+  });
   if (wake) doorbell().ring_all();
 }
 
@@ -181,11 +180,7 @@ void TcpLink::broken_on_loop(Rail& rail, std::uint64_t generation) {
   rail.watch.hangup = true;
   while (receive_turn_on_loop(rail)) {
   }
-  int error = 0;
-  {
-    const std::lock_guard lock(mutex_);
-    error = rail.send_error();
-  }
+  const int error = locked([&] { return rail.send_error(); });
   if (state() == LinkState::kUp && is_same()) end_of_stream_on_loop(rail, error);
 }
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "atoll/core/error.h"
 
@@ -27,12 +26,11 @@ void check(const Prefix& prefix, std::size_t max_payload) {
     case Type::kControl: most = kMaxControlBody; break;
     case Type::kClose:
     case Type::kBye: break;
-    default: bad_message("message of unknown type " + std::to_string(static_cast<int>(prefix.type)));
+    default: bad_message("message of unknown type ", static_cast<int>(prefix.type));
   }
   if (prefix.length < least || prefix.length > most) {
-    bad_message("message of type " + std::to_string(static_cast<int>(prefix.type)) + " with " +
-                std::to_string(prefix.length) + " bytes (allowed: " + std::to_string(least) + " to " +
-                std::to_string(most) + ")");
+    bad_message("message of type ", static_cast<int>(prefix.type), " with ", prefix.length, " bytes (allowed: ", least,
+                " to ", most, ")");
   }
 }
 

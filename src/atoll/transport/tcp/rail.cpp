@@ -6,11 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <string>
 #include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/transport/address.h"
 
 namespace atl::transport::tcp {
@@ -23,13 +20,6 @@ constexpr std::size_t kLargeFrame = std::size_t{16} << 10;
 constexpr std::size_t kMinToWakeFor = std::size_t{64} << 10;  // of a frame that has more to come
 
 constexpr std::array<std::byte, kMaxProbe> kNothing{};
-
-/// One per loop thread: everything read into it is consumed before the next read.
-std::span<std::byte> scratch() {
-  thread_local std::unique_ptr<std::byte[]> memory;
-  if (memory == nullptr) memory = std::make_unique_for_overwrite<std::byte[]>(kScratchBytes);
-  return {memory.get(), kScratchBytes};
-}
 
 }  // namespace
 
@@ -150,8 +140,7 @@ void Rail::write_rest() {
 
 void Rail::acknowledge(std::uint64_t total) {
   if (total < acknowledged_ || total > bytes_out_) {
-    throw Error(ErrorKind::kProtocol, "it acknowledges " + std::to_string(total) + " bytes of " +
-                                          std::to_string(bytes_out_) + ", after " + std::to_string(acknowledged_));
+    bad_message("it acknowledges ", total, " bytes of ", bytes_out_, ", after ", acknowledged_);
   }
   acknowledged_ = total;
 }
@@ -174,7 +163,7 @@ void Rail::sleep_through_frame_on_loop() {
 std::ptrdiff_t Rail::read_on_loop(bool* drained) {
   const auto direct = parser_->direct();
   // Only a little is read beyond a large frame, because those bytes are copied once more.
-  const auto beyond = scratch().first(direct.size() >= kLargeFrame ? kAfterLargeFrame : kScratchBytes);
+  const auto beyond = loop_buffer().first(direct.size() >= kLargeFrame ? kAfterLargeFrame : kScratchBytes);
   const std::array<iovec, 2> pieces{iovec{direct.data(), direct.size()}, iovec{beyond.data(), beyond.size()}};
   const auto got = stream_.read(pieces, drained, watch.hangup);
   if (got <= 0) return got;

@@ -3,10 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <string>
-#include <utility>
-
-#include "atoll/core/error.h"
 
 namespace atl::transport::tcp {
 
@@ -56,10 +52,7 @@ bool Spread::enter_control(Type type, std::uint32_t channel, std::span<const std
 }
 
 void Spread::control_released(std::uint64_t total) {
-  if (total > control_sent_) {
-    throw Error(ErrorKind::kProtocol,
-                "credit for " + std::to_string(total) + " bytes of control, which were never sent");
-  }
+  if (total > control_sent_) bad_message("credit for ", total, " bytes of control, which were never sent");
   control_released_ = std::max(control_released_, total);
 }
 

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
@@ -71,7 +70,6 @@ class Spread {
   /// Returns the open rail over which a few bytes arrive first; nullptr when none is open.
   Rail* nearest() const noexcept;
 
-  RailScheduler& scheduler() noexcept { return scheduler_; }
   const RailScheduler& scheduler() const noexcept { return scheduler_; }
 
  private:

@@ -3,21 +3,21 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <type_traits>
 
 #include "atoll/core/error.h"
 #include "atoll/transport/frame.h"
 #include "atoll/transport/link.h"
-#include "atoll/transport/plain_bytes.h"
-#include "atoll/transport/window.h"
 
 // The messages on the stream of a TCP link after the handshake, each a Prefix and its body, in host byte order
 // (little-endian on every supported machine).
 namespace atl::transport::tcp {
 
-/// Throws Error(kProtocol): the peer has broken the protocol.
-[[noreturn]] inline void bad_message(const std::string& what) { throw Error(ErrorKind::kProtocol, what); }
+/// Throws Error(kProtocol), whose message is joined from the parts: the peer has broken the protocol.
+template <class... Parts>
+[[noreturn]] void bad_message(const Parts&... parts) {
+  throw Error(ErrorKind::kProtocol, joined(parts...));
+}
 
 enum class Type : std::uint8_t {
   kData = 1,   ///< body: FrameHeader and payload; Prefix::length counts the payload alone

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "atoll/core/error.h"
-#include "atoll/transport/printable.h"
+#include "atoll/core/bytes.h"
 #include "atoll/transport/tcp/wire.h"
 
 namespace atl::transport::ucx {
@@ -56,10 +55,8 @@ void Agreement::object(const char* who, const std::string& why) {
 }
 
 void Agreement::send(std::uint8_t type, bool yes, std::span<const std::byte> body) {
-  Prefix prefix;
-  prefix.type = type;
-  prefix.yes = yes ? 1 : 0;
-  prefix.body_bytes = static_cast<std::uint32_t>(body.size());
+  const auto size = static_cast<std::uint32_t>(body.size());
+  const Prefix prefix{.type = type, .yes = static_cast<std::uint8_t>(yes), .body_bytes = size};
   const auto head = bytes_of(prefix);
   output_.insert(output_.end(), head.begin(), head.end());
   output_.insert(output_.end(), body.begin(), body.end());

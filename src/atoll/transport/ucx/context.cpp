@@ -1,33 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/transport/ucx/context.h"
 
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
-#include <utility>
 
-#include "atoll/core/error.h"
 #include "atoll/core/fd.h"
-#include "atoll/transport/ucx/context_impl.h"
 #include "atoll/transport/ucx/library.h"
 
 namespace atl::transport::ucx {
 
 namespace {
-
-/// Returns what `print` writes to a stream.
-template <class Print>
-std::string printed(const Print& print) {
-  char* text = nullptr;
-  std::size_t size = 0;
-  std::FILE* const stream = ::open_memstream(&text, &size);
-  if (stream == nullptr) return {};
-  print(stream);
-  std::fclose(stream);
-  std::string result(text, size);
-  std::free(text);
-  return result;
-}
 
 ucp_config_t* read_config() {
   ucp_config_t* config = nullptr;
@@ -95,8 +77,8 @@ Registration::Registration(std::shared_ptr<Context> context, void* data, std::si
   if (const auto status = library().mem_map(context->impl().handle, &wanted, &impl_->handle); status != UCS_OK) {
     throw Error(
         ErrorKind::kUnavailable,
-        with_status(std::to_string(bytes) + " bytes of memory cannot be made known to the network devices", status) +
-            "; raise the limit of locked memory (ulimit -l)");
+        with_status(std::to_string(bytes) + " bytes of memory cannot be made known to the network devices", status),
+        "; raise the limit of locked memory (ulimit -l)");
   }
   impl_->context = std::move(context);
 }

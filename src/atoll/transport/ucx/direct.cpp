@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <iterator>
 #include <string>
-#include <utility>
 
 #include "atoll/core/error.h"
 
@@ -16,9 +15,8 @@ bool UcxDirect::reaches(MemoryKind kind) const noexcept {
 
 void UcxDirect::check(const DirectBuffer& buffer) const {
   if (reaches(buffer.kind)) return;
-  throw Error(ErrorKind::kInvalidArgument, std::string(to_string(buffer.kind)) + " memory given to " +
-                                               (context_ != nullptr ? context_->version() : "UCX") +
-                                               ", which does not support it here");
+  throw Error(ErrorKind::kInvalidArgument, to_string(buffer.kind), " memory given to ",
+              context_ != nullptr ? context_->version() : "UCX", ", which does not support it here");
 }
 
 void UcxDirect::send(std::uint64_t number, const DirectBuffer& from, Done done) {
@@ -44,22 +42,14 @@ void UcxDirect::begin(std::uint64_t number, const DirectBuffer& buffer, bool rec
     message.receives = receives;
     message.done = std::move(*told);
     message.self = std::prev(under_way_.end());
-    start_on_loop(number, message);
+    const ucx::Place place{buffer.data, buffer.bytes, buffer.kind, registration_on_loop(buffer)};
+    receives ? worker_->receive_tagged(number ^ secret_, place, message)
+             : worker_->send_tagged(number ^ peer_secret_, place, message);
     drive_();
   });
   if (posted) return;
   const Error why(ErrorKind::kAborted, "this rank has shut its links down");
   (*told)(&why);
-}
-
-void UcxDirect::start_on_loop(std::uint64_t number, Message& message) {
-  const DirectBuffer& buffer = message.buffer;
-  const ucx::Place place{buffer.data, buffer.bytes, buffer.kind, registration_on_loop(buffer)};
-  if (message.receives) {
-    worker_->receive_tagged(number ^ secret_, place, message);
-  } else {
-    worker_->send_tagged(number ^ peer_secret_, place, message);
-  }
 }
 
 void UcxDirect::Message::finish(const Error* problem, std::size_t bytes) {

@@ -49,7 +49,6 @@ class UcxDirect final : public DirectPort {
 
   void check(const DirectBuffer& buffer) const;
   void begin(std::uint64_t number, const DirectBuffer& buffer, bool receives, Done done);
-  void start_on_loop(std::uint64_t number, Message& message);
   const ucx::Registration* registration_on_loop(const DirectBuffer& buffer) const;
 
   Loop& loop_;

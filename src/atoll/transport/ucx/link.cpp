@@ -11,7 +11,6 @@
 
 #include "atoll/core/log.h"
 #include "atoll/transport/auth.h"
-#include "atoll/transport/discovery.h"
 
 namespace atl::transport {
 
@@ -19,18 +18,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kProbePatience{5000};
-
-/// Returns how long the peer's probe may take before the two ends do without UCX.
-milliseconds probe_patience(const EndpointOptions& options) {
-  return std::min(kProbePatience, options.connect_timeout / 3);
-}
-
-Fd make_wake() {
-  const int fd = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw unavailable("cannot make an event descriptor for a UCX link", errno);
-  return Fd(fd);
-}
+constexpr milliseconds kProbePatience{5000};  // then the two ends do without UCX
 
 }  // namespace
 
@@ -56,8 +44,6 @@ UcxLink::UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::
   }
 }
 
-UcxLink::~UcxLink() = default;
-
 UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
   const std::lock_guard lock(channels_mutex_);
   auto found = channels_.find(id);
@@ -69,7 +55,11 @@ UcxChannel& UcxLink::find_or_make(const ChannelId& id, bool claim) {
       woken_.reserve(channels_.size() + 1);  // so that wake() allocates nothing
     }
     found = channels_.emplace(id, std::move(made)).first;
-    ++unclaimed_;
+    if (closed_early_.take(id)) {
+      found->second->mark_closed();
+    } else {
+      ++unclaimed_;
+    }
   }
   UcxChannel& channel = *found->second;
   if (claim && !channel.is_claimed() && !channel.is_closed()) {
@@ -96,18 +86,18 @@ Channel& UcxLink::channel(const ChannelId& id) {
 
 void UcxLink::close_channel(const ChannelId& id) {
   UcxChannel* channel = nullptr;
-  bool over_stream = false;
   {
-    const std::lock_guard lock(channels_mutex_);  // either this or go_over_stream_on_loop sees the other's change
-    over_stream = over_stream_;
+    const std::lock_guard lock(channels_mutex_);
     const auto found = channels_.find(id);
-    if (found != channels_.end() && !found->second->is_closed()) {
+    if (found == channels_.end()) {
+      closed_early_.add(id);
+    } else if (!found->second->is_closed()) {
       channel = found->second.get();
       channel->mark_closed();
       if (!channel->is_claimed()) --unclaimed_;
     }
   }
-  if (over_stream) inner_.close_channel(id);  // the peer alone may have opened it there
+  inner_.close_channel(id);  // the peer alone may have opened it there, or may do so yet
   if (channel == nullptr) return;
   loop().post([this, channel] {
     channel->receiving().close_on_loop();
@@ -125,12 +115,9 @@ std::string UcxLink::describe() const {
   return "ucx " + path_ + (unregistered_.empty() ? "" : " (staged: " + unregistered_ + ")") + ", beside " + path;
 }
 
-Error UcxLink::named(const Error& error) const { return {error.kind(), peer_name() + " (ucx): " + error.what()}; }
-
-Error UcxLink::lost(const std::string& how) const { return {ErrorKind::kPeerLost, peer_name() + " (ucx) " + how}; }
-
 void UcxLink::attach_on_loop(ByteStream stream, bool initiator, const PeerAddress& authenticated) {
-  wake_ = make_wake();
+  wake_ = Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_) throw unavailable("cannot make an event descriptor for a UCX link", errno);
   stream_ = std::move(stream);
   initiator_ = initiator;
   authenticated_ = authenticated;
@@ -267,9 +254,7 @@ void UcxLink::go_over_stream_on_loop(const std::string& why) {
     over_stream_ = true;
     path_ = why;
     for (const auto& [id, channel] : channels_) {
-      if (!channel->is_claimed()) continue;
-      channel->go_over_stream(inner_.channel(id));
-      if (channel->is_closed()) inner_.close_channel(id);
+      if (channel->is_claimed() && !channel->is_closed()) channel->go_over_stream(inner_.channel(id));
     }
   }
   log(LogLevel::kWarning, "UCX cannot serve the link to " + peer_name() + ", which uses TCP instead; " + why);
@@ -280,7 +265,7 @@ void UcxLink::on_connecting_tick_on_loop(Clock::time_point now) {
   agreeing_ += counted_time(last_tick_, now, options());
   if (worker_) drive_on_loop();
   if (phase_ != Phase::kAgreeing) return;
-  const auto patience = probe_patience(options());
+  const auto patience = std::min(kProbePatience, options().connect_timeout / 3);
   if (agreement_->is_probing() && !agreement_->has_voted() && agreeing_ >= patience) {
     agreement_->vote("nothing arrived through UCX within " + std::to_string(patience.count()) + " ms");
     return guarded_on_loop([this] { step_agreement_on_loop(); });

@@ -4,9 +4,9 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <exception>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,15 +15,67 @@
 #include <vector>
 
 #include "atoll/core/fd.h"
+#include "atoll/transport/handshake/closed_channels.h"
 #include "atoll/transport/handshake/link_base.h"
 #include "atoll/transport/tcp/link.h"
 #include "atoll/transport/ucx/agreement.h"
-#include "atoll/transport/ucx/channel.h"
+#include "atoll/transport/ucx/context.h"
 #include "atoll/transport/ucx/direct.h"
-#include "atoll/transport/ucx/registrar.h"
+#include "atoll/transport/ucx/rings.h"
 #include "atoll/transport/ucx/worker.h"
 
 namespace atl::transport {
+
+class UcxLink;
+
+/// A channel of a UcxLink. Frames wait in rings of both processes; the loop thread gives them to UCX and takes them
+/// from it. If UCX cannot serve the pair, the channel of the same name on the link's stream does everything. The
+/// functions that are not Channel's are for the link.
+class UcxChannel final : public ChannelBase {
+ public:
+  UcxChannel(UcxLink& link, const ChannelId& id, std::size_t window_bytes);
+
+  bool try_send(const FrameHeader& header, std::span<const std::byte> payload) override;
+  const Frame* front() override;
+  void pop() override;
+
+  /// Makes the send ring, before claim(). Throws Error(kUnavailable).
+  void open();
+
+  /// Hands everything over to `channel`. Called before the link is up.
+  void go_over_stream(Channel& channel) noexcept { over_stream_.store(&channel, std::memory_order_release); }
+
+  /// The bytes of frames accepted so far, and whether the peer has released them all. Any thread, once claimed.
+  std::uint64_t written() const noexcept { return sending_->written(); }
+  bool all_released() const noexcept { return sending_->released() == sending_->written(); }
+
+  /// Notes that the loop must check this channel; returns true if that was noted already. Any thread.
+  bool note_waiting() noexcept { return waiting_.exchange(true, std::memory_order_acq_rel); }
+
+  // On the loop.
+
+  void clear_waiting() noexcept { waiting_.exchange(false, std::memory_order_acq_rel); }
+  ucx::SendRing* sending() noexcept { return sender_.load(std::memory_order_acquire); }  ///< nullptr: not claimed
+  ucx::ReceiveRing& receiving() noexcept { return receiving_; }
+
+  /// Return whether enough was released that the peer should get credit, and all that was, which counts as sent.
+  bool owes_credit_on_loop() const noexcept;
+  std::uint64_t take_credit_on_loop() noexcept { return told_ = receiving_.popped(); }
+
+  bool is_active = false;                             ///< the link's: it is among those to check
+  std::unique_ptr<ucx::Registration> send_memory;     ///< the link's: with devices that need it
+  std::unique_ptr<ucx::Registration> receive_memory;  ///< likewise
+
+ private:
+  UcxLink& link_;
+  std::atomic<Channel*> over_stream_{nullptr};
+  std::atomic<bool> waiting_{false};
+  std::unique_ptr<ucx::SendRing> sending_;
+  std::atomic<ucx::SendRing*> sender_{nullptr};  // the same, once it is complete
+  ucx::ReceiveRing receiving_;
+  std::uint64_t told_ = 0;       // the loop's: credit sent to the peer
+  std::uint64_t announced_ = 0;  // the receiver's: credit announced to the loop
+};
 
 /// A link whose frames travel through UCX: by RDMA, shared memory or any other transport between the two processes.
 ///
@@ -34,7 +86,6 @@ namespace atl::transport {
 class UcxLink final : public LinkBase, private LinkObserver, private ucx::WorkerSink {
  public:
   UcxLink(const LinkOwner& owner, PeerAddress peer, bool same_host, std::shared_ptr<ucx::Context> context);
-  ~UcxLink() override;
 
   LinkKind kind() const noexcept override { return over_stream_.load() ? LinkKind::kTcp : LinkKind::kUcx; }
   Channel& channel(const ChannelId& id) override;
@@ -85,6 +136,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void on_tick_on_loop(Clock::time_point now) override;
   void on_connecting_tick_on_loop(Clock::time_point now) override;
   void teardown_on_loop() noexcept override;
+  std::string label() const override { return peer_name() + " (ucx)"; }
 
   // LinkObserver, of the inner link
   void on_control(Link& link, std::span<const std::byte> message) override;
@@ -104,18 +156,6 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
   void settle_on_loop();
   void go_over_stream_on_loop(const std::string& why);
   void drop_worker_on_loop() noexcept;
-
-  /// Runs `step`; an exception ends the link.
-  template <class Step>
-  void guarded_on_loop(const Step& step) {
-    try {
-      step();
-    } catch (const Error& error) {
-      fail_on_loop(named(error));
-    } catch (const std::exception& error) {
-      fail_on_loop(named(Error(ErrorKind::kInternal, error.what())));
-    }
-  }
 
   // Frames (link_frames.cpp).
   void drive_on_loop();
@@ -146,8 +186,6 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   UcxChannel& find_or_make(const ChannelId& id, bool claim);
   UcxChannel* find(const ChannelId& id) const;
-  Error lost(const std::string& how) const;
-  Error named(const Error& error) const;
 
   const bool same_host_;
   const std::shared_ptr<ucx::Context> context_;
@@ -198,6 +236,7 @@ class UcxLink final : public LinkBase, private LinkObserver, private ucx::Worker
 
   mutable std::mutex channels_mutex_;  // guards what follows up to wake_mutex_
   std::map<ChannelId, std::unique_ptr<UcxChannel>> channels_;
+  ClosedChannels closed_early_;
   std::size_t unclaimed_ = 0;  // channels that only the peer has opened
   std::string path_;           // "posix cma", or why UCX does not serve
   std::string unregistered_;   // why not all rings are registered; empty: they are

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <string>
 #include <utility>
 
 #include "atoll/transport/ucx/link.h"
@@ -70,7 +69,7 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
       case ControlKind::kAllReceived: all_received_ = true; return continue_leaving_on_loop();
       case ControlKind::kMark:
         if (body.size() != sizeof(ucx::Note) || marks_.size() >= kMaxMarks) {
-          throw Error(ErrorKind::kProtocol, "an invalid mark of " + std::to_string(body.size()) + " bytes");
+          throw Error(ErrorKind::kProtocol, "an invalid mark of ", body.size(), " bytes");
         }
         return marks_.push_back(read_as<ucx::Note>(body));
       case ControlKind::kAfterFrames:
@@ -83,7 +82,7 @@ void UcxLink::on_control(Link& /*inner*/, std::span<const std::byte> message) {
         }
         return drive_on_loop();
     }
-    throw Error(ErrorKind::kProtocol, "a control message of unknown type " + std::to_string(static_cast<int>(kind)));
+    throw Error(ErrorKind::kProtocol, "a control message of unknown type ", static_cast<int>(kind));
   } catch (const Error& error) {
     fail_on_loop(named(error));
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Frames of a UcxLink: the loop gives UCX what channels accepted, and puts what arrives into their rings.
+// Frames of a UcxLink: its channels, and how the loop gives UCX what they accepted and puts what arrives into their
+// rings.
 #include <sys/epoll.h>
 #include <unistd.h>
 
@@ -218,8 +219,8 @@ void UcxLink::on_message(ucx::MessageKind kind, std::span<const std::byte> note_
     return;
   }
   if (note.bell >= kBellCount || note.zero != 0 || note.window_log2 >= 64) {
-    throw Error(ErrorKind::kProtocol, "it names a channel with bell " + std::to_string(note.bell) +
-                                          " and a window of 2^" + std::to_string(note.window_log2) + " bytes");
+    throw Error(ErrorKind::kProtocol, "it names a channel with bell ", note.bell, " and a window of 2^",
+                note.window_log2, " bytes");
   }
   kind == ucx::MessageKind::kFrame ? on_frame(note, message) : on_credit(note);
 }
@@ -236,6 +237,7 @@ void UcxLink::on_credit(const ucx::Note& note) {
 void UcxLink::on_frame(const ucx::Note& note, ucx::Incoming& message) {
   UcxChannel& channel = find_or_make(ucx::channel_of(note), false);
   ucx::ReceiveRing& ring = channel.receiving();
+  if (channel.is_closed()) ring.close_on_loop();  // perhaps before the peer opened it
   ring.open_on_loop(std::uint64_t{1} << note.window_log2);
   std::byte* const to = ring.begin_on_loop(note.position, message.bytes());
   if (to == nullptr) return activate_on_loop(channel);  // dropped; the credit is returned
@@ -259,6 +261,44 @@ void UcxLink::Arrival::finish(const Error* problem, std::size_t /*got*/) {
   if (!channel->is_closed()) return;
   link->activate_on_loop(*channel);
   if (ring.is_freed_on_loop()) link->free_soon(*channel);
+}
+
+UcxChannel::UcxChannel(UcxLink& link, const ChannelId& id, std::size_t window_bytes)
+    : ChannelBase(link, id, window_bytes), link_(link) {}
+
+void UcxChannel::open() {
+  sending_ = std::make_unique<ucx::SendRing>(window_bytes_);
+  sender_.store(sending_.get(), std::memory_order_release);
+}
+
+bool UcxChannel::try_send(const FrameHeader& header, std::span<const std::byte> payload) {
+  if (!may_send(header, payload)) return false;
+  if (Channel* const other = over_stream_.load(std::memory_order_acquire)) return other->try_send(header, payload);
+  if (link_.is_leaving() || !sending_->try_write(header, payload)) return false;
+  link_.wake(*this);
+  return true;
+}
+
+const Frame* UcxChannel::front() {
+  if (Channel* const other = over_stream_.load(std::memory_order_acquire)) return other->front();
+  // Frames may arrive before this end is up, but it cannot take yet what they announce, such as direct messages.
+  return front_of([this] { return link_.state() == LinkState::kConnecting ? nullptr : receiving_.front(); });
+}
+
+void UcxChannel::pop() {
+  if (Channel* const other = over_stream_.load(std::memory_order_acquire)) return other->pop();
+  receiving_.pop();
+  const std::uint64_t popped = receiving_.popped();
+  if (popped - announced_ < receiving_.window_bytes() / 4) return;
+  announced_ = popped;
+  link_.wake(*this);
+}
+
+bool UcxChannel::owes_credit_on_loop() const noexcept {
+  const std::uint64_t window = receiving_.window_bytes();
+  const std::uint64_t untold = receiving_.popped() - told_;
+  // A closed channel returns all of it: then the peer sends no more marks for the channel (send_marks).
+  return window != 0 && (is_closed() ? untold != 0 : untold >= window / 4);
 }
 
 }  // namespace atl::transport

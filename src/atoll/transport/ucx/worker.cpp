@@ -2,15 +2,13 @@
 #include "atoll/transport/ucx/worker.h"
 
 #include <array>
-#include <cstdio>
-#include <cstdlib>
+#include <deque>
 #include <exception>
 #include <string_view>
 #include <utility>
 
 #include "atoll/core/copy.h"
 #include "atoll/core/fd.h"
-#include "atoll/transport/ucx/context_impl.h"
 #include "atoll/transport/ucx/library.h"
 
 namespace atl::transport::ucx {
@@ -57,17 +55,6 @@ struct Worker::Impl {
     });
   }
 
-  ucp_request_param_t parameters(const Place& place) const {
-    ucp_request_param_t wanted{};
-    wanted.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
-    wanted.memory_type = memory_type(place.kind);
-    if (place.registration != nullptr) {
-      wanted.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
-      wanted.memh = place.registration->impl().handle;
-    }
-    return wanted;
-  }
-
   /// The user data of a request, which has room for one pointer.
   struct Pending {
     Impl* impl = nullptr;
@@ -77,13 +64,7 @@ struct Worker::Impl {
 
   /// Takes one from a list, so that requests allocate only when more are under way than ever before.
   Pending* pend(Operation& operation) {
-    if (free == nullptr) {
-      blocks.push_back(std::make_unique<std::array<Pending, kMaxTransfers>>());
-      for (Pending& each : *blocks.back()) {
-        each.next_free = free;
-        free = &each;
-      }
-    }
+    if (free == nullptr) free = &pendings.emplace_back();
     Pending* const pending = free;
     free = pending->next_free;
     *pending = {this, &operation, nullptr};
@@ -112,17 +93,39 @@ struct Worker::Impl {
     settle(request, status, status == UCS_OK ? info->length : 0, user);
   }
   static ucs_status_t on_message(void* user, const void* note, std::size_t note_bytes, void* data, std::size_t bytes,
-                                 const ucp_am_recv_param_t* about);
+                                 const ucp_am_recv_param_t* about) {
+    const auto& handler = *static_cast<const Handler*>(user);
+    Impl& impl = *handler.impl;
+    const bool is_here = (about->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
+    ReceivedMessage received(impl, data, bytes, is_here);
+    if (!impl.closing && !impl.trouble) {
+      impl.guarded([&] {
+        impl.sink.on_message(handler.kind, {static_cast<const std::byte*>(note), note_bytes}, received);
+      });
+    }
+    return received.was_taken() ? UCS_INPROGRESS : UCS_OK;
+  }
   static void on_broken(void* user, ucp_ep_h, ucs_status_t status) {
     auto& impl = *static_cast<Impl*>(user);
     impl.guarded([&] { impl.note(Error(ErrorKind::kPeerLost, with_status("UCX's path broke", status))); });
   }
 
-  /// Continues after a call that starts a transfer, according to the three kinds of results of UCX.
-  void conclude(ucs_status_ptr_t request, std::size_t bytes, Pending* pending, Operation& operation) {
+  /// Starts a transfer by `call`, which gets the parameters and returns one of UCX's three kinds of results.
+  template <class Call>
+  void start(const Place& place, Operation& operation, const Call& call) {
+    Pending* const pending = pend(operation);
+    ucp_request_param_t wanted{};
+    wanted.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA | UCP_OP_ATTR_FIELD_MEMORY_TYPE;
+    wanted.user_data = pending;
+    wanted.memory_type = memory_type(place.kind);
+    if (place.registration != nullptr) {
+      wanted.op_attr_mask |= UCP_OP_ATTR_FIELD_MEMH;
+      wanted.memh = place.registration->impl().handle;
+    }
+    const ucs_status_ptr_t request = call(wanted);
     if (UCS_PTR_IS_PTR(request)) return;  // a callback follows
     unpend(pending);
-    ended(UCS_PTR_IS_ERR(request) ? UCS_PTR_STATUS(request) : UCS_OK, bytes, operation);
+    ended(UCS_PTR_IS_ERR(request) ? UCS_PTR_STATUS(request) : UCS_OK, place.bytes, operation);
   }
 
   /// A received message during its callback.
@@ -140,12 +143,10 @@ struct Worker::Impl {
         return operation.finish(nullptr, bytes_);
       }
       was_taken_ = true;
-      Pending* const pending = impl_.pend(operation);
-      auto wanted = impl_.parameters(to);
-      wanted.cb.recv_am = &Impl::on_received;
-      wanted.user_data = pending;
-      const auto request = library().am_recv_data_nbx(impl_.handle, data_, to.data, bytes_, &wanted);
-      impl_.conclude(request, bytes_, pending, operation);
+      impl_.start({to.data, bytes_, to.kind, to.registration}, operation, [&](ucp_request_param_t& wanted) {
+        wanted.cb.recv_am = &Impl::on_received;
+        return library().am_recv_data_nbx(impl_.handle, data_, to.data, bytes_, &wanted);
+      });
     }
 
    private:
@@ -166,23 +167,9 @@ struct Worker::Impl {
   std::uint32_t process = fork_depth();
   std::optional<Error> trouble;
   std::array<Handler, kMessageKinds> handlers;
-  std::vector<std::unique_ptr<std::array<Pending, kMaxTransfers>>> blocks;
+  std::deque<Pending> pendings;
   Pending* free = nullptr;
 };
-
-ucs_status_t Worker::Impl::on_message(void* user, const void* note, std::size_t note_bytes, void* data,
-                                      std::size_t bytes, const ucp_am_recv_param_t* about) {
-  const auto& handler = *static_cast<const Handler*>(user);
-  Impl& impl = *handler.impl;
-  const bool is_here = (about->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) == 0;
-  ReceivedMessage received(impl, data, bytes, is_here);
-  if (!impl.closing && !impl.trouble) {
-    impl.guarded([&] {
-      impl.sink.on_message(handler.kind, {static_cast<const std::byte*>(note), note_bytes}, received);
-    });
-  }
-  return received.was_taken() ? UCS_INPROGRESS : UCS_OK;
-}
 
 Worker::Worker(std::shared_ptr<Context> context, WorkerSink& sink)
     : impl_(std::make_unique<Impl>(std::move(context), sink)) {
@@ -261,33 +248,26 @@ void Worker::connect(std::span<const std::byte> peer_address, bool same_host) {
 }
 
 void Worker::send(MessageKind kind, std::span<const std::byte> note, const Place& from, Operation& operation) {
-  Impl::Pending* const pending = impl_->pend(operation);
-  auto wanted = impl_->parameters(from);
-  wanted.cb.send = &Impl::on_sent;
-  wanted.user_data = pending;
-  const auto request = library().am_send_nbx(impl_->endpoint, static_cast<unsigned>(kind), note.data(), note.size(),
-                                             from.data, from.bytes, &wanted);
-  impl_->conclude(request, from.bytes, pending, operation);
+  impl_->start(from, operation, [&](ucp_request_param_t& wanted) {
+    wanted.cb.send = &Impl::on_sent;
+    return library().am_send_nbx(impl_->endpoint, static_cast<unsigned>(kind), note.data(), note.size(), from.data,
+                                 from.bytes, &wanted);
+  });
 }
 
 void Worker::send_tagged(std::uint64_t tag, const Place& from, Operation& operation) {
-  Impl::Pending* const pending = impl_->pend(operation);
-  auto wanted = impl_->parameters(from);
-  wanted.cb.send = &Impl::on_sent;
-  wanted.user_data = pending;
-  const auto request = library().tag_send_nbx(impl_->endpoint, from.data, from.bytes, tag, &wanted);
-  impl_->conclude(request, from.bytes, pending, operation);
+  impl_->start(from, operation, [&](ucp_request_param_t& wanted) {
+    wanted.cb.send = &Impl::on_sent;
+    return library().tag_send_nbx(impl_->endpoint, from.data, from.bytes, tag, &wanted);
+  });
 }
 
 void Worker::receive_tagged(std::uint64_t tag, const Place& to, Operation& operation) {
-  Impl::Pending* const pending = impl_->pend(operation);
-  auto wanted = impl_->parameters(to);
-  // Only the callback reports the number of bytes.
-  wanted.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;
-  wanted.cb.recv = &Impl::on_tagged;
-  wanted.user_data = pending;
-  const auto request = library().tag_recv_nbx(impl_->handle, to.data, to.bytes, tag, ~std::uint64_t{0}, &wanted);
-  impl_->conclude(request, to.bytes, pending, operation);
+  impl_->start(to, operation, [&](ucp_request_param_t& wanted) {
+    wanted.op_attr_mask |= UCP_OP_ATTR_FLAG_NO_IMM_CMPL;  // only the callback reports the number of bytes
+    wanted.cb.recv = &Impl::on_tagged;
+    return library().tag_recv_nbx(impl_->handle, to.data, to.bytes, tag, ~std::uint64_t{0}, &wanted);
+  });
 }
 
 bool Worker::progress() { return library().worker_progress(impl_->handle) != 0; }
@@ -304,15 +284,10 @@ const std::optional<Error>& Worker::trouble() const noexcept { return impl_->tro
 
 std::string Worker::transports() const {
   if (impl_->endpoint == nullptr) return {};
-  char* text = nullptr;
-  std::size_t size = 0;
-  std::FILE* const stream = ::open_memstream(&text, &size);
-  if (stream == nullptr) return {};
-  library().ep_print_info(impl_->endpoint, stream);
-  std::fclose(stream);
+  const std::string text = printed([&](std::FILE* to) { library().ep_print_info(impl_->endpoint, to); });
   std::string names;
   // "lane[0]:  5:posix/memory.0 md[4] ...", for each path that it uses
-  std::string_view rest(text, size);
+  std::string_view rest = text;
   for (auto lane = rest.find("lane["); lane != std::string_view::npos; lane = rest.find("lane[", 1)) {
     rest.remove_prefix(lane);
     const auto slash = rest.find('/');
@@ -320,7 +295,6 @@ std::string Worker::transports() const {
     const std::string name(rest.substr(rest.rfind(':', slash) + 1, slash - rest.rfind(':', slash) - 1));
     if ((" " + names + " ").find(" " + name + " ") == std::string::npos) names += (names.empty() ? "" : " ") + name;
   }
-  std::free(text);
   return names;
 }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <set>
+#include <vector>
 
 #include "atoll/core/fd.h"
 #include "atoll/core/log.h"
@@ -18,7 +18,7 @@ namespace {
 // Groups that are open, for shut_down_all(). Never destroyed: backends may outlive static objects.
 struct OpenGroups {
   std::mutex mutex;
-  std::set<BackendAtoll*> backends;
+  std::vector<BackendAtoll*> backends;  // in the order of creation
 };
 
 OpenGroups& open_groups() {
@@ -55,6 +55,7 @@ OpenGroup::Parts meet(const c10::intrusive_ptr<c10d::Store>& store, int rank, in
   group.library = place.library;
   group.problem = place.problem;
   group.timeout = options.timeout;
+  group.prepare_thread = prepare_thread;
   StoreAdaptor meeting_place(store, key_prefix(store, group.name, size, deadline), parts.process->store_clones,
                              deadline);
   parts.group = std::make_shared<collectives::Group>(parts.process->context, meeting_place, group);
@@ -81,7 +82,7 @@ BackendAtoll::BackendAtoll(const c10::intrusive_ptr<c10d::Store>& store, int ran
   translated([&] { island_->join(without_device_prefix(store)); });
   init();
   const std::lock_guard lock(open_groups().mutex);
-  open_groups().backends.insert(this);
+  open_groups().backends.push_back(this);
 }
 
 bool BackendAtoll::supportsTensorAlloc(c10::DeviceIndex device) {
@@ -102,7 +103,7 @@ BackendAtoll::~BackendAtoll() { BackendAtoll::release_resources(); }
 void BackendAtoll::release_resources() {
   {
     const std::lock_guard lock(open_groups().mutex);
-    open_groups().backends.erase(this);
+    std::erase(open_groups().backends, this);
   }
   close(take(), /*orderly=*/false);
 }
@@ -166,7 +167,8 @@ void BackendAtoll::shut_down_all() noexcept {
   std::vector<Parts> all;
   {
     const std::lock_guard lock(open_groups().mutex);
-    for (BackendAtoll* backend : open_groups().backends) all.push_back(backend->take());
+    const auto& backends = open_groups().backends;
+    for (auto each = backends.rbegin(); each != backends.rend(); ++each) all.push_back((*each)->take());
   }
   for (Parts& parts : all) close(std::move(parts), /*orderly=*/true);
 }

@@ -87,7 +87,8 @@ class BackendAtoll final : public c10d::Backend {
   WorkPtr barrier(const c10d::BarrierOptions& opts = {}) override;
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  /// Messages never block in the order of issue: a batch may hold sends and receives in any order.
+  /// Messages never block in the order of issue: a batch may hold sends and receives in any order. Single messages
+  /// inside a group of one island are the exception: its library runs them, and NCCL's wait for those issued before.
   WorkPtr send(Tensors& tensors, int destination, int tag) override;
   WorkPtr recv(Tensors& tensors, int source, int tag) override;
   WorkPtr recvAnysource(Tensors& tensors, int tag) override;
@@ -145,8 +146,8 @@ class BackendAtoll final : public c10d::Backend {
   /// Torch's name of the type of device that this rank computes on.
   const std::string& device_type() const noexcept { return place_.device; }
 
-  /// Shuts down every open group of the process. Called when the interpreter is about to exit: afterwards no thread of
-  /// Atoll touches Python.
+  /// Shuts down every open group of the process, on all ranks the latest first, because an island's library may wait
+  /// for the others. Called when the interpreter is about to exit: afterwards no thread of Atoll touches Python.
   static void shut_down_all() noexcept;
 
  private:

@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Collectives that move data without computing.
+#include <ATen/core/LegacyTypeDispatch.h>
+
+#include <optional>
+#include <utility>
+
 #include "atoll/pytorch/python/backend/backend.h"
 #include "atoll/pytorch/python/backend/checks.h"
 #include "atoll/pytorch/staging/dtype.h"
@@ -8,6 +13,37 @@ namespace atl::pytorch {
 
 using collectives::Call;
 using Kind = collectives::Operation;
+
+namespace {
+
+// A gather or scatter as its library gets it. Libraries take tensors of one shape only and find others on the root
+// alone, when the other ranks have started. So it is an exchange, in which most ranks send or receive nothing, and what
+// the root gives to itself is copied.
+struct RootedExchange {
+  RootedExchange(const at::Tensor& like, int size)
+      : sent(static_cast<std::size_t>(size), at::empty({0}, like.options())), received(sent) {}
+
+  WorkPtr issue(c10d::Backend& library, const c10d::AllToAllOptions& timed) {
+    if (own && own->first.const_data_ptr() != own->second.const_data_ptr()) {
+      const at::AutoDispatchBelowADInplaceOrView no_autograd;
+      own->second.view({-1}).copy_(own->first.view({-1}), /*non_blocking=*/true);
+    }
+    return library.alltoall(received, sent, timed);
+  }
+
+  Tensors sent, received;
+  std::optional<std::pair<at::Tensor, at::Tensor>> own;  // from, to
+};
+
+template <typename Opts>
+c10d::AllToAllOptions exchange_options(const Opts& opts) {
+  c10d::AllToAllOptions exchange;
+  exchange.timeout = opts.timeout;
+  exchange.asyncOp = opts.asyncOp;
+  return exchange;
+}
+
+}  // namespace
 
 WorkPtr BackendAtoll::issue_allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                                       const c10d::AllgatherOptions& opts) {
@@ -124,14 +160,19 @@ WorkPtr BackendAtoll::issue_gather(std::vector<Tensors>& outputs, Tensors& input
     TORCH_CHECK_VALUE(outputs.empty(), "gather: outputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
   }
-  if (const auto library = pass_through_.for_whole(inputs)) {
+  if (const auto library = pass_through_.for_rooted(input)) {
     PlainTensors plain;
-    Tensors list{plain.read(source)};
-    std::vector<Tensors> lists;
-    if (is_root) lists.push_back(plain.write(results));
-    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
-      return inner.gather(lists, list, timed);
-    });
+    const at::Tensor mine = plain.read(source);
+    RootedExchange exchange(mine, size_);
+    if (is_root) {
+      exchange.received = plain.write(results);
+      exchange.own.emplace(mine, std::exchange(exchange.received[static_cast<std::size_t>(rank_)], exchange.sent[0]));
+    } else {
+      exchange.sent[static_cast<std::size_t>(opts.rootRank)] = mine;
+    }
+    return pass_through_.issue(
+        library, plain, exchange_options(opts),
+        [&](c10d::Backend& inner, const auto& timed) { return exchange.issue(inner, timed); });
   }
   const About about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
   Operands operands;
@@ -157,14 +198,19 @@ WorkPtr BackendAtoll::issue_scatter(Tensors& outputs, std::vector<Tensors>& inpu
     TORCH_CHECK_VALUE(inputs.empty(), "scatter: inputs were given on rank ", rank_, ", which is not the root ",
                       opts.rootRank);
   }
-  if (const auto library = pass_through_.for_whole(outputs)) {
+  if (const auto library = pass_through_.for_rooted(output)) {
     PlainTensors plain;
-    Tensors results = plain.write(outputs);
-    std::vector<Tensors> lists;
-    if (is_root) lists.push_back(plain.read(parts));
-    return pass_through_.issue(library, plain, opts, [&](c10d::Backend& inner, const auto& timed) {
-      return inner.scatter(results, lists, timed);
-    });
+    const at::Tensor mine = plain.write(output);
+    RootedExchange exchange(mine, size_);
+    if (is_root) {
+      exchange.sent = plain.read(parts);
+      exchange.own.emplace(std::exchange(exchange.sent[static_cast<std::size_t>(rank_)], exchange.received[0]), mine);
+    } else {
+      exchange.received[static_cast<std::size_t>(opts.rootRank)] = mine;
+    }
+    return pass_through_.issue(
+        library, plain, exchange_options(opts),
+        [&](c10d::Backend& inner, const auto& timed) { return exchange.issue(inner, timed); });
   }
   const About about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
   Operands operands;

@@ -1,24 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "atoll/pytorch/python/backend/island_library.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
+#include <thread>
 #include <utility>
 
 #include "atoll/core/log.h"
 #include "atoll/pytorch/python/backend/library_failure.h"
 #include "atoll/pytorch/python/backend/library_work.h"
 #include "atoll/pytorch/python/errors.h"
+#include "atoll/pytorch/python/process/device_threads.h"
 #include "atoll/pytorch/staging/plain_text.h"
+#include "atoll/pytorch/staging/stream_work.h"
 
 namespace atl::pytorch {
 namespace {
 
 // After its library could not be made, a rank waits this long for another rank's report before it sends its own.
 constexpr std::chrono::milliseconds kWaitForReport{200};
+constexpr std::chrono::milliseconds kConnectPollInterval{5};
 
 void interrupt_dependents(const std::weak_ptr<Watchdog>& weak_watchdog,
                           const std::weak_ptr<collectives::Group>& weak_group) {
@@ -101,6 +107,23 @@ LibraryRequest IslandLibrary::request(const c10::intrusive_ptr<c10d::Store>& sto
   return request;
 }
 
+// On a thread of its own, which is left behind if another rank does not come: the library cannot be interrupted.
+void IslandLibrary::connect(const std::shared_ptr<Library>& library, const collectives::Group& group,
+                            Deadline deadline) {
+  std::packaged_task<void()> task([library] {
+    pthread_setname_np(pthread_self(), "atoll-connect");
+    prepare_thread();
+    library->connect();
+  });
+  std::future<void> done = task.get_future();
+  std::thread(std::move(task)).detach();
+  while (done.wait_for(kConnectPollInterval) != std::future_status::ready) {
+    if (const auto error = group.error()) std::rethrow_exception(error);
+    if (deadline.expired()) throw Error(ErrorKind::kTimeout, "not all of them have connected in time");
+  }
+  done.get();
+}
+
 void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   const auto group = open_->group();
   const auto& topology = group->topology();
@@ -116,7 +139,10 @@ void IslandLibrary::join(const c10::intrusive_ptr<c10d::Store>& store) {
   if (!alone) group->open_island_order();
   try {
     require_descriptors(wanted);
-    library_ = std::make_shared<Library>(place_, wanted);
+    const Deadline deadline = Deadline::after(wanted.timeout);
+    const auto library = std::make_shared<Library>(place_, wanted);
+    if (place_.device != "cpu") connect(library, *group, deadline);
+    library_ = library;
     has_all_ranks_.store(alone);
   } catch (const std::exception& error) {
     const std::string why = plain_text(error);
@@ -155,6 +181,7 @@ Watchdog::EntryPtr IslandLibrary::watch(const std::vector<WorkPtr>& works, std::
   Watchdog::Entry entry;
   entry.owner = group.get();
   entry.works = works;
+  entry.library = library;
   entry.what = "an operation of the library " + library->name() + " on rank " + std::to_string(open_->rank());
   entry.deadline = Deadline::after(open_->timeout(timeout));
   entry.fail = [weak = std::weak_ptr<collectives::Group>(group)](const Error& error) {
@@ -191,13 +218,37 @@ WorkPtr IslandLibrary::work_of(std::vector<WorkPtr> works, Watchdog::EntryPtr en
       std::move(entry), library ? library->waiter() : nullptr);
 }
 
+WorkPtr IslandLibrary::watched_work_of(std::vector<WorkPtr> returned, c10::Device device,
+                                       std::chrono::milliseconds timeout) {
+  const auto library = get();
+  try {
+    const bool is_on_stream = std::erase(returned, nullptr) > 0;
+    if (is_on_stream && library && !device.is_cpu()) {
+      returned.push_back(c10::make_intrusive<StreamWork>(device));
+    }
+  } catch (...) {
+    explain(std::current_exception());
+  }
+  auto entry = watch(returned, timeout);
+  return work_of(std::move(returned), std::move(entry));
+}
+
+void IslandLibrary::report_refusal(const std::exception& why) const {
+  const auto group = open_->group();
+  group->fail(Error(ErrorKind::kMismatch, "the library " + place_.library + " refused an operation on rank " +
+                                              std::to_string(open_->rank()) + ": " + plain_text(why)));
+  note_raised(watchdog_of(*open_), *group);
+}
+
 // The group knows which rank has died; the library does not.
 void IslandLibrary::explain(const std::exception_ptr& error) const {
   try {
     std::rethrow_exception(error);
-  } catch (const c10::ValueError&) {
+  } catch (const c10::ValueError& refused) {
+    report_refusal(refused);
     throw;
-  } catch (const c10::TypeError&) {
+  } catch (const c10::TypeError& refused) {
+    report_refusal(refused);
     throw;
   } catch (const std::exception& known) {
     const Error told(ErrorKind::kPeerLost, "the library " + place_.library + " failed: " + plain_text(known));

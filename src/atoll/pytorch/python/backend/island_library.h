@@ -51,8 +51,12 @@ class IslandLibrary final : public std::enable_shared_from_this<IslandLibrary> {
   /// Makes one Work of operations of the library. `entry`: theirs in the watchdog; null if they have their own or none.
   WorkPtr work_of(std::vector<WorkPtr> works, Watchdog::EntryPtr entry);
 
-  /// Throws the exception that `error` of the library becomes: an invalid argument is passed on, any other error ends
-  /// the group.
+  /// Watches operations that were issued now on tensors of `device`, and makes one Work of them. `returned`: what the
+  /// library has returned, null for a synchronous operation on the current stream.
+  WorkPtr watched_work_of(std::vector<WorkPtr> returned, c10::Device device, std::chrono::milliseconds timeout);
+
+  /// Throws the exception that `error` of the library becomes, and ends the group, because other ranks may have started
+  /// the operation. An invalid argument is passed on.
   [[noreturn]] void explain(const std::exception_ptr& error) const;
 
   /// Returns the library and forgets it.
@@ -60,6 +64,8 @@ class IslandLibrary final : public std::enable_shared_from_this<IslandLibrary> {
 
  private:
   LibraryRequest request(const c10::intrusive_ptr<c10d::Store>& store, std::size_t island) const;
+  void report_refusal(const std::exception& why) const;
+  static void connect(const std::shared_ptr<Library>& library, const collectives::Group& group, Deadline deadline);
 
   c10d::Backend& owner_;
   const std::shared_ptr<OpenGroup> open_;

@@ -35,6 +35,7 @@ class LibraryWork final : public c10d::Work {
   /// Waits for all parts, each for at most `timeout`; throws the first error, explained.
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
   void synchronize() override;
+  void blockCurrentStream() override { wait(); }
   void abort() override;
   std::vector<at::Tensor> result() override;
   int sourceRank() const override;

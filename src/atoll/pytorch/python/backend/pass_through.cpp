@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "atoll/pytorch/aten/streams.h"
 #include "atoll/pytorch/python/backend/library_failure.h"
 #include "atoll/pytorch/python/errors.h"
 
@@ -30,6 +31,10 @@ std::shared_ptr<Library> PassThrough::for_list(const Tensors& tensors, const Red
   return equal || !tensors.front().device().is_cpu() ? library : nullptr;
 }
 
+std::shared_ptr<Library> PassThrough::for_rooted(const at::Tensor& tensor) const {
+  return tensor.device().is_cpu() ? nullptr : for_whole({tensor});
+}
+
 std::shared_ptr<Library> PassThrough::for_message(const at::Tensor& tensor, int peer) const {
   if (tensor.device().is_cpu()) return nullptr;
   auto library = island_->get();
@@ -47,20 +52,20 @@ void PassThrough::check_health() const {
 }
 
 // Also throws the error of an operation that another rank has refused.
-void PassThrough::begin() const {
+void PassThrough::begin(const PlainTensors& plain) const {
+  refuse_capture(plain.device());
   check_health();
   translated([&] { open_->group()->commit(); });
 }
 
-void PassThrough::begin_message(int peer, bool sends) const {
+void PassThrough::begin_message(const PlainTensors& plain, int peer, bool sends) const {
+  refuse_capture(plain.device());
   check_health();
   translated([&] { open_->group()->commit_message(peer, sends); });
 }
 
 WorkPtr PassThrough::work_of(std::vector<WorkPtr> works, const PlainTensors& plain, std::chrono::milliseconds timeout) {
-  works.erase(std::remove(works.begin(), works.end(), nullptr), works.end());
-  auto entry = island_->watch(works, timeout);
-  WorkPtr work = island_->work_of(std::move(works), std::move(entry));
+  WorkPtr work = island_->watched_work_of(std::move(works), plain.device(), timeout);
   fill(plain, *work);
   regions_.note(work);
   return work;

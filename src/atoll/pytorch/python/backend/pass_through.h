@@ -35,6 +35,10 @@ class PassThrough {
   /// The same for lists with one tensor per rank, whose sizes all ranks know.
   std::shared_ptr<Library> for_list(const Tensors& tensors, const Reduction* how = nullptr) const;
 
+  /// The library for a gather or scatter of `tensor`, as an exchange of any sizes. Gloo's are equal: Atoll does it on
+  /// the CPU.
+  std::shared_ptr<Library> for_rooted(const at::Tensor& tensor) const;
+
   /// The library for a reduction that it does not have, but that scaling makes of its sum.
   std::shared_ptr<Library> for_scaled(const at::Tensor& tensor, const Reduction& how) const;
 
@@ -65,8 +69,8 @@ class PassThrough {
   template <typename Opts>
   Opts timed(Opts opts) const;
   void check_health() const;
-  void begin() const;
-  void begin_message(int peer, bool sends) const;
+  void begin(const PlainTensors& plain) const;
+  void begin_message(const PlainTensors& plain, int peer, bool sends) const;
   template <typename Opts, typename Call>
   WorkPtr issue_now(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                     std::size_t count, Call&& call);
@@ -99,7 +103,7 @@ WorkPtr PassThrough::issue(const std::shared_ptr<Library>& library, const PlainT
 template <typename Opts, typename Call>
 WorkPtr PassThrough::issue_each(const std::shared_ptr<Library>& library, const PlainTensors& plain, const Opts& opts,
                                 std::size_t count, Call&& call) {
-  begin();
+  begin(plain);
   return issue_now(library, plain, opts, count, std::forward<Call>(call));
 }
 
@@ -109,7 +113,7 @@ WorkPtr PassThrough::issue_message(const std::shared_ptr<Library>& library, cons
   struct NoOptions {  // c10d has no options for messages
     std::chrono::milliseconds timeout = c10d::kUnsetTimeout;
   };
-  begin_message(peer, sends);
+  begin_message(plain, peer, sends);
   return issue_now(library, plain, NoOptions{}, 1,
                    [&](c10d::Backend& inner, const NoOptions&, std::size_t) { return call(inner); });
 }
@@ -119,14 +123,21 @@ WorkPtr PassThrough::issue_now(const std::shared_ptr<Library>& library, const Pl
                                std::size_t count, Call&& call) {
   const Opts stated = timed(opts);
   c10d::Backend& inner = library->in();
-  const bool in_region = regions_.try_join(library, stated.timeout);
+  const bool in_region = regions_.try_join(library, plain.device(), stated.timeout);
   const bool own_region = !in_region && count > 1 && inner.supportsCoalescing();
+  bool is_open = false;
   std::vector<WorkPtr> works;
   try {
     if (own_region) inner.startCoalescing();
+    is_open = own_region;
     for (std::size_t i = 0; i < count; ++i) works.push_back(call(inner, stated, i));
+    is_open = false;
     if (own_region) works = {inner.endCoalescing()};
   } catch (...) {
+    end_quietly([&] {
+      if (is_open) inner.endCoalescing();
+      regions_.flush();
+    });
     island_->explain(std::current_exception());
   }
   return in_region ? regions_.placeholder(plain) : work_of(std::move(works), plain, stated.timeout);
@@ -138,6 +149,7 @@ WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const
                                   const Tensors& outputs, Call&& call) {
   Opts summing = timed(opts);
   summing.reduceOp = c10d::ReduceOp::SUM;
+  summing.asyncOp = true;  // so that the library returns a Work, which is watched
   return issue_scaled(library, plain, about, how, inputs, outputs, [&] { return call(library->in(), summing); });
 }
 

@@ -4,7 +4,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "atoll/core/log.h"
+#include "atoll/pytorch/staging/plain_text.h"
+
 namespace atl::pytorch {
+
+void end_quietly(const std::function<void()>& end) noexcept {
+  try {
+    end();
+  } catch (const std::exception& error) {
+    log(LogLevel::kWarning, "while ending a library's region after an error: " + plain_text(error));
+  }
+}
 
 void fill(const PlainTensors& plain, c10d::Work& work) {
   if (!plain.needs_copy_back()) return;
@@ -16,8 +27,8 @@ Regions::Regions(std::shared_ptr<OpenGroup> open, std::shared_ptr<IslandLibrary>
     : open_(std::move(open)), island_(std::move(island)) {}
 
 void Regions::begin() {
-  Region
-      left_open;  // by an exception, after which torch does not close regions; its works are released without the mutex
+  flush();
+  Region left_open;  // by an exception; its works are released without the mutex
   const std::lock_guard lock(mutex_);
   std::swap(regions_[std::this_thread::get_id()], left_open);
   count_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
@@ -33,13 +44,32 @@ WorkPtr Regions::end() {
     regions_.erase(known);
     count_.store(static_cast<int>(regions_.size()), std::memory_order_relaxed);
   }
-  if (region.library) {
-    if (const WorkPtr work = region.library->in().endCoalescing()) {
-      region.works.push_back(island_->work_of({work}, island_->watch({work}, region.timeout)));
-      for (const PlainTensors& each : region.strided) fill(each, *region.works.back());
-    }
-  }
+  if (const WorkPtr last = ended(region.joined)) region.works.push_back(last);
   return combined(std::move(region.works));
+}
+
+void Regions::flush() {
+  if (!is_open()) return;
+  Joined joined;
+  {
+    const std::lock_guard lock(mutex_);
+    std::swap(regions_[std::this_thread::get_id()].joined, joined);
+  }
+  note(ended(joined));
+}
+
+// Returns the Work of the operations; null if there are none.
+WorkPtr Regions::ended(const Joined& joined) const {
+  if (!joined.library) return nullptr;
+  WorkPtr returned;
+  try {
+    returned = joined.library->in().endCoalescing();
+  } catch (...) {
+    island_->explain(std::current_exception());
+  }
+  WorkPtr work = island_->watched_work_of({returned}, joined.device, joined.timeout);
+  for (const PlainTensors& each : joined.strided) fill(each, *work);
+  return work;
 }
 
 bool Regions::is_open() const {
@@ -55,15 +85,16 @@ void Regions::note(const WorkPtr& work) {
   if (region != regions_.end() && work) region->second.works.push_back(work);
 }
 
-bool Regions::try_join(const std::shared_ptr<Library>& library, std::chrono::milliseconds timeout) {
+bool Regions::try_join(const std::shared_ptr<Library>& library, c10::Device device, std::chrono::milliseconds timeout) {
   if (!is_open() || !library->in().supportsCoalescing()) return false;
   const std::lock_guard lock(mutex_);
-  Region& region = regions_[std::this_thread::get_id()];
-  if (!region.library) {
+  Joined& joined = regions_[std::this_thread::get_id()].joined;
+  if (!joined.library) {
     library->in().startCoalescing();
-    region.library = library;
+    joined.library = library;
+    joined.device = device;
   }
-  region.timeout = std::max(region.timeout, timeout);
+  joined.timeout = std::max(joined.timeout, timeout);
   return true;
 }
 
@@ -71,7 +102,7 @@ bool Regions::try_join(const std::shared_ptr<Library>& library, std::chrono::mil
 WorkPtr Regions::placeholder(const PlainTensors& plain) {
   if (plain.needs_copy_back()) {
     const std::lock_guard lock(mutex_);
-    regions_[std::this_thread::get_id()].strided.push_back(plain);
+    regions_[std::this_thread::get_id()].joined.strided.push_back(plain);
   }
   return combined({});
 }

@@ -35,7 +35,8 @@ void PassThrough::scale(const std::shared_ptr<StagedOperation>& operation, const
 WorkPtr PassThrough::issue_scaled(const std::shared_ptr<Library>& library, const PlainTensors& plain,
                                   const About& about, const Reduction& how, const Tensors& inputs,
                                   const Tensors& outputs, const std::function<WorkPtr()>& sum) {
-  begin();
+  begin(plain);
+  regions_.flush();
   const at::AutoDispatchBelowADInplaceOrView no_autograd;
   Operands operands;
   for (const at::Tensor& tensor : inputs) operands.read(tensor);

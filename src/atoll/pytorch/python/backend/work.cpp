@@ -123,7 +123,10 @@ std::exception_ptr WorkAtoll::mark_future(c10::ivalue::Future& future, const std
       return error;
     }
     for (const auto& operation : staged_) operation->note_reliance(/*is_future=*/true);
-    const auto complete = [&] { future.markCompleted(c10::IValue(outputs_)); };
+    const auto complete = [&] {
+      for (const auto& operation : staged_) operation->wait_on_current_stream();
+      future.markCompleted(c10::IValue(outputs_));
+    };
     staged_.empty() ? complete() : staged_.front()->on_arrival(complete);
     return nullptr;
   } catch (...) {

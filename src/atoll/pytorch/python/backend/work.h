@@ -71,6 +71,7 @@ class WorkAtoll final : public c10d::Work {
   /// current stream. Throws the operation's error, or DistBackendError after `timeout` (zero or less: only the
   /// operation's own deadline applies).
   bool wait(std::chrono::milliseconds timeout = kNoTimeout) override;
+  void blockCurrentStream() override { wait(); }
   std::vector<at::Tensor> result() override;
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
   int sourceRank() const override;

@@ -4,15 +4,17 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include <string>
+#include <vector>
 
+#include "atoll/infer/dims.h"
 #include "atoll/infer/graph_json.h"
 #include "atoll/infer/profile.h"
-#include "atoll/infer/regions_json.h"
 #include "atoll/infer/run/profiled.h"
-#include "atoll/infer/safety/admit_json.h"
+#include "atoll/infer/safety/admit.h"
+#include "atoll/json/parse.h"
 #include "atoll/plan/layers/json.h"
-#include "atoll/plan/operators/answer.h"
 #include "atoll/plan/operators/forecast.h"
+#include "atoll/plan/operators/json.h"
 #include "atoll/plan/operators/policies.h"
 #include "atoll/plan/simulate/json.h"
 #include "atoll/pytorch/python/bindings/modules.h"
@@ -31,6 +33,21 @@ std::string profiled_operators(const std::string& graph, const std::string& robo
 
 std::string checked_profile(const std::string& text) { return infer::to_json(infer::profile_from_json(text)); }
 
+// `choose_dims` of a graph, and `count` of them.
+std::string split_dims(const std::string& graph, int input_tensor, int dim) {
+  const infer::Graph parsed = infer::graph_from_json(graph);
+  const std::vector<int> dims = infer::choose_dims(parsed, input_tensor, dim);
+  const infer::Localities counts = infer::count(parsed, dims);
+  return json::Json{{"dims", dims},
+                    {"local", counts.local},
+                    {"partial", counts.partial},
+                    {"global", counts.global},
+                    {"constant", counts.constant}}
+      .dump();
+}
+
+void admit_graph(const std::string& graph) { infer::safety::admit(infer::graph_from_json(graph), {}); }
+
 }  // namespace
 
 void bind_json(py::module_& module) {
@@ -47,8 +64,8 @@ void bind_json(py::module_& module) {
   module.def("check_infer_profile", &checked_profile, py::arg("text"), no_gil);
   module.def("infer_profiled_operators", &profiled_operators, py::arg("graph"), py::arg("robot"),
              py::arg("server") = "", no_gil);
-  module.def("infer_dims", &infer::dims_json, py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), no_gil);
-  module.def("infer_admit", &infer::safety::admit_json, py::arg("graph"), py::arg("limits") = "{}", no_gil);
+  module.def("infer_dims", &split_dims, py::arg("graph"), py::arg("input_tensor"), py::arg("dim"), no_gil);
+  module.def("infer_admit", &admit_graph, py::arg("graph"), no_gil);
   module.def("infer_admitted_operators", &infer::safety::admitted_operators);
 }
 

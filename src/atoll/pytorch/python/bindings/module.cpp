@@ -9,6 +9,7 @@
 #include "atoll/pytorch/python/bindings/modules.h"
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/process/arena.h"
+#include "atoll/pytorch/python/process/device_threads.h"
 #include "atoll/pytorch/python/process/direct_device.h"
 #include "atoll/pytorch/staging/dtype.h"
 
@@ -67,9 +68,9 @@ std::vector<std::string> devices(const BackendAtoll& backend) { return backend.g
 void bind_places(py::module_& module) {
   py::class_<Place>(module, "Place",
                     "The device that a rank computes on, and the library with which its island may reduce there.")
-      .def(py::init<std::string, std::string, std::string, bool, bool, std::set<std::string>, std::string>(),
-           py::arg("device"), py::arg("library"), py::arg("stack"), py::arg("one_host"), py::arg("named"),
-           py::arg("reductions"), py::arg("problem"));
+      .def(py::init<std::string, int, std::string, std::string, bool, bool, std::set<std::string>, std::string>(),
+           py::arg("device"), py::arg("index"), py::arg("library"), py::arg("stack"), py::arg("one_host"),
+           py::arg("named"), py::arg("reductions"), py::arg("problem"));
   module.def(
       "set_library_maker",
       [](py::object maker) {
@@ -108,6 +109,19 @@ void bind_arena(py::module_& module) {
       py::arg("device"), py::arg("add"), py::arg("remove"), py::arg("clear_error"),
       "Sets the addresses of the C functions that register host memory with the runtime of a type of device, that undo "
       "it, and that take back an error (0: none).");
+}
+
+void bind_device_threads(py::module_& module) {
+  module.def(
+      "set_device_threads",
+      [](const std::string& device, int index, std::uintptr_t exchange_capture_mode) {
+        const c10::Device place(c10::Device(device).type(), static_cast<c10::DeviceIndex>(index));
+        // NOLINTNEXTLINE(performance-no-int-to-ptr): functions travel through Python as numbers
+        set_device_threads({place, reinterpret_cast<int (*)(int*)>(exchange_capture_mode)});
+      },
+      py::arg("device"), py::arg("index"), py::arg("exchange_capture_mode"),
+      "Sets the device that threads of Atoll use from now on, and the address of its runtime's C function like CUDA's "
+      "cudaThreadExchangeStreamCaptureMode (0: none).");
 }
 
 void bind_network_memory(py::module_& module) {
@@ -219,6 +233,7 @@ PYBIND11_MODULE(_C, module) {
   });
   atl::pytorch::bind_places(module);
   atl::pytorch::bind_arena(module);
+  atl::pytorch::bind_device_threads(module);
   atl::pytorch::bind_network_memory(module);
   atl::pytorch::bind_interrupt(module);
   atl::pytorch::bind_backend(module);

@@ -4,13 +4,11 @@
 
 #include "atoll/plan/apportion.h"
 #include "atoll/plan/batches/adapter.h"
-#include "atoll/plan/batches/explain.h"
 #include "atoll/plan/batches/membership.h"
 #include "atoll/plan/batches/policies.h"
 #include "atoll/plan/cost.h"
-#include "atoll/plan/cost_fit.h"
 #include "atoll/plan/hash.h"
-#include "atoll/plan/permutation.h"
+#include "atoll/plan/random.h"
 #include "atoll/pytorch/python/bindings/modules.h"
 
 namespace atl::pytorch {

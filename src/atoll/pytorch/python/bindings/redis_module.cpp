@@ -9,7 +9,7 @@
 #include "atoll/pytorch/python/errors.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/redis/job_store.h"
-#include "atoll/redis/jobs.h"
+#include "atoll/redis/membership.h"
 
 namespace atl::pytorch {
 namespace {

@@ -11,7 +11,7 @@
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/process/interrupts.h"
 #include "atoll/pytorch/python/seconds.h"
-#include "atoll/transport/stream/key_file.h"
+#include "atoll/transport/stream/credentials.h"
 
 namespace atl::pytorch {
 namespace {

@@ -54,6 +54,25 @@ std::string picture_of(const infer::Outcome& outcome, const infer::SessionReport
   return json::Json{{"operators", names}, {"plan", plan::write_operator_plan(division, timeline, true)}}.dump();
 }
 
+// A call of a session on the current thread, on which Python runs signal handlers in the middle of it.
+class CallOfThread {
+ public:
+  explicit CallOfThread(const void* session) : session_(session), outer_(std::exchange(innermost, this)) {}
+  ~CallOfThread() { innermost = outer_; }
+  CallOfThread(const CallOfThread&) = delete;
+  CallOfThread& operator=(const CallOfThread&) = delete;
+  static bool is_inside(const void* session) {
+    const CallOfThread* call = innermost;
+    while (call != nullptr && call->session_ != session) call = call->outer_;
+    return call != nullptr;
+  }
+
+ private:
+  inline static thread_local const CallOfThread* innermost = nullptr;
+  const void* const session_;
+  const CallOfThread* const outer_;
+};
+
 class InferSession {
  public:
   InferSession(const infer::SessionOptions& options, infer::Bundle bundle,
@@ -71,11 +90,16 @@ class InferSession {
     infer::Outcome outcome;
     std::string picture;  // of its division, if that has changed
     std::vector<at::Tensor> outputs;
-    std::string refusal;  // the reason of the server's refusal
   };
 
   /// `waited`: seconds since the caller requested it.
   Result run(const std::vector<at::Tensor>& inputs, std::optional<double> deadline, double waited, bool wants_picture) {
+    if (CallOfThread::is_inside(this)) {
+      throw Error(ErrorKind::kInvalidArgument,
+                  "this thread is inside another call of the session, which a signal handler has interrupted: call the "
+                  "session when that call is over");
+    }
+    const CallOfThread inside(this);
     constexpr double kMax = 1e9;
     const Seconds before(waited > 0 ? std::min(waited, kMax) : 0);
     const Clock::time_point since = Clock::now() - std::chrono::duration_cast<Clock::duration>(before);
@@ -98,7 +122,6 @@ class InferSession {
     result.outputs = outputs_of(session.graph(), result.outcome);
     result.outcome.values.clear();
     result.outcome.outputs.clear();
-    if (const auto refusal = session.refusal()) result.refusal = refusal->text;
     const plan::OperatorPlan* division = result.outcome.division.get();
     if (wants_picture && division != nullptr && told_.exchange(division) != division) {
       result.picture = picture_of(result.outcome, session.report());
@@ -113,9 +136,13 @@ class InferSession {
     if (!session_) throw Error(ErrorKind::kInvalidArgument, "the session is closed: make another one");
     return session_;
   }
-  /// Closing continues in the background if a signal interrupts the caller.
+  /// Closing continues in the background if a signal interrupts the caller, and if a signal handler calls this inside a
+  /// call, which cannot end before the handler returns.
   void close() {
-    if (std::shared_ptr<infer::Session> last = taken()) interruptible([last] { last->close(); });
+    const std::shared_ptr<infer::Session> last = taken();
+    if (!last) return;
+    if (CallOfThread::is_inside(this)) return std::thread([last] { last->close(); }).detach();
+    interruptible([last] { last->close(); });
   }
   /// Closes the session because Python is exiting; calls of other threads then wait outside the interpreter.
   void leave() {
@@ -257,7 +284,7 @@ void bind_session(py::module_& module) {
                 session.outside([&] { return session.run(inputs, deadline, waited, wants_picture); });
             py::dict facts = dict_of(result.outcome);
             facts["picture"] = result.picture;
-            facts["refusal"] = result.refusal;
+            facts["refusal"] = result.outcome.refusal;
             return std::pair(std::move(result.outputs), facts);
           },
           py::arg("inputs"), py::arg("deadline") = std::nullopt, py::arg("waited") = 0.0,

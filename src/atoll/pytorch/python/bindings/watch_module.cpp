@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -53,6 +54,70 @@ class WatchedEntry {
   py::dict dict_;
   py::str key_;
   py::object value_;
+};
+
+bool is_equal(PyObject* one, PyObject* other);
+
+bool have_equal_items(PyObject* one, PyObject* other) {  // lists or tuples
+  const Py_ssize_t size = PySequence_Fast_GET_SIZE(one);
+  if (PySequence_Fast_GET_SIZE(other) != size) return false;
+  for (Py_ssize_t i = 0; i < size; ++i) {
+    if (!is_equal(PySequence_Fast_GET_ITEM(one, i), PySequence_Fast_GET_ITEM(other, i))) return false;
+  }
+  return true;
+}
+
+bool have_equal_entries(PyObject* one, PyObject* other) {  // dicts, of which the order counts
+  if (PyDict_GET_SIZE(one) != PyDict_GET_SIZE(other)) return false;
+  Py_ssize_t place = 0;
+  Py_ssize_t other_place = 0;
+  PyObject* key = nullptr;
+  PyObject* value = nullptr;
+  PyObject* other_key = nullptr;
+  PyObject* other_value = nullptr;
+  while (PyDict_Next(one, &place, &key, &value) != 0) {
+    if (PyDict_Next(other, &other_place, &other_key, &other_value) == 0) return false;
+    if (!is_equal(key, other_key) || !is_equal(value, other_value)) return false;
+  }
+  return true;
+}
+
+// Compares numbers and texts by type and value, lists, tuples and dicts by what they hold, and all else by identity. An
+// `other` of Ellipsis equals everything.
+bool is_equal(PyObject* one, PyObject* other) {
+  if (one == other || other == Py_Ellipsis) return true;
+  if (PyList_Check(one) && PyList_Check(other)) return have_equal_items(one, other);
+  if (PyTuple_Check(one) && PyTuple_Check(other)) return have_equal_items(one, other);
+  if (PyDict_Check(one) && PyDict_Check(other)) return have_equal_entries(one, other);
+  if (Py_TYPE(one) != Py_TYPE(other)) return false;
+  const bool is_plain = PyLong_CheckExact(one) || PyFloat_CheckExact(one) || PyUnicode_CheckExact(one);
+  return is_plain && PyObject_RichCompareBool(one, other, Py_EQ) == 1;
+}
+
+// Detects another value of one entry of a dict, which may be absent. The lists and dicts in `value` must be copies of
+// those in the entry.
+class WatchedValue {
+ public:
+  WatchedValue(py::dict dict, py::str key, py::object value)
+      : dict_(std::move(dict)), key_(std::move(key)), value_(std::move(value)), is_there_(found(dict_) != nullptr) {}
+  bool is_same() const { return is_left_out_ || is_same_in(dict_); }
+  // From now on it counts as the same if it has changed, or differs in `other`.
+  void leave_out_if_changed(const py::dict* other) {
+    if (!is_same_in(other != nullptr ? *other : dict_)) is_left_out_ = true;
+  }
+
+ private:
+  bool is_same_in(const py::dict& dict) const {
+    PyObject* now = found(dict);
+    return now == nullptr ? !is_there_ : is_equal(now, value_.ptr());
+  }
+  PyObject* found(const py::dict& dict) const { return PyDict_GetItem(dict.ptr(), key_.ptr()); }
+
+  py::dict dict_;
+  py::str key_;
+  py::object value_;
+  bool is_there_;
+  bool is_left_out_ = false;
 };
 
 // Elements from all parts of a tensor in host memory.
@@ -134,10 +199,12 @@ class WatchedTensor {
 class ModuleWatch {
  public:
   ModuleWatch(const std::vector<py::dict>& dicts, const std::vector<std::pair<py::dict, py::str>>& entries,
+              const std::vector<std::tuple<py::dict, py::str, py::object>>& values,
               const std::vector<py::object>& tensors, std::size_t parameters, std::vector<py::dict> attributes)
       : attributes_(std::move(attributes)), parameters_(std::min(parameters, tensors.size())) {
     for (const py::dict& dict : dicts) dicts_.emplace_back(dict);
     for (const auto& [dict, key] : entries) entries_.emplace_back(dict, key);
+    for (const auto& [dict, key, value] : values) values_.emplace_back(dict, key, value);
     for (const py::object& tensor : tensors) {
       if (!THPVariable_Check(tensor.ptr())) throw py::type_error("only tensors have a version");
       tensors_.emplace_back(tensor);
@@ -145,7 +212,7 @@ class ModuleWatch {
     }
   }
 
-  // Returns the index of the first that has changed: dicts, then entries, then tensors.
+  // Returns the index of the first that has changed: dicts, then entries, values and tensors.
   std::optional<std::size_t> changed() {
     std::size_t place = 0;
     const auto find_change = [&place](const auto& watched) {
@@ -153,7 +220,7 @@ class ModuleWatch {
       place += static_cast<std::size_t>(changed - watched.begin());
       return changed != watched.end();
     };
-    if (find_change(dicts_) || find_change(entries_)) return place;
+    if (find_change(dicts_) || find_change(entries_) || find_change(values_)) return place;
     const std::size_t first_tensor = place;
     if (find_change(tensors_)) return place;
     if (!sampled_) {
@@ -165,6 +232,14 @@ class ModuleWatch {
     return sampled_ ? std::optional(first_tensor + *sampled_) : std::nullopt;
   }
 
+  // Leaves out those of the first `count` values that have changed; or, with `others`, the corresponding dicts of
+  // another module, that differ there.
+  void leave_out(std::size_t count, const std::optional<std::vector<py::dict>>& others) {
+    for (std::size_t i = 0; i < std::min(count, values_.size()); ++i) {
+      values_[i].leave_out_if_changed(others ? &others->at(i) : nullptr);
+    }
+  }
+
   bool is_training() const {
     return std::any_of(attributes_.begin(), attributes_.end(), [this](const py::dict& attributes) {
       return PyDict_GetItem(attributes.ptr(), training_.ptr()) == Py_True;
@@ -174,6 +249,7 @@ class ModuleWatch {
   void forget() {
     const auto dicts = std::exchange(dicts_, {});
     const auto entries = std::exchange(entries_, {});
+    const auto values = std::exchange(values_, {});
     const auto tensors = std::exchange(tensors_, {});
     parameters_ = 0;
     const auto attributes = std::exchange(attributes_, {});
@@ -190,6 +266,7 @@ class ModuleWatch {
   const py::str training_{"training"};
   std::vector<WatchedDict> dicts_;
   std::vector<WatchedEntry> entries_;
+  std::vector<WatchedValue> values_;
   std::vector<WatchedTensor> tensors_;
   std::vector<Samples> samples_;  // one for each tensor
   std::vector<py::dict> attributes_;
@@ -204,9 +281,12 @@ class ModuleWatch {
 void bind_watch(py::module_& module) {
   py::class_<ModuleWatch>(module, "ModuleWatch")
       .def(py::init<const std::vector<py::dict>&, const std::vector<std::pair<py::dict, py::str>>&,
-                    const std::vector<py::object>&, std::size_t, std::vector<py::dict>>(),
-           py::arg("dicts"), py::arg("entries"), py::arg("tensors"), py::arg("parameters"), py::arg("attributes"))
+                    const std::vector<std::tuple<py::dict, py::str, py::object>>&, const std::vector<py::object>&,
+                    std::size_t, std::vector<py::dict>>(),
+           py::arg("dicts"), py::arg("entries"), py::arg("values"), py::arg("tensors"), py::arg("parameters"),
+           py::arg("attributes"))
       .def("changed", &ModuleWatch::changed)
+      .def("leave_out", &ModuleWatch::leave_out, py::arg("count"), py::arg("others") = py::none())
       .def("is_training", &ModuleWatch::is_training)
       .def("forget", &ModuleWatch::forget);
 }

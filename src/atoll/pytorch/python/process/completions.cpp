@@ -35,6 +35,7 @@ void run_and_log(const std::function<void()>& task) noexcept {
 // Runners take tasks at once. One helper watches: if a task keeps waiting, the helper becomes a runner. If more tasks
 // are waiting, it starts the next helper first; otherwise the next post() that finds no idle runner does.
 struct Completions::State : std::enable_shared_from_this<Completions::State> {
+  void (*prepare)() = nullptr;
   std::mutex mutex;
   std::condition_variable runners_wake;
   std::condition_variable helper_wakes;
@@ -50,6 +51,7 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
     try {
       threads.emplace_back([self = shared_from_this(), role] {
         pthread_setname_np(pthread_self(), "atoll-done");
+        if (self->prepare != nullptr) self->prepare();
         (self.get()->*role)();
       });
     } catch (const std::exception&) {
@@ -99,7 +101,7 @@ struct Completions::State : std::enable_shared_from_this<Completions::State> {
   }
 };
 
-Completions::Completions() : state_(std::make_shared<State>()) {}
+Completions::Completions(void (*prepare)()) : state_(std::make_shared<State>()) { state_->prepare = prepare; }
 
 Completions::~Completions() { stop(); }
 

@@ -12,8 +12,8 @@ namespace atl::pytorch {
 /// has found all of them busy for a moment, so any number of tasks may wait for one another.
 class Completions {
  public:
-  Completions();
-
+  /// `prepare`, if not null, is called first by each thread.
+  explicit Completions(void (*prepare)() = nullptr);
   ~Completions();
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;

@@ -8,6 +8,7 @@
 
 #include "atoll/collectives/messages/direct_messages.h"
 #include "atoll/pytorch/aten/streams.h"
+#include "atoll/pytorch/python/process/device_threads.h"
 #include "atoll/pytorch/python/process/in_order.h"
 #include "atoll/pytorch/staging/staged_message.h"
 
@@ -51,7 +52,7 @@ class DirectDevices {
   void stop() { ends_->stop(); }
 
  private:
-  const std::shared_ptr<InOrder> ends_ = std::make_shared<InOrder>("atoll-direct");
+  const std::shared_ptr<InOrder> ends_ = std::make_shared<InOrder>("atoll-direct", prepare_thread);
   std::mutex mutex_;
   std::map<std::pair<c10::DeviceType, c10::DeviceIndex>, std::shared_ptr<DirectDevice>> devices_;
 };

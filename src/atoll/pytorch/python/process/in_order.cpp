@@ -21,6 +21,7 @@ void InOrder::post(const Line& line, std::function<bool()> ready, std::function<
       if (!thread_.joinable()) {  // first, because it may throw
         thread_ = std::thread([this] {
           pthread_setname_np(pthread_self(), name_);
+          if (prepare_ != nullptr) prepare_();
           serve();
         });
       }

@@ -20,8 +20,8 @@ class InOrder {
   /// Identifies tasks that must run in order, such as messages of one group to one destination with one tag.
   using Line = std::tuple<const void*, int, std::uint64_t>;
 
-  /// `thread`: its name.
-  explicit InOrder(const char* thread) : name_(thread) {}
+  /// `thread`: its name. `prepare`, if not null, is called first by it.
+  explicit InOrder(const char* thread, void (*prepare)() = nullptr) : name_(thread), prepare_(prepare) {}
   ~InOrder() { stop(); }
 
   /// Polls `ready` until it returns true, then runs `task`. Neither may throw. Throws std::system_error if the thread
@@ -42,6 +42,7 @@ class InOrder {
   void serve();
 
   const char* const name_;
+  void (*const prepare_)();
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<Line, std::deque<Task>> lines_;  // none is empty; the front of each is under way

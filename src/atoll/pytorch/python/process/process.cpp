@@ -7,6 +7,7 @@
 #include <mutex>
 #include <string_view>
 
+#include "atoll/core/bytes.h"
 #include "atoll/core/environment.h"
 #include "atoll/core/fd.h"
 #include "atoll/logging/spdlog_sink.h"
@@ -23,16 +24,6 @@ constexpr std::size_t kJobBytes = 16;
 constexpr std::size_t kKeyBytes = 32;
 constexpr std::size_t kMaxLabelLength = 64;
 
-std::string hexadecimal(const std::byte* bytes, std::size_t count) {
-  static constexpr char kDigits[] = "0123456789abcdef";
-  std::string text;
-  for (std::size_t i = 0; i < count; ++i) {
-    const auto value = std::to_integer<unsigned>(bytes[i]);
-    text += {kDigits[value >> 4], kDigits[value & 15]};
-  }
-  return text;
-}
-
 // All ranks agree on a key, whether it is used or not. If some ranks have a key file and others do not, that is
 // detected when the group meets, where all ranks can be told.
 void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::EndpointOptions& options, Deadline deadline) {
@@ -44,7 +35,7 @@ void agree_on_job(const c10::intrusive_ptr<c10d::Store>& root, transport::Endpoi
     throw Error(ErrorKind::kStore,
                 "the job's store holds " + std::to_string(agreed.size()) + " bytes where Atoll keeps the job's name");
   }
-  options.job = hexadecimal(agreed.data(), kJobBytes);
+  options.job = hex(std::span(agreed).first(kJobBytes));
   // With TLS a key from the store is not accepted: without a key file the endpoint refuses to start.
   if (options.key.empty() && !options.tls) options.key.assign(agreed.begin() + kJobBytes, agreed.end());
 }

@@ -9,6 +9,7 @@
 #include "atoll/pytorch/aten/torch.h"
 #include "atoll/pytorch/python/gil.h"
 #include "atoll/pytorch/python/process/completions.h"
+#include "atoll/pytorch/python/process/device_threads.h"
 #include "atoll/pytorch/python/process/direct_device.h"
 #include "atoll/pytorch/python/process/in_order.h"
 #include "atoll/pytorch/python/store/store.h"
@@ -29,11 +30,11 @@ struct Process {
 
   std::shared_ptr<collectives::Context> context;
   StoreClones store_clones;
-  std::shared_ptr<Completions> completions = std::make_shared<Completions>();
+  std::shared_ptr<Completions> completions = std::make_shared<Completions>(prepare_thread);
   // Watches what libraries do on accelerators. A thread that interrupts others holds only the watchdog, and not all of
   // Process, for whose threads the end of the program waits.
-  const std::shared_ptr<Watchdog> watchdog = std::make_shared<Watchdog>();
-  InOrder sends{"atoll-sends"};  // of tensors on accelerators, and of others posted after them
+  const std::shared_ptr<Watchdog> watchdog = std::make_shared<Watchdog>(prepare_thread);
+  InOrder sends{"atoll-sends", prepare_thread};  // of tensors on accelerators, and of others posted after them
   DirectDevices direct;
 };
 

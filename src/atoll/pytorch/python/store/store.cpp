@@ -16,7 +16,6 @@
 
 #include "atoll/core/error.h"
 #include "atoll/pytorch/staging/plain_text.h"
-#include "atoll/transport/stream/connect_tcp.h"
 #include "atoll/transport/stream/host_port.h"
 
 namespace atl::pytorch {
