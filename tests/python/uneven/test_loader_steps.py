@@ -153,7 +153,8 @@ def test_a_short_step_may_be_too_short_for_batch_norm(rank: int, size: int) -> N
     data = TensorDataset(torch.zeros(BATCH + 3, FEATURES, dtype=torch.float64))
     with warnings_of_plans() as said:
         model = DistributedDataParallel(net)
-        sizes = [len(rows) for (rows,) in atoll.DataLoader(data, BATCH, model=model, policy="equal", settings=UNMEASURED)]
+        loader = atoll.DataLoader(data, BATCH, model=model, policy="equal", settings=UNMEASURED)
+        sizes = [len(rows) for (rows,) in loader]
     assert sum(on_all_ranks(sizes[1])) == 3
     assert any("BatchNorm may refuse the single sample of a rank" in text for text in said) == (rank == 0)
 
