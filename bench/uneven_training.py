@@ -51,7 +51,7 @@ class UnevenTraining:
         )  # fmt: skip
         loader = atoll.DataLoader(
             self.train, run.batch, model=self.model, policy=run.policy, shares=run.shares, seed=run.seed,
-            settings=settings,
+            drop_last=True, settings=settings,  # BatchNorm may refuse the single sample that a rank has in a short step
         )  # fmt: skip
         times = loader.planner._times
         follow = times.ready

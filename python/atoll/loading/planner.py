@@ -27,7 +27,7 @@ from atoll.profiling.device_memory import memory_used
 from atoll.profiling.forward import to_device
 from atoll.profiling.isolation import same_random_numbers, without_trace
 from atoll.redis import members
-from atoll.weighting.limits import depends_on_batch, warnings_for
+from atoll.weighting.limits import depends_on_batch, local_norms, warnings_for
 from atoll.weighting.weights import Weights
 
 log = logging.getLogger("atoll.plan")
@@ -153,13 +153,24 @@ class Planner:
         key = (plan.version, samples)
         if key not in self._tails:
             self._tails[key] = shares = self._policy.tail(self.facts, plan.factors, samples)
-            if self._model is None and 0 in shares and self._exchange.rank == 0:
-                log.warning(
-                    "the last step of an epoch has %d samples for %d ranks; without model=... a rank without samples "
-                    "trains on one as if it counted: pass drop_last=True or another global_batch; an evaluation can "
-                    "exclude it by loader.weight or loader.mean", samples, len(shares),
-                )  # fmt: skip
+            if min(shares) < 2 and self._exchange.rank == 0:
+                self._warn_of_tail(samples, shares)
         return self._tails[key]
+
+    def _warn_of_tail(self, samples: int, shares: list[int]) -> None:
+        told = ""
+        if self._model is None and 0 in shares:
+            told = (
+                "without model=... a rank without samples trains on one as if it counted: pass drop_last=True or "
+                "another global_batch; an evaluation can exclude it by loader.weight or loader.mean"
+            )
+        elif self._model is not None and local_norms(self._model):
+            told = (
+                "BatchNorm may refuse the single sample of a rank: pass drop_last=True, or wrap "
+                "atoll.training.convert_batch_norm(net)"
+            )
+        if told:
+            log.warning("the last step of an epoch has %d samples for %d ranks; %s", samples, len(shares), told)
 
     def asks(self) -> None:
         self._times.asks()

@@ -16,6 +16,14 @@ IN_BATCH_LOSSES = ("contrastive", "infonce", "ntxent", "batchhard", "npair")
 TOLERANCE = 1e-3
 
 
+def local_norms(model: nn.Module) -> list[nn.Module]:
+    """Returns the layers that normalise over each rank's own samples."""
+    return [
+        module for module in model.modules()
+        if isinstance(module, _BatchNorm) and not isinstance(module, SyncBatchNorm | nn.SyncBatchNorm)
+    ]  # fmt: skip
+
+
 def warnings_for(model: nn.Module, shares: Sequence[int], by_speed: bool) -> Iterator[str]:
     """Yields the warnings for the user, with the way out. `by_speed`: shares are to follow the ranks' speeds."""
     modules = list(model.modules())
@@ -29,7 +37,7 @@ def warnings_for(model: nn.Module, shares: Sequence[int], by_speed: bool) -> Ite
             "layers that normalise over all ranks wait for the other ranks: shares follow the speeds that were "
             "measured before the first step, not a rank that becomes slower later"
         )
-    local = [m for m in modules if isinstance(m, _BatchNorm) and not isinstance(m, SyncBatchNorm | nn.SyncBatchNorm)]
+    local = local_norms(model)
     smallest = min(share for share in shares if share) if any(shares) else 0
     if local and smallest < FEW_SAMPLES:
         yield (

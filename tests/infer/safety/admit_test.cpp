@@ -211,7 +211,7 @@ TEST(Admit, APartOfACallIsHeldToTheSame) {
   EXPECT_THAT(failure(ErrorKind::kRefused, [&] { admit_call(graph, node, wide, unpadded); }), HasSubstr("channels"));
   const std::vector<Tensor> other{{Dtype::kFloat64, {1, 3, 5, 8}}, {Dtype::kFloat64, {4, 3, 3, 3}}};
   EXPECT_THAT(failure(ErrorKind::kRefused, [&] { admit_call(graph, node, other, unpadded); }),
-              HasSubstr("of the whole"));
+              HasSubstr("for the whole"));
   const std::vector<Tensor> one{weight};
   EXPECT_THAT(failure(ErrorKind::kInvalidArgument, [&] { admit_call(graph, node, one, unpadded); }),
               HasSubstr("2 tensors"));

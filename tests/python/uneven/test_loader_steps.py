@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import atoll
 from client_ranks import on_layouts
-from support import device, later
+from support import device, later, warnings_of_plans
 from test_loader import BATCH, EXACT, SAMPLES, UNMEASURED, dataset, on_all_ranks, train, train_alone, wrapped
 from training import CLASSES, FEATURES, check_close, network
 from uneven_training import sgd
@@ -145,6 +145,18 @@ def test_batch_norm_over_parts_without_elements(rank: int, size: int) -> None:
     assert empty
     for name, value in model.state_dict().items():
         assert value.isfinite().all(), name
+
+
+@on_layouts("AA")
+def test_a_short_step_may_be_too_short_for_batch_norm(rank: int, size: int) -> None:
+    net = nn.Sequential(nn.Linear(FEATURES, 9), nn.BatchNorm1d(9), nn.Linear(9, CLASSES)).double()
+    data = TensorDataset(torch.zeros(BATCH + 3, FEATURES, dtype=torch.float64))
+    with warnings_of_plans() as said:
+        model = DistributedDataParallel(net)
+        loader = atoll.DataLoader(data, BATCH, model=model, policy="equal", settings=UNMEASURED)
+        sizes = [len(rows) for (rows,) in loader]
+    assert sum(on_all_ranks(sizes[1])) == 3
+    assert any("BatchNorm may refuse the single sample of a rank" in text for text in said) == (rank == 0)
 
 
 # Proves E-2.

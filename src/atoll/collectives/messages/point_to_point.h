@@ -34,7 +34,7 @@ class PointToPoint {
   /// set, is called first by the thread that moves messages.
   PointToPoint(PeerPorts& ports, const Failure& failure, std::uint32_t attempt, bool check_data,
                std::chrono::nanoseconds spin, std::function<void(const Error&)> fail,
-               std::function<void(int peer)> query, std::function<void()> prepare_thread);
+               std::function<void(int peer)> query, std::function<void()> prepare_thread = {});
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
