@@ -30,6 +30,7 @@ def initialise(model: nn.Module, seed: int, draw: Draw | None = None) -> nn.Modu
 
 def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module, nn.Module | None]:
     """Returns the model on the meta device, which takes no memory, and the given model itself if it has data."""
+    is_given = isinstance(model, nn.Module)
     if not isinstance(model, nn.Module):
         with torch.device("meta"):
             made = model()
@@ -39,7 +40,7 @@ def without_data(model: nn.Module | Callable[[], nn.Module]) -> tuple[nn.Module,
     if not (on_meta := {tensor.is_meta for tensor in model.parameters()}):
         raise ValueError(f"{type(model).__name__} has no parameters to train")
     if on_meta == {True}:
-        return copy.deepcopy(model), None
+        return copy.deepcopy(model) if is_given else model, None  # a copy parts views of one memory
     if True in on_meta:
         raise ValueError("some parameters of the model are on the meta device and others are not: use one kind for all")
     data: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
