@@ -239,7 +239,8 @@ def _made(name: str, items: list[tuple[Any, Any]], classes: Classes) -> Any:
     try:
         if dataclasses.is_dataclass(kind):
             late = {field.name for field in dataclasses.fields(kind) if not field.init}
-            made = kind(**{key: item for key, item in items if key not in late})
+            make: Any = kind
+            made = make(**{key: item for key, item in items if key not in late})
             for key, item in items:
                 if key in late:
                     object.__setattr__(made, key, item)

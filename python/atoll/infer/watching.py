@@ -67,11 +67,11 @@ class Watch:
     def leave_out(self, called: nn.Module | None = None, of_layers: bool = True) -> None:
         """Stops watching the plain attributes that differ in `called`, a copy that was called, or have changed by now:
         calls change them, and they change no answer. `of_layers`: also those of layers inside of the module."""
-        others = None
+        others: list[dict[str, Any]] | None = None
         if called is not None:
             layers = dict(called.named_modules())
             found = [layers.get(path.replace(_COMPILED, "")) for path in self._paths]
-            others = [{} if layer is None else vars(layer) for layer in found]
+            others = [{} if layer is None else layer.__dict__ for layer in found]
         self._core.leave_out(len(self._paths) if of_layers else self._paths.count(""), others)
 
     def is_training(self) -> bool:

@@ -201,6 +201,9 @@ def plan_of(answer: dict[str, Any], name: str = "the planner's answer") -> Plan:
     """Converts an answer to a plan. Raises ValueError, with the answer's `name`, if it does not assign all items."""
     pipes = []
     for pipeline in named_pipelines(answer, name):
-        stages = [Stage(*each["items"], each["rank"], bool(each["recompute"])) for each in pipeline["stages"]]
+        stages = [
+            Stage(begin, end, each["rank"], bool(each["recompute"]))
+            for each in pipeline["stages"] for begin, end in [each["items"]]
+        ]  # fmt: skip
         pipes.append(Pipe(tuple(stages), pipeline["micro_batches"]))
     return Plan(tuple(pipes), answer)

@@ -84,7 +84,7 @@ class DeviceMemory {
     bool is_retired;
   };
   struct Unmap {
-    std::size_t bytes = 0;
+    std::size_t bytes;
     void operator()(std::byte* address) const noexcept;
   };
   using Mapping = std::unique_ptr<std::byte, Unmap>;
