@@ -20,11 +20,6 @@ inline constexpr Operation kOperations[] = {Operation::kAllReduce, Operation::kR
                                             Operation::kBroadcast, Operation::kReduce,        Operation::kGather,
                                             Operation::kScatter,   Operation::kAllToAll,      Operation::kBarrier};
 
-inline bool has_root(Operation operation) {
-  return operation == Operation::kBroadcast || operation == Operation::kReduce || operation == Operation::kGather ||
-         operation == Operation::kScatter;
-}
-
 /// How the ranks of several islands follow one another: "AABB", "ABAB", or in an order drawn from the sizes.
 enum class Order { kBlocks, kTurns, kMixed };
 

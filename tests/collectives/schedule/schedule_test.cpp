@@ -24,7 +24,7 @@ void sweep_layout(const std::vector<int>& sizes, Order order, bool flat, const s
   for (const Operation operation : test::kOperations) {
     for (const std::uint64_t count : counts) {
       const ScheduleLimits& limits = ++number % 3 == 0 ? kTight : number % 3 == 1 ? kTiny : kStars;
-      const bool rooted = test::has_root(operation);
+      const bool rooted = has_root(operation);
       for (int root = rooted ? root_first % topology.size : 0; root < topology.size;
            root += rooted ? root_step : topology.size) {
         const auto shapes = test::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
@@ -133,7 +133,7 @@ void sweep_libraries(const std::vector<int>& sizes, Order order, unsigned which,
   for (const Operation operation : {Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather,
                                     Operation::kBroadcast, Operation::kReduce, Operation::kBarrier}) {
     const ScheduleLimits& limits = ++number % 3 == 0 ? kTight : number % 3 == 1 ? kTiny : kStars;
-    for (int root = 0; root < (test::has_root(operation) ? topology.size : 1); ++root) {
+    for (int root = 0; root < (has_root(operation) ? topology.size : 1); ++root) {
       const auto shapes = test::make_shapes(topology, operation, DataType::kFloat32, count, root, number % 2 == 0);
       ASSERT_EQ(test::check_case(topology, shapes, limits), "");
       ASSERT_EQ(test::check_case(topology, test::with_libraries(topology, shapes), limits), "");
@@ -224,8 +224,8 @@ TEST(Schedule, EveryConnectedPairExchangesAFrame) {
     for (int rank = 0; rank < 3; ++rank) {
       const Schedule schedule = build_schedule(topology, shapes[static_cast<std::size_t>(rank)], rank);
       const bool only_root =
-          test::has_root(operation) || operation == Operation::kAllReduce || operation == Operation::kBarrier;
-      const int hub = test::has_root(operation) ? 1 : 0;
+          has_root(operation) || operation == Operation::kAllReduce || operation == Operation::kBarrier;
+      const int hub = has_root(operation) ? 1 : 0;
       const std::size_t expected = only_root && rank != hub ? 1 : 2;
       EXPECT_EQ(schedule.peers.size(), expected) << to_string(operation) << " on rank " << rank;
     }
