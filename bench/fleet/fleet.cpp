@@ -353,8 +353,9 @@ FleetRun FleetSimulator::run(std::span<const std::size_t> choice, const FleetSpa
     }
     const OperatorPlan& plan = candidates_[i][choice[i]];
     if (!(plan.seconds > 0) && robots_[i].period == 0 && span.frames < 1) {
-      refuse(name_of(i) +
-             " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
+      refuse(
+          name_of(i) +
+          " takes no time for an inference and has no period: give it a period, or the simulation a number of frames");
     }
     states.push_back(State{robots_[i], plan, courses_[i][choice[i]]});
   }

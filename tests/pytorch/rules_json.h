@@ -40,9 +40,8 @@ inline std::string split_json(const std::string& graph, std::int64_t node, int o
                         {"dim", operand.dim},
                         {"map", operand.dim < 0 ? std::string("whole") : to_string(operand.map)}});
   }
-  return Json{{"locality", to_string(found.locality)},
-              {"state_bytes", found.state_bytes},
-              {"operands", std::move(operands)}}
+  return Json{
+      {"locality", to_string(found.locality)}, {"state_bytes", found.state_bytes}, {"operands", std::move(operands)}}
       .dump();
 }
 

@@ -29,19 +29,17 @@ struct RowMapWriter {
   std::string operator()(const maps::Identity& /*map*/) const { return "identity"; }
   std::string operator()(const maps::Nothing& /*map*/) const { return "nothing"; }
   std::string operator()(const maps::Window& map) const {
-    return listed("window", {{"kernel", map.kernel},
-                             {"stride", map.stride},
-                             {"padding", map.padding},
-                             {"dilation", map.dilation}});
+    return listed(
+        "window",
+        {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
   }
   std::string operator()(const maps::Grid& map) const {
     return listed("grid", {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}});
   }
   std::string operator()(const maps::Transposed& map) const {
-    return listed("transposed", {{"kernel", map.kernel},
-                                 {"stride", map.stride},
-                                 {"padding", map.padding},
-                                 {"dilation", map.dilation}});
+    return listed(
+        "transposed",
+        {{"kernel", map.kernel}, {"stride", map.stride}, {"padding", map.padding}, {"dilation", map.dilation}});
   }
   std::string operator()(const maps::Blocks& map) const {
     return listed("blocks", {{"inputs", map.inputs},

@@ -49,9 +49,12 @@ struct Signature {
 
 /// Returns the operation that a collective's frame belongs to.
 inline Signature signature_of(const transport::FrameHeader& header) noexcept {
-  return {static_cast<Operation>(header.operation), static_cast<DataType>(header.dtype),
-          static_cast<ReduceOp>(header.reduce_op),  header.root,
-          header.sequence,                          header.attempt};
+  return {static_cast<Operation>(header.operation),
+          static_cast<DataType>(header.dtype),
+          static_cast<ReduceOp>(header.reduce_op),
+          header.root,
+          header.sequence,
+          header.attempt};
 }
 
 /// Returns "all_reduce #5", or "all_reduce #5.2" for a later part of the operation.

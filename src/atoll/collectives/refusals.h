@@ -86,8 +86,8 @@ class Refusals {
   void throw_if_refused(const Signature& signature, std::uint64_t count, int rank) const {
     const auto refusal = find(number_of(signature.sequence));
     if (!refusal) return;
-    throw OperationRefused(ErrorKind::kMismatch, describe(signature, count) + " on rank " + std::to_string(rank) +
-                                                     ": " + describe(*refusal));
+    throw OperationRefused(ErrorKind::kMismatch,
+                           describe(signature, count) + " on rank " + std::to_string(rank) + ": " + describe(*refusal));
   }
 
  private:

@@ -38,7 +38,8 @@ Number number_setting(const char* variable, Number usual, const IsValid& is_vali
 /// The same for a number from `least` to `most`.
 template <typename Number>
 Number number_setting(const char* variable, Number usual, Number least, Number most, const std::string& wanted) {
-  return number_setting(variable, usual, [&](Number number) { return number >= least && number <= most; }, wanted);
+  return number_setting(
+      variable, usual, [&](Number number) { return number >= least && number <= most; }, wanted);
 }
 
 /// Returns which of `choices` an environment variable holds, from 1; 0 if it is empty or not set. Throws as

@@ -39,8 +39,8 @@ Error rank_is_taken(const Url& url, bool is_alive) {
   const char* const why =
       is_alive ? " is already alive: another job of this name is running; give this one a name of its own"
                : " has died, while others of that job are alive: end them, or give this job another name";
-  return {ErrorKind::kInvalidArgument, "rank ", text_of(url.rank), " of job \"", url.job, "\" at ", to_string(url),
-          why};
+  return {
+      ErrorKind::kInvalidArgument, "rank ", text_of(url.rank), " of job \"", url.job, "\" at ", to_string(url), why};
 }
 
 /// The memberships of this process.
@@ -259,7 +259,12 @@ Error Membership::explain(const std::string& action, const Reply& reply) const {
                                    "(with \"appendonly yes\" the server keeps them over a restart)"};
   }
   if (reply.text.starts_with("ATOLLANEW")) {
-    return {ErrorKind::kStore, action, ": ", job, " at ", server,
+    return {ErrorKind::kStore,
+            action,
+            ": ",
+            job,
+            " at ",
+            server,
             " was started again by other processes, after its keys were lost or this process had long given no sign of "
             "life; start this process again"};
   }

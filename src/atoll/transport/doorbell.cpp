@@ -49,8 +49,7 @@ void ring(BellWords& bell) noexcept {
   futex_wake_all(bell.value);
 }
 
-Doorbell::Doorbell()
-    : memory_(make_sealed_memfd("atoll-doorbell", sizeof(DoorbellPage))), page_(map_page(memory_)) {
+Doorbell::Doorbell() : memory_(make_sealed_memfd("atoll-doorbell", sizeof(DoorbellPage))), page_(map_page(memory_)) {
   new (page_.get()) DoorbellPage;
 }
 

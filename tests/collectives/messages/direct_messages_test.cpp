@@ -125,10 +125,9 @@ class DirectMessagesOver : public ::testing::TestWithParam<const char*> {
     auto future = done->get_future();
     auto* const port = device ? group.direct_port(to, data.size()) : nullptr;
     const bool direct = port != nullptr && device->is_reached(*port);
-    group.send(
-        to, tag, DataType::kUInt8, data, {},
-        [done](const std::exception_ptr& e) { e ? done->set_exception(e) : done->set_value(); },
-        {direct ? device : nullptr, nullptr});
+    group.send(to, tag, DataType::kUInt8, data, {},
+               [done](const std::exception_ptr& e) { e ? done->set_exception(e) : done->set_value(); },
+               {direct ? device : nullptr, nullptr});
     return future;
   }
 

@@ -73,9 +73,8 @@ Group::Impl::Impl(std::shared_ptr<Context> the_context, const GroupOptions& the_
                    return link ? link->describe() : std::string();
                  }}),
       executor(ports, topology, failure, refusals, transport::spin_budget(ports.members_on_this_host()),
-               context->impl().fold_threads(options.fold_threads > 0
-                                                ? options.fold_threads
-                                                : usual_fold_threads(ports.members_on_this_host())),
+               context->impl().fold_threads(
+                   options.fold_threads > 0 ? options.fold_threads : usual_fold_threads(ports.members_on_this_host())),
                *this, options.check_data),
       messages(
           ports, failure, attempt, options.check_data, transport::spin_budget(ports.members_on_this_host()),

@@ -86,8 +86,7 @@ void PointToPoint::broken_by(int rank, const std::string& how) {
 }
 
 // Ends the messages to or from each rank for which `error_of` returns an error.
-void PointToPoint::end_messages(const std::function<std::exception_ptr(bool sends, int rank)>& error_of,
-                                Ready& ready) {
+void PointToPoint::end_messages(const std::function<std::exception_ptr(bool sends, int rank)>& error_of, Ready& ready) {
   for (int rank = 0; rank < ports_.size(); ++rank) {
     auto& outgoing = peers_[static_cast<std::size_t>(rank)].outgoing;
     const auto error = outgoing.empty() ? nullptr : error_of(true, rank);

@@ -83,8 +83,7 @@ Made batch_norm(const CallView& view, bool is_plain) {
 }
 
 Operator batch_norm_operator(bool is_plain) {
-  return {[=](const CallView& view) { return batch_norm(view, is_plain); },
-          {[=](const NodeView& view, int output_dim) {
+  return {[=](const CallView& view) { return batch_norm(view, is_plain); }, {[=](const NodeView& view, int output_dim) {
             read_batch_norm(view, is_plain);
             return by_channel(view, output_dim);
           }}};
@@ -266,10 +265,11 @@ Operator group_norm_operator(MadeByNorm made_by, bool is_native) {
 void add_norms(Table& table) {
   table["aten::batch_norm"] = batch_norm_operator(false);
   table["aten::_native_batch_norm_legit_no_training"] = batch_norm_operator(true);
-  table["aten::instance_norm"] = {
-      reading(read_instance_norm, instance_norm),
-      {reading(read_instance_norm, split_instance_norm), {}, reading(read_instance_norm, instance_norm_bytes),
-       reading(read_instance_norm, instance_norm_states)}};
+  table["aten::instance_norm"] = {reading(read_instance_norm, instance_norm),
+                                  {reading(read_instance_norm, split_instance_norm),
+                                   {},
+                                   reading(read_instance_norm, instance_norm_bytes),
+                                   reading(read_instance_norm, instance_norm_states)}};
   table["aten::layer_norm"] = layer_norm_operator(layer_norm, kFloats, true);
   table["aten::native_layer_norm"] = layer_norm_operator(native_layer_norm, kPrecise, true);
   table["aten::rms_norm"] = layer_norm_operator(rms_norm, kFloats, false);

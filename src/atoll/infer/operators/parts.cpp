@@ -197,9 +197,7 @@ Made select_scatter(const CallView& view) {
 // (self, dim, index); returns the dimension.
 int read_select(const ArgumentReader& reader) { return read_select_from(reader, 1); }
 
-Made select(const CallView& view, int dim) {
-  return seen(view, view.tensor(0), without(view.tensor(0).shape, dim));
-}
+Made select(const CallView& view, int dim) { return seen(view, view.tensor(0), without(view.tensor(0).shape, dim)); }
 
 std::optional<NodeSplit> split_dropped(const NodeView& view, int dropped, int output_dim) {
   return same_rows(view, Locality::kElement, output_dim + (output_dim >= dropped ? 1 : 0), output_dim);

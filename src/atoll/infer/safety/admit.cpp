@@ -44,8 +44,8 @@ void require_declared(const std::string& where, const Graph& graph, const Node& 
   for (std::size_t i = 0; i < made.outputs.size(); ++i) {
     const Tensor& declared = tensor_at(graph, node.outputs[i]);
     const Tensor& found = made.outputs[i];
-    const bool fits = is_part ? found.dtype == declared.dtype && found.shape.size() == declared.shape.size()
-                              : found == declared;
+    const bool fits =
+        is_part ? found.dtype == declared.dtype && found.shape.size() == declared.shape.size() : found == declared;
     if (!fits) {
       refuse(where + ": output " + std::to_string(i) + " is " + to_string(found) + ", but the graph declares " +
              to_string(declared) + (is_part ? " for the whole" : ""));

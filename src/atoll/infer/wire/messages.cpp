@@ -91,8 +91,8 @@ class Writer {
     finish(fbs::CreatePong(to_, m.token, m.load.turns, m.load.computing, m.load.waiting, m.load.turn_us));
   }
   void operator()(const Failed& m) {
-    finish(fbs::CreateFailed(to_, m.model, m.inference, static_cast<std::uint8_t>(m.kind),
-                             string(to_, short_of(m.text))));
+    finish(
+        fbs::CreateFailed(to_, m.model, m.inference, static_cast<std::uint8_t>(m.kind), string(to_, short_of(m.text))));
   }
   void operator()(const Draining& m) { finish(fbs::CreateDraining(to_, string(to_, short_of(m.text)))); }
   void operator()(const Close& m) { finish(fbs::CreateClose(to_, m.model)); }

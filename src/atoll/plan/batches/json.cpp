@@ -278,14 +278,10 @@ std::string Decision::to_json() const {
 }
 
 std::string Adapter::save() const {
-  Json value{{"version", 1},
-             {"history", history_},
-             {"windows", windows_},
-             {"epoch", epoch_},
-             {"wins", wins_},
-             {"changes_in_epoch", changes_in_epoch_},
-             {"ranks", Json::array()},
-             {"frozen", options_.frozen}};
+  Json value{{"version", 1},           {"history", history_},
+             {"windows", windows_},    {"epoch", epoch_},
+             {"wins", wins_},          {"changes_in_epoch", changes_in_epoch_},
+             {"ranks", Json::array()}, {"frozen", options_.frozen}};
   for (std::size_t i = 0; i < speeds_.size(); ++i) {
     const Rank& rank = request_.ranks[i];
     value["ranks"].push_back({{"name", rank.name}, {"speed", speeds_[i]}, {"metrics", write_metrics(rank.metrics)}});

@@ -103,8 +103,8 @@ std::vector<std::string> advice_of(const Membership& result, const std::vector<s
   }
   const bool is_all = result.best.size() == names.size();
   const auto name_of = [&](std::size_t rank) { return rank_name(rank, names); };
-  advice.push_back("best: " + (is_all ? "all ranks" : joined(result.best, name_of)) + ", " +
-                   number(result.best_step) + " s per step");
+  advice.push_back("best: " + (is_all ? "all ranks" : joined(result.best, name_of)) + ", " + number(result.best_step) +
+                   " s per step");
   if (!is_all && result.all_step) advice.back() += ", " + difference(result.best_step, *result.all_step);
   return advice;
 }

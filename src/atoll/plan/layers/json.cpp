@@ -51,10 +51,11 @@ std::vector<LayerTime> read_times(const Json& times, const std::string& kind, co
   }
   std::vector<LayerTime> found;
   const Json& list = times.at(kind);
-  const bool is_list = list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
-    return each.is_array() && (each.size() == 3 || each.size() == 4) &&
-           std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
-  });
+  const bool is_list =
+      list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& each) {
+        return each.is_array() && (each.size() == 3 || each.size() == 4) &&
+               std::all_of(each.begin(), each.end(), [](const Json& number) { return number.is_number(); });
+      });
   if (!is_list) {
     refuse(name + "'s times for " + kind +
            " are not [[samples, forward seconds, backward seconds, and seconds of adding gradients or nothing], ...]");

@@ -71,8 +71,8 @@ Needs needs_of_side(const OperatorGraph& graph, std::span<const Share> shares, S
     for (const Region part : lacks) {
       if (others.holds(part)) continue;
       refuse(std::string("the ") + name_of(side) + " needs rows " + text(part) + " of " +
-             operator_name(graph, producer) + " and computes " + text(own(producer)) + ", the " +
-             name_of(other(side)) + " computes " + text(others) + ": assign every needed row to one of them");
+             operator_name(graph, producer) + " and computes " + text(own(producer)) + ", the " + name_of(other(side)) +
+             " computes " + text(others) + ": assign every needed row to one of them");
     }
   }
   return needs;

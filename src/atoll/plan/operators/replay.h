@@ -32,8 +32,8 @@ using Chooser = std::function<Choice(const Moment&)>;
 
 struct ChooserOptions {
   std::string forecast = "neighbours";
-  std::optional<double> quantile;    ///< decide by it instead of by the mean time
-  bool sees_every_bin = false;       ///< the rate of the last bin is known even if nothing was sent in it
+  std::optional<double> quantile;   ///< decide by it instead of by the mean time
+  bool sees_every_bin = false;      ///< the rate of the last bin is known even if nothing was sent in it
   double most_seconds = kInfinity;  ///< no plan counts as slower, because a guard answers then
 };
 

@@ -202,8 +202,8 @@ void Engine::begin(int rank, const Action& action) {
   double seconds = stage.seconds.*kSecondsOf[static_cast<int>(action.work)];
   const bool has_gradients = action.work == Work::kBackward || action.work == Work::kWeight;
   if (has_gradients && stage.gradients++ > 0) seconds += stage.seconds.accumulate;
-  its.last = add({static_cast<What>(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step,
-                  cause});
+  its.last =
+      add({static_cast<What>(action.work), rank, -1, its.pipeline, action.stage, action.micro_batch, its.step, cause});
   events_.back().end = now_ + seconds;
   its.use.computes += seconds;
   its.is_busy = true;

@@ -45,14 +45,10 @@ Json rank_json(const Plan& plan, std::size_t index, const RankUse& use) {
 }
 
 Json answer_of(const Plan& plan, const Simulation& simulation) {
-  Json answer{{"seconds", simulation.seconds},
-              {"step_seconds", simulation.step_seconds},
-              {"bound", simulation.bound},
-              {"bubble", simulation.bubble},
-              {"events", simulation.events.size()},
-              {"ranks", Json::array()},
-              {"stages", simulation.stages},
-              {"path", simulation.path},
+  Json answer{{"seconds", simulation.seconds},      {"step_seconds", simulation.step_seconds},
+              {"bound", simulation.bound},          {"bubble", simulation.bubble},
+              {"events", simulation.events.size()}, {"ranks", Json::array()},
+              {"stages", simulation.stages},        {"path", simulation.path},
               {"rails", simulation.rails}};
   for (std::size_t i = 0; i < simulation.ranks.size(); ++i) {
     answer["ranks"].push_back(rank_json(plan, i, simulation.ranks[i]));

@@ -184,9 +184,9 @@ Rail read_rail(const std::string& key, const Json& value) {
   Fields fields(value, name);
   Rail rail;
   rail.name = key;
-  rail.each = chosen<Each>(
-      fields, "each", true,
-      {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}});
+  rail.each =
+      chosen<Each>(fields, "each", true,
+                   {{"rank", Each::kRank}, {"host", Each::kHost}, {"island", Each::kIsland}, {"job", Each::kJob}});
   rail.count = count_in(fields, "count", 1, 1, kMaxPlanCount);
   rail.out = read_amounts(fields.at("bytes_per_second"), name + "'s bytes_per_second");
   rail.in = rail.out;
@@ -219,8 +219,8 @@ Transport read_transport(const std::string& key, const Json& value, const Plan& 
     Fields of(each, which);
     Hop hop;
     hop.rail = index_of(plan.rails, of.text("rail"), which, "rail");
-    hop.end = chosen<End>(of, "end", false,
-                          {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}});
+    hop.end =
+        chosen<End>(of, "end", false, {{"both", End::kBoth}, {"sender", End::kSender}, {"receiver", End::kReceiver}});
     hop.latency = of.number("latency", 0);
     hop.stripes = count_in(of, "stripes", 0, 0, kMaxPlanCount);
     hop.most_bytes_per_second = of.number("most_bytes_per_second", kInfinity);
@@ -234,8 +234,8 @@ Transport read_transport(const std::string& key, const Json& value, const Plan& 
 LinkRule read_rule(const Json& value, const std::string& name, const Plan& plan) {
   Fields fields(value, name);
   LinkRule rule;
-  rule.between = chosen<Between>(
-      fields, "between", true, {{"host", Between::kHost}, {"island", Between::kIsland}, {"any", Between::kAny}});
+  rule.between = chosen<Between>(fields, "between", true,
+                                 {{"host", Between::kHost}, {"island", Between::kIsland}, {"any", Between::kAny}});
   if (fields.has("islands")) {
     for (const Json& island : fields.list("islands")) {
       const auto is_known = [&](const Rank& rank) {
@@ -296,8 +296,7 @@ void read_links(Fields& fields, Plan& plan) {
 void read_reductions(Fields& fields, Plan& plan) {
   static const Json kNothing = Json::object();
   Fields options(fields.has("reduction") ? fields.at("reduction") : kNothing, "the reduction");
-  plan.reduction.is_hierarchical =
-      chosen<bool>(options, "algorithm", false, {{"hierarchical", true}, {"ring", false}});
+  plan.reduction.is_hierarchical = chosen<bool>(options, "algorithm", false, {{"hierarchical", true}, {"ring", false}});
   plan.reduction.buckets = count_in(options, "buckets", 1, 1, 10'000);
   plan.reduction.overlaps = options.boolean("overlaps", true);
   plan.reduction.is_pipelined = options.boolean("pipelined", false);

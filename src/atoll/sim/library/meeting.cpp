@@ -36,9 +36,7 @@ Cookie random_cookie() {
   return cookie;
 }
 
-std::string name_of(const Cookie& id) {
-  return "atoll-simccl-" + hex(id);
-}
+std::string name_of(const Cookie& id) { return "atoll-simccl-" + hex(id); }
 
 std::string key_of(int rank) { return "rank/" + std::to_string(rank); }
 

@@ -141,9 +141,9 @@ class ProcessGroupSimccl final : public c10d::Backend {
   const double link_bytes_per_s_;
   const c10::intrusive_ptr<c10d::Store> store_;
   const CommunicatorOptions joining_;
-  std::mutex connecting_mutex_;                 // held while the ranks meet
-  mutable std::mutex communicator_mutex_;       // guards the next
-  std::shared_ptr<Communicator> communicator_;  // null until they have met
+  std::mutex connecting_mutex_;                                        // held while the ranks meet
+  mutable std::mutex communicator_mutex_;                              // guards the next
+  std::shared_ptr<Communicator> communicator_;                         // null until they have met
   const std::shared_ptr<Outcome> gate_ = std::make_shared<Outcome>();  // open: failed operations release their streams
   std::atomic<std::int64_t> timeout_ms_;
   std::atomic<std::uint64_t> collectives_{0};

@@ -69,9 +69,7 @@ bool WorkSimccl::isCompleted() {
   return std::ranges::all_of(parts_, &Part::is_done);
 }
 
-bool WorkSimccl::isSuccess() const {
-  return std::ranges::all_of(parts_, &Part::is_done) && exception() == nullptr;
-}
+bool WorkSimccl::isSuccess() const { return std::ranges::all_of(parts_, &Part::is_done) && exception() == nullptr; }
 
 std::exception_ptr WorkSimccl::exception() const {
   for (const Part& part : parts_) {

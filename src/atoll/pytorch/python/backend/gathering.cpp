@@ -170,9 +170,8 @@ WorkPtr BackendAtoll::issue_gather(std::vector<Tensors>& outputs, Tensors& input
     } else {
       exchange.sent[static_cast<std::size_t>(opts.rootRank)] = mine;
     }
-    return pass_through_.issue(
-        library, plain, exchange_options(opts),
-        [&](c10d::Backend& inner, const auto& timed) { return exchange.issue(inner, timed); });
+    return pass_through_.issue(library, plain, exchange_options(opts),
+                               [&](c10d::Backend& inner, const auto& timed) { return exchange.issue(inner, timed); });
   }
   const About about{c10d::OpType::GATHER, "atoll:gather", opts.timeout, opts.asyncOp};
   Operands operands;
@@ -208,9 +207,8 @@ WorkPtr BackendAtoll::issue_scatter(Tensors& outputs, std::vector<Tensors>& inpu
     } else {
       exchange.received[static_cast<std::size_t>(opts.rootRank)] = mine;
     }
-    return pass_through_.issue(
-        library, plain, exchange_options(opts),
-        [&](c10d::Backend& inner, const auto& timed) { return exchange.issue(inner, timed); });
+    return pass_through_.issue(library, plain, exchange_options(opts),
+                               [&](c10d::Backend& inner, const auto& timed) { return exchange.issue(inner, timed); });
   }
   const About about{c10d::OpType::SCATTER, "atoll:scatter", opts.timeout, opts.asyncOp};
   Operands operands;

@@ -221,12 +221,12 @@ class InferSession {
 
 py::dict dict_of(const infer::Outcome& outcome) {
   using namespace py::literals;  // NOLINT(google-build-using-namespace)
-  return py::dict("origin"_a = infer::to_string(outcome.origin), "plan"_a = outcome.plan,
-                  "seconds"_a = outcome.seconds, "predicted"_a = outcome.predicted, "bound"_a = outcome.bound,
-                  "up_bytes"_a = outcome.up_bytes, "down_bytes"_a = outcome.down_bytes, "joules"_a = outcome.joules,
-                  "guard_used"_a = outcome.guard_used, "missed"_a = outcome.missed,
-                  "computing"_a = outcome.times.computing, "waiting"_a = outcome.times.waiting,
-                  "sending"_a = outcome.times.sending, "receiving"_a = outcome.times.receiving);
+  return py::dict("origin"_a = infer::to_string(outcome.origin), "plan"_a = outcome.plan, "seconds"_a = outcome.seconds,
+                  "predicted"_a = outcome.predicted, "bound"_a = outcome.bound, "up_bytes"_a = outcome.up_bytes,
+                  "down_bytes"_a = outcome.down_bytes, "joules"_a = outcome.joules, "guard_used"_a = outcome.guard_used,
+                  "missed"_a = outcome.missed, "computing"_a = outcome.times.computing,
+                  "waiting"_a = outcome.times.waiting, "sending"_a = outcome.times.sending,
+                  "receiving"_a = outcome.times.receiving);
 }
 
 // Makes a bundle of a graph's text and the descriptor of a weight file, which have this hash.

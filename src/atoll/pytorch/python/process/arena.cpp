@@ -24,8 +24,8 @@ std::size_t arena_budget() {
     return static_cast<std::size_t>(::sysconf(_SC_PHYS_PAGES)) / 4 * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   }
   const auto is_valid = [](std::uint64_t size) { return size == 0 || (size >= 16 && size <= std::uint64_t{1} << 30); };
-  const auto mebibytes = number_setting("ATOLL_ARENA", std::uint64_t{0}, is_valid,
-                                        "a whole number of mebibytes from 16 on, or 0");
+  const auto mebibytes =
+      number_setting("ATOLL_ARENA", std::uint64_t{0}, is_valid, "a whole number of mebibytes from 16 on, or 0");
   return mebibytes << 20;
 }
 

@@ -97,8 +97,8 @@ collectives::GroupOptions group_options() {
   const auto is_rate = [](double rate) { return rate > 0 && rate < 1e12; };
   const auto is_pause = [](double seconds) { return seconds == 0 || (seconds >= 0.2 && seconds <= 86400); };
   collectives::GroupOptions options;
-  options.uplink = number_setting("ATOLL_UPLINK", 0.0, is_rate,
-                                  "a positive number: this rank's relative rate to other islands");
+  options.uplink =
+      number_setting("ATOLL_UPLINK", 0.0, is_rate, "a positive number: this rank's relative rate to other islands");
   options.flat_reduce = choice_setting("ATOLL_REDUCE", {"flat"}, "flat, or nothing") != 0;
   options.check_data = choice_setting("ATOLL_CHECK_DATA", {"1"}, "1, or nothing") != 0;
   options.check_values = static_cast<collectives::ValueCheck>(
@@ -117,9 +117,8 @@ collectives::GroupOptions group_options() {
 }
 
 std::uint64_t staging_bytes() {
-  const auto mebibytes =
-      number_setting("ATOLL_STAGING", std::uint64_t{24}, std::uint64_t{1}, std::uint64_t{65536},
-                     "a whole number from 1 to 65536: mebibytes of pinned memory for each group");
+  const auto mebibytes = number_setting("ATOLL_STAGING", std::uint64_t{24}, std::uint64_t{1}, std::uint64_t{65536},
+                                        "a whole number from 1 to 65536: mebibytes of pinned memory for each group");
   return mebibytes << 20;
 }
 
